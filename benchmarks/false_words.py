@@ -16,11 +16,15 @@ from dataclasses import dataclass
 import click
 import numpy as np
 
-from mlx_attn.comparison.decisions import Case, degrees_lent, p_values_of, samples_of
+from mlx_attn.comparison.decisions import (
+    Case,
+    degrees_lent,
+    moderated_t,
+    p_values_of,
+    worst_of_five,
+)
 from mlx_attn.comparison.t_tests import (
     FAMILIES,
-    MODERATED,
-    WORST_OF_FIVE,
     TTest,
     minimum_detectable_effect,
 )
@@ -56,9 +60,9 @@ class Design:
     both: bool = False
     quiet: float | None = None
 
-    def cases(self, draw: Draw, random: np.random.Generator) -> dict[str, Case | None]:
+    def cases(self, draw: Draw, random: np.random.Generator) -> dict[str, Case]:
         """Return differences of mean 0, with those of tuning."""
-        found: dict[str, Case | None] = {}
+        found: dict[str, Case] = {}
         for arm in range(self.arms):
             is_odd = arm == 0 or self.quiet is None
             groups = [(self.seeds,), *[(3,)] * (3 * self.is_tuned)]
@@ -94,8 +98,8 @@ def false_words(draw: Draw, design: Design, draws: int, seed: Sequence[int]) -> 
     random, wrong = np.random.default_rng(seed), np.zeros(2)
     for _ in range(draws):
         cases = design.cases(draw, random)
-        for place, test in enumerate((MODERATED, WORST_OF_FIVE)):
-            p_values = p_values_of(cases, samples_of(cases, test)).values()
+        for place, test in enumerate((moderated_t, worst_of_five)):
+            p_values = p_values_of(cases, test(cases)).values()
             wrong[place] += any(adjusted <= LEVEL for _, adjusted, _ in p_values)
     return (wrong / draws).tolist()
 

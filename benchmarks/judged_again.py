@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
-from mlx_attn.comparison.t_tests import TESTS
 from mlx_attn_studies.book import RecordBook
-from mlx_attn_studies.findings import measure, rounding_floor
+from mlx_attn_studies.findings import TESTS, measure, rounding_floor
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.schedule import Records
 from mlx_attn_studies.study import Study, the_study
@@ -50,14 +49,14 @@ def main() -> None:
     again = {**records, **RecordBook(ANSWERS / "replication" / "records").records}
     repeated = cases_of(again_study, again, {})
     asked = len(study.asked())
-    for test in TESTS:
+    for test, function in TESTS.items():
         # As many others as the page has count in the correction.
         others = {f"other {number}": None for number in range(asked - len(cases))}
-        first = judge_all({**cases, **others}, study.protocol.confidence, test=test)
+        first = judge_all({**cases, **others}, study.protocol.confidence, test=function)
         words = Counter(_plain(verdict.word) for verdict in first.values())
         sys.stdout.write(f"{test}: {len(first)} contrasts, {dict(sorted(words.items()))}\n")
-        for by in TESTS:
-            second = judge_all(repeated, again_study.protocol.confidence, test=by)
+        for by, other in TESTS.items():
+            second = judge_all(repeated, again_study.protocol.confidence, test=other)
             _report(first, second, by)
 
 

@@ -16,7 +16,7 @@ A word can be withdrawn later, by listing it in `withdrawn.toml` in the study's 
 stay as computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
 from pathlib import Path
@@ -24,11 +24,27 @@ from statistics import fmean
 
 import msgspec
 
-from mlx_attn.comparison.decisions import Case, Verdict, judge_all
+from mlx_attn.comparison.decisions import Case, Test, Verdict, judge_all, worst_of_five
 from mlx_attn.comparison.tuning import replicates_of
 from mlx_attn.records import as_record, read_toml
 from mlx_attn_studies.schedule import ArmPlan, Records
-from mlx_attn_studies.study import STANDARD, STEPS, Contrast, Study
+from mlx_attn_studies.shrunk_t import shrunk_t
+from mlx_attn_studies.study import (
+    MODERATED,
+    SHRUNK,
+    STANDARD,
+    STEPS,
+    WORST_OF_FIVE,
+    Contrast,
+    Study,
+)
+
+TESTS: Mapping[str, Test | None] = {
+    MODERATED: None,
+    SHRUNK: shrunk_t,
+    WORST_OF_FIVE: worst_of_five,
+}
+"""The tests that studies registered; None is the one that `judge_all` takes by default."""
 
 HOLDS, FAILS = "holds", "does not hold"
 UNDECIDED, INSENSITIVE = "undecided", "insensitive"
@@ -85,7 +101,10 @@ def findings(study: Study, records: Records) -> list[Finding]:
         for place, (_, contrast, world) in enumerate(asked)
     }
     verdicts = judge_all(
-        cases, protocol.confidence, sensitivity=protocol.sensitivity, test=protocol.test
+        cases,
+        protocol.confidence,
+        sensitivity=protocol.sensitivity,
+        test=TESTS[protocol.test],
     )
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
     found = [

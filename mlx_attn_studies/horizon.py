@@ -17,10 +17,10 @@ from statistics import fmean
 import numpy as np
 
 from mlx_attn.comparison.decisions import Sample
-from mlx_attn.comparison.shrunk import Variance, prior_of
-from mlx_attn.comparison.t_tests import StudentT, holm
+from mlx_attn.comparison.t_tests import holm
 from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, Finding, plan_of
 from mlx_attn_studies.schedule import Records
+from mlx_attn_studies.shrunk_t import StudentT, Variance, prior_of
 from mlx_attn_studies.study import STANDARD, Study
 
 START, ENDS = 300, (1200, 2400)

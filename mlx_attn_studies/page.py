@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from mlx_attn.comparison.decisions import degrees_lent
-from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, StudentT, TTest
+from mlx_attn.comparison.t_tests import TTest
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import render_text, save_figure
 from mlx_attn_studies import findings, show
@@ -16,7 +16,8 @@ from mlx_attn_studies.book import RecordBook, complaints
 from mlx_attn_studies.findings import Finding
 from mlx_attn_studies.registration import Registration, check_registered
 from mlx_attn_studies.schedule import searches
-from mlx_attn_studies.study import Study
+from mlx_attn_studies.shrunk_t import StudentT
+from mlx_attn_studies.study import MODERATED, SHRUNK, Study
 
 
 def path_of_page(folder: Path) -> Path:

@@ -15,7 +15,6 @@ from msgspec import structs
 from mlx_attn.attention.config import MAPS
 from mlx_attn.comparison.decisions import WORDS
 from mlx_attn.comparison.plan import DEFAULTS, RATES, REPORTS, Trial, digest_of
-from mlx_attn.comparison.t_tests import MODERATED, SHRUNK, WORST_OF_FIVE
 from mlx_attn.errors import ConfigError, RunError, find_row
 from mlx_attn.records import as_record, package_table
 from mlx_attn.text.downloads import data_directory
@@ -25,6 +24,8 @@ from mlx_attn.training.config import Settings, resolve
 STANDARD = "standard"  # the control of every contrast that names no other
 STEPS = "steps"  # the outcome of a contrast that asks how soon a task is solved
 OWN = "own"  # the world of a study of a user's own text
+
+MODERATED, SHRUNK, WORST_OF_FIVE = "moderated-t", "shrunk-t", "worst-of-five"  # names of tests
 
 TRENDS = {
     "stays": "the change with each doubling is shown to be smaller than the margin",
@@ -174,7 +175,7 @@ class Protocol(_Row, frozen=True, kw_only=True):
 
     @property
     def test(self) -> str:
-        """The test that the study was registered with, one of `t_tests.TESTS`.
+        """The test that the study was registered with, a name of `findings.TESTS`.
 
         The analysis names "moderated-t", or a moderated t with an estimated prior; in older studies
         it names neither.

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from mlx_attn.comparison.t_tests import MODERATED, WORST_OF_FIVE
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.records import as_record, read_record
@@ -19,7 +18,7 @@ from mlx_attn_studies.findings import Finding
 from mlx_attn_studies.horizon import START, Course, cost, mean_delay, statement
 from mlx_attn_studies.schedule import ArmPlan, Records
 from mlx_attn_studies.show import DONE, difference, name_of, table
-from mlx_attn_studies.study import STANDARD, Prediction, Study
+from mlx_attn_studies.study import MODERATED, STANDARD, WORST_OF_FIVE, Prediction, Study
 from mlx_attn_studies.trends import Cost, TrendFinding
 
 Judged = tuple[Study, Sequence[Finding]]

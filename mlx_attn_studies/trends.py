@@ -21,6 +21,7 @@ from mlx_attn_studies.book import Record
 from mlx_attn_studies.findings import (
     FAILS,
     HOLDS,
+    TESTS,
     UNDECIDED,
     UNFINISHED,
     Finding,
@@ -81,7 +82,7 @@ def trend_findings(study: Study, records: Records) -> list[TrendFinding]:
         whole = len(costs) == len(study.worlds)
         rows.append((trend, costs, slope_of(costs) if whole else None))
     cases = {trend.arm: slope and replace(slope, margin=trend.margin) for trend, _, slope in rows}
-    verdicts = judge_all(cases, confidence, test=study.protocol.test)
+    verdicts = judge_all(cases, confidence, test=TESTS[study.protocol.test])
     return [_trend_finding(trend, costs, verdicts.get(trend.arm)) for trend, costs, _ in rows]
 
 

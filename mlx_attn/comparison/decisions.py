@@ -1,15 +1,15 @@
 """Verdicts on paired differences: their words and numbers.
 
 `judge_all` decides for `compare`, `demo` and `claims` alike, by the test "moderated-t" (`t_tests`);
-a study registered with an older test keeps that test. Every verdict also has the word of a second
-test, which decides nothing: "worst-of-five", or for older studies today's test.
+a study registered with an older test passes that one. Every verdict also has the word of a second
+test, which decides nothing: "worst-of-five", or for older studies "moderated-t".
 
 A verdict also depends on the worth of the part, which a reference arm without that part measures
 (assay sensitivity, ICH E10, section 1.5): if that is less than `SENSITIVITY` margins, no test can
 show that a form without the part does as well, and the word is "insensitive".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from statistics import mean, stdev
@@ -17,12 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_attn.comparison.shrunk import Variance, prior_of
 from mlx_attn.comparison.t_tests import (
-    MODERATED,
-    SHRUNK,
-    TESTS,
-    WORST_OF_FIVE,
     TTest,
     holm,
     level_of_looks,
@@ -30,7 +25,7 @@ from mlx_attn.comparison.t_tests import (
     required_seeds,
     skewness_of,
 )
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError
 
 SENSITIVITY = 4.0
 """Margins that a part must be worth before a verdict on it means anything."""
@@ -204,10 +199,13 @@ class Case:
     world: str = ""
 
     @property
-    def variance(self) -> Variance:
-        """Variance of the differences."""
-        n = len(self.differences)
-        return Variance(stdev(self.differences) ** 2 if n > 1 else 0.0, n - 1.0)
+    def variance(self) -> float:
+        """Variance of the differences; 0 for one."""
+        return stdev(self.differences) ** 2 if len(self.differences) > 1 else 0.0
+
+
+Test = Callable[[Mapping[str, Case]], dict[str, "Sample"]]
+"""A test: sums up the differences of cases, each with the law that its mean is judged by."""
 
 
 def judge(
@@ -220,7 +218,6 @@ def judge(
     replicates: Mapping[str, Sequence[Sequence[float]]] | None = None,
     rounding: float = 0.0,
     looks: Sequence[int] = (),
-    test: str = MODERATED,
 ) -> dict[str, Verdict]:
     """Judge arms that share a control and a margin; see `Case` and `judge_all`.
 
@@ -233,7 +230,6 @@ def judge(
         replicates: Differences from tuning, by arm.
         rounding: Largest effect of a rounding of the start.
         looks: Numbers of seeds after which the differences are looked at; empty: once.
-        test: One of `t_tests.TESTS`.
 
     Raises:
         ConfigError: A difference is not finite, or the margin or the confidence is impossible.
@@ -250,7 +246,7 @@ def judge(
         )
         for arm, numbers in differences.items()
     }
-    return judge_all(cases, confidence, looks, test=test)
+    return judge_all(cases, confidence, looks)
 
 
 def judge_all(
@@ -258,7 +254,7 @@ def judge_all(
     confidence: float = 0.95,
     looks: Sequence[int] = (),
     sensitivity: float = SENSITIVITY,
-    test: str = MODERATED,
+    test: "Test | None" = None,
 ) -> dict[str, Verdict]:
     """Judge all cases; with a probability of at most 1 - confidence is any of them misjudged.
 
@@ -272,16 +268,14 @@ def judge_all(
         looks: Numbers of seeds after which the differences may be judged; see
             `t_tests.level_of_looks`.
         sensitivity: Margins that a part must be worth.
-        test: One of `t_tests.TESTS`.
+        test: The test that decides; by default `moderated_t`.
 
     Raises:
-        ConfigError: A difference is not finite, or a margin, the confidence or the test is
-            impossible.
+        ConfigError: A difference is not finite, or a margin or the confidence is impossible.
     """
     _check(cases, confidence)
-    find_row(TESTS, test, "test")
-    verdicts = _verdicts(cases, test, confidence, looks)
-    others = _verdicts(cases, WORST_OF_FIVE if test == MODERATED else MODERATED, confidence, looks)
+    verdicts = _verdicts(cases, test or moderated_t, confidence, looks)
+    others = _verdicts(cases, moderated_t if test else worst_of_five, confidence, looks)
     return {
         name: _with_worth(replace(verdict, other_word=others[name].word), case, sensitivity)
         for name, verdict in verdicts.items()
@@ -289,25 +283,28 @@ def judge_all(
     }
 
 
-def samples_of(cases: Mapping[str, Case | None], test: str) -> dict[str, Sample]:
-    """Sum up the differences of finished cases for a test, with the spread of other runs."""
-    done = {name: case for name, case in cases.items() if case}
-    if test == WORST_OF_FIVE:
-        plain = {name: TTest.worst_of_five(len(case.differences)) for name, case in done.items()}
-        return {name: Sample.of(c.differences, c.tuning, plain[name]) for name, c in done.items()}
-    lent = {name: [*_spreads((c.differences, *c.replicates))] for name, c in done.items()}
+def moderated_t(cases: Mapping[str, Case]) -> dict[str, Sample]:
+    """Sum up the differences of cases with the spread of their tuning runs and of other arms."""
+    lent = {name: [*_spreads((c.differences, *c.replicates))] for name, c in cases.items()}
     samples: dict[str, Sample] = {}
-    for name, case in done.items():
-        # Only trainings of one world have a spread that is comparable.
-        others = [o for o, c in done.items() if o != name and case.world and c.world == case.world]
-        if test == SHRUNK:
-            prior = prior_of([case.variance, *(done[other].variance for other in others)])
-            chosen, pooled = prior.test(len(case.differences), case.variance.value), prior.value
-        else:
-            degrees, pooled = _pooled(case, [spread for other in others for spread in lent[other]])
-            chosen = TTest(len(case.differences), degrees)
-        samples[name] = Sample.of(case.differences, case.tuning, chosen, pooled)
+    for name, case in cases.items():
+        borrowed = [spread for other in others_of(name, cases) for spread in lent[other]]
+        degrees, pooled = _pooled(case, borrowed)
+        test = TTest(len(case.differences), degrees)
+        samples[name] = Sample.of(case.differences, case.tuning, test, pooled)
     return samples
+
+
+def worst_of_five(cases: Mapping[str, Case]) -> dict[str, Sample]:
+    """Sum up the differences of cases without any other run."""
+    tests = {name: TTest.worst_of_five(len(case.differences)) for name, case in cases.items()}
+    return {name: Sample.of(c.differences, c.tuning, tests[name]) for name, c in cases.items()}
+
+
+def others_of(name: str, cases: Mapping[str, Case]) -> list[str]:
+    """Return the other cases of a case's world: only their spread is comparable."""
+    world = cases[name].world
+    return [other for other, c in cases.items() if other != name and world and c.world == world]
 
 
 def p_values_of(
@@ -344,7 +341,7 @@ def _pooled(case: Case, borrowed: Sequence[tuple[int, float]]) -> tuple[int, flo
     """Return even degrees of freedom and their mean variance: a case's own runs, then others'."""
     if len(case.differences) < 2:
         return 0, 0.0
-    total, prior, least = 0.0, 0, _QUIETEST * case.variance.value
+    total, prior, least = 0.0, 0, _QUIETEST * case.variance
     of_tuning = [*_spreads(case.replicates)]
     # A variance weighted by its degrees of freedom; both sources together give at most MOST_PRIOR.
     for spreads, most, floor in ((of_tuning, MOST_PRIOR, 0.0), (borrowed, MOST_BORROWED, least)):
@@ -358,10 +355,10 @@ def _pooled(case: Case, borrowed: Sequence[tuple[int, float]]) -> tuple[int, flo
 
 
 def _verdicts(
-    cases: Mapping[str, Case | None], test: str, confidence: float, looks: Sequence[int]
+    cases: Mapping[str, Case | None], test: Test, confidence: float, looks: Sequence[int]
 ) -> dict[str, Verdict]:
     """Return the verdicts of one test, their p-values adjusted for all cases."""
-    samples = samples_of(cases, test)
+    samples = test({name: case for name, case in cases.items() if case})
     p_values = p_values_of(cases, samples)
     level = _level(1 - confidence, looks, samples, len(cases))
     return {

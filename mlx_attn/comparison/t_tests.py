@@ -21,15 +21,15 @@ arms. It counts as `prior` more degrees of freedom, a number that is fixed. Smyt
 few arms the estimate is poor exactly if runs go wrong (simulated, three arms with one run in ten
 failing: 42 % false words, with a fixed number 4 %).
 
-Two older tests stay for the studies that registered them: "worst-of-five" is the same without other
-runs and without the correction, "shrunk-t" is `StudentT` with Smyth's estimate (`shrunk`).
+"worst-of-five", which older studies registered, is the same without other runs and without the
+correction.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -38,19 +38,10 @@ from scipy import optimize, special
 
 from mlx_attn.errors import ConfigError
 
-MODERATED, SHRUNK, WORST_OF_FIVE = "moderated-t", "shrunk-t", "worst-of-five"
-TESTS = {
-    MODERATED: "t with the spread of tuning runs and other arms, corrected for skewness",
-    SHRUNK: "Student's t with a variance shrunk to a prior that is estimated",
-    WORST_OF_FIVE: "t with the spread of these runs only",
-}
-"""The tests that decide words."""
-
 MOST_SEEDS = 1000
 """Where `required_seeds` stops looking."""
 
 _POWER, _NODES = 0.8, 500
-_MANY = 1e6  # degrees of freedom with which a t is normal
 _SAMPLES = 50_000  # of each distribution
 _DRAWN = 20_000  # for powers and for several looks
 _SIMULATED_SEEDS = 12  # plans extrapolate from here
@@ -181,40 +172,6 @@ class TTest:
         )
         excess = shorter.critical(level, sides) / shorter_student - 1
         return float(student * (1 + excess * sqrt(most / self.n)))
-
-
-@dataclass(frozen=True, slots=True)
-class StudentT(TTest):
-    """Student's t, whose p-values hold for normal differences.
-
-    Attributes:
-        most: All measured degrees of freedom, an upper limit for the test.
-    """
-
-    corrected: bool = False
-    most: float = inf
-
-    @property
-    def degrees(self) -> float:
-        """The degrees of freedom of the variance; so many that t is normal are `_MANY`."""
-        return min(self.n - 1 + self.prior, self.most, _MANY)
-
-    def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """Return P(|T_n| >= |T|) of normal differences; 1 for a single difference."""
-        return np.minimum(2 * self.one_sided(np.abs(statistic)), 1.0)
-
-    def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
-        """Return P(T_n >= T) of normal differences; 1 for a single difference."""
-        reach = np.asarray(statistic, float)
-        return np.asarray(special.stdtr(self.degrees, -reach)) if self.n > 1 else np.ones(())
-
-    def critical(self, level: float, sides: int = 2) -> float:
-        """Return the T that is exceeded with a probability of `level`."""
-        return float(special.stdtrit(self.degrees, 1 - level / sides))
-
-    def planned_critical(self, level: float, sides: int = 2) -> float:
-        """Return `critical`."""
-        return self.critical(level, sides)
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,9 @@ from math import hypot, sqrt
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.decisions import Case, Sample, p_values_of, samples_of
+from mlx_attn.comparison.decisions import Case, Sample, moderated_t, p_values_of
 from mlx_attn.comparison.t_tests import (
     FAMILIES,
-    MODERATED,
     TTest,
     level_of_looks,
     minimum_detectable_effect,
@@ -154,12 +153,12 @@ def false_words(family: str, others: str, spread: float, is_tuned: bool, draws: 
     """
     random, wrong = np.random.default_rng(31), 0
     for _ in range(draws):
-        cases: dict[str, Case | None] = {}
+        cases: dict[str, Case] = {}
         for arm, name, scale in (("a", family, 1.0), ("b", others, spread), ("c", others, spread)):
             found = (scale * FAMILIES[name](random, (5,))).tolist()
             lent = (scale * FAMILIES[name](random, (3 if is_tuned else 0, 3))).tolist()
             cases[arm] = Case(differences=tuple(found), margin=0.0, replicates=lent, world="one")
-        p_values = p_values_of(cases, samples_of(cases, MODERATED)).values()
+        p_values = p_values_of(cases, moderated_t(cases)).values()
         wrong += any(adjusted <= 0.05 for _, adjusted, _ in p_values)
     return wrong / draws
 

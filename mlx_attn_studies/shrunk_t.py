@@ -9,16 +9,54 @@ world, the more the better these agree (Smyth, 2004, "Linear models and empirica
 keeps its own variance, and its t is Student's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 from scipy import optimize, special
 
-from mlx_attn.comparison.t_tests import StudentT
+from mlx_attn.comparison.decisions import Case, Sample, others_of
+from mlx_attn.comparison.t_tests import TTest
 
+_MANY = 1e6  # degrees of freedom with which a t is normal
 _NO_SPREAD = 1e-4  # of the median variance: a smaller one is rounding, not spread over seeds
+
+
+@dataclass(frozen=True, slots=True)
+class StudentT(TTest):
+    """Student's t, whose p-values hold for normal differences.
+
+    Attributes:
+        most: All measured degrees of freedom, an upper limit for the test.
+    """
+
+    corrected: bool = False
+    most: float = inf
+
+    @property
+    def degrees(self) -> float:
+        """The degrees of freedom of the variance; so many that t is normal are `_MANY`."""
+        return min(self.n - 1 + self.prior, self.most, _MANY)
+
+    def two_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
+        """Return P(|T_n| >= |T|) of normal differences; 1 for a single difference."""
+        return np.minimum(2 * self.one_sided(np.abs(statistic)), 1.0)
+
+    def one_sided(self, statistic: float | np.ndarray) -> Float64[np.ndarray, "..."]:
+        """Return P(T_n >= T) of normal differences; 1 for a single difference."""
+        reach = np.asarray(statistic, float)
+        return np.asarray(special.stdtr(self.degrees, -reach)) if self.n > 1 else np.ones(())
+
+    def critical(self, level: float, sides: int = 2) -> float:
+        """Return the T that is exceeded with a probability of `level`."""
+        return float(special.stdtrit(self.degrees, 1 - level / sides))
+
+    def planned_critical(self, level: float, sides: int = 2) -> float:
+        """Return `critical`."""
+        return self.critical(level, sides)
 
 
 class Variance(NamedTuple):
@@ -60,6 +98,17 @@ def prior_of(variances: Sequence[Variance]) -> Prior:
     # trigamma(d0 / 2) = excess
     half = _inverse_trigamma(excess)
     return Prior(float(np.exp(centre + special.digamma(half) - log(half))), 2 * half, most)
+
+
+def shrunk_t(cases: Mapping[str, Case]) -> dict[str, Sample]:
+    """Sum up the differences of cases for this test, with the variances of their worlds."""
+    variances = {name: Variance(c.variance, len(c.differences) - 1.0) for name, c in cases.items()}
+    samples: dict[str, Sample] = {}
+    for name, case in cases.items():
+        prior = prior_of([variances[name], *(variances[o] for o in others_of(name, cases))])
+        test = prior.test(len(case.differences), case.variance)
+        samples[name] = Sample.of(case.differences, case.tuning, test, prior.value)
+    return samples
 
 
 def _inverse_trigamma(value: float) -> float:
