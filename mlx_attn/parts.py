@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature, unwrap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.records import package_table
+
+
+def file_of(functions: Iterable[Callable[..., Any]]) -> Path:
+    """Return the file that the first of these functions with Python code was defined in."""
+    codes = (getattr(function, "__code__", None) for function in functions)
+    return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+
 
 _ARGUMENTS = {
     "norm": ("x, or for a class c",),
@@ -82,8 +89,7 @@ class Part:
     def file(self) -> Path:
         """The file that a user's row was defined in, or the name that Python has for none."""
         parts = [*vars(self.apply).values()] if isinstance(self.apply, type) else [self.apply]
-        codes = (getattr(unwrap(part), "__code__", None) for part in parts if callable(part))
-        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+        return file_of(unwrap(part) for part in parts if callable(part))
 
     def made(self, config: Any) -> Callable[..., Any]:
         """Return the user's function, or a module of the user's class."""
@@ -124,9 +130,7 @@ def taken_names(key: str) -> Iterable[str]:
     return ["tales", *tasks["tasks"], *corpora, *PARTS["data"]]
 
 
-def own_part(
-    key: Literal["norm", "activation", "residual", "optimizer", "data"], name: str
-) -> Part | None:
+def own_part(key: str, name: str) -> Part | None:
     """Return the user's row of that name; None for a row of this program, or no row."""
     row = PARTS[key].get(name)
     return row if row and not row.is_built_in else None

@@ -1,20 +1,20 @@
 """A user's own choices, variants and parts: Python files that are named with `--plugin FILE`.
 
-A file is imported only when it is named, from the very bytes that its digest is of. A run records
-the path, digest and names of the files that its model uses; reading the run never imports them. A
-script may import such a file as a module, too: it is recorded alike.
+A file is imported only when it is named, and never from stored bytecode. A run records the path,
+digest and names of the files that its model uses; reading the run never imports them. A script may
+import such a file as a module, too: it is recorded alike.
 """
 
 import hashlib
-import importlib.abc
 import importlib.util
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -46,10 +46,6 @@ class Plugin:
     sha256: str
     # Its registrations: "logits=NAME" for a choice, "norm=NAME", "variant=NAME" for a variant.
     names: tuple[str, ...]
-
-    def record(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return a run's record of it."""
-        return {"path": str(self.path), "sha256": self.sha256, "names": sorted(names)}
 
 
 _loaded: dict[Path, Plugin] = {}
@@ -89,10 +85,9 @@ def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None
 
 def _load(path: Path) -> Plugin:
     try:
-        source = read_bytes(path)
+        digest = hashlib.sha256(read_bytes(path)).hexdigest()
     except RunError as error:
         raise RunError(f"plugin {error}") from error
-    digest = hashlib.sha256(source).hexdigest()
     for plugin in _known():
         if plugin.sha256 == digest:
             return plugin
@@ -101,7 +96,7 @@ def _load(path: Path) -> Plugin:
         _forget(_loaded.pop(path).names)
     before = _registered()
     try:
-        _execute(path, source, digest)
+        _execute(path, _MODULE + digest)
         names = tuple(name for name in _registered() if name not in before)
         _check(path, names)
     except BaseException:
@@ -143,28 +138,20 @@ def unload_plugins() -> None:
     _loaded.clear()
 
 
-class _Source(importlib.abc.SourceLoader):
-    """Imports bytes that were read already, so that no bytecode of another version is used."""
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file each time: bytecode may be of another version of it."""
 
-    def __init__(self, path: Path, source: bytes):
-        self._path, self._source = str(path), source
-
-    def get_filename(self, fullname: str) -> str:
-        return self._path
-
-    def get_data(self, path: str | bytes) -> bytes:
-        if path != self._path:
-            raise OSError("no bytecode is kept")
-        return self._source
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _execute(path: Path, source: bytes, digest: str) -> None:
+def _execute(path: Path, name: str) -> None:
     """Run the file as a module of a private name."""
-    loader = _Source(path, source)
-    spec = importlib.util.spec_from_loader(_MODULE + digest, loader, origin=str(path))
+    loader = _SourceLoader(name, str(path))
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_MODULE + digest] = module  # where dataclasses look for it
+    sys.modules[name] = module  # where dataclasses look for it
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -214,33 +201,33 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
                 raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
 
 
+_TABLES: dict[str, dict[str, Any]] = {**CHOICES, **PARTS, "variant": VARIANTS}
+
+
 def _registered() -> list[str]:
-    return [f"{kind}={name}" for kind, table in _tables().items() for name in table]
+    return [f"{kind}={name}" for kind, table in _TABLES.items() for name in table]
 
 
 def _forget(names: Iterable[str]) -> None:
     for name in list(names):
         kind, _, word = name.partition("=")
-        _tables()[kind].pop(word, None)
-
-
-def _tables() -> dict[str, dict[str, Any]]:
-    return {**CHOICES, **PARTS, "variant": VARIANTS}
+        _TABLES[kind].pop(word, None)
 
 
 def used_plugins(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return path, digest and used names of the files whose choices these flat settings name."""
     rows = [find_variant(name) for name in str(settings.get("pattern") or "").split(",") if name]
-    texts = [
-        (key, str(layer.get(key, "")))
-        for layer in (settings, *(row.settings for row in rows))
-        for key in (*MAPS, *PARTS)
+    words = {f"variant={row.name}" for row in rows}
+    for layer in (settings, *(row.settings for row in rows)):
+        for key in (*MAPS, *PARTS):
+            # A task's name may have sizes behind it.
+            words |= {f"{key}={w.partition(':')[0]}" for w in str(layer.get(key, "")).split("+")}
+    used = [(plugin, words & {*plugin.names}) for plugin in _known()]
+    return [
+        {"path": str(plugin.path), "sha256": plugin.sha256, "names": sorted(names)}
+        for plugin, names in used
+        if names
     ]
-    # A task's name may have sizes behind it.
-    words = {f"{k}={word.partition(':')[0]}" for k, text in texts for word in text.split("+")}
-    words |= {f"variant={row.name}" for row in rows}
-    found = [(plugin, words & {*plugin.names}) for plugin in _known()]
-    return [plugin.record(names) for plugin, names in found if names]
 
 
 def check_in_files(records: Iterable[Mapping[str, Any]]) -> None:
@@ -266,59 +253,48 @@ def plugins_of_resumed(
     A file that has changed since adds its digest under `resumed_with`, so that the first one is
     still asked for.
     """
-    began = {name: old for old in before for name in old["names"]}
-    return [_began_with(new, began.get(new["names"][0])) for new in now]
-
-
-def _began_with(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> dict[str, Any]:
-    if old is None or old["sha256"] == new["sha256"]:
-        return {**(old or {}), **new}
-    later = [*old.get("resumed_with", ()), new["sha256"]]
-    return {**old, "names": new["names"], "resumed_with": list(dict.fromkeys(later))}
+    began, records = {name: old for old in before for name in old["names"]}, []
+    for new in now:
+        old = began.get(new["names"][0], {})
+        if old.get("sha256", new["sha256"]) == new["sha256"]:
+            records.append({**old, **new})
+        else:
+            later = [*old.get("resumed_with", ()), new["sha256"]]
+            later = list(dict.fromkeys(later))
+            records.append({**old, "names": new["names"], "resumed_with": later})
+    return records
 
 
 def check_plugins(settings: Mapping[str, Any]) -> None:
     """Refuse the settings of a run without the files that it was trained with.
 
-    Where another version of a file is loaded, that is a `PluginChanged` warning.
+    If another version of a file is loaded, that is a `PluginChanged` warning.
     """
-    missing = list(_missing(settings.get("plugins", ())))
-    if missing:
-        names = (f"{Path(old['path']).name} (sha256 {old['sha256'][:_SHORT]})" for old in missing)
-        files = " and ".join(names)
-        there = [_place(old) for old in missing]
-        flags = " ".join(f"--plugin {quote(place)}" for place in there)
-        raise ConfigError(
-            f"this run uses {files}: add {flags}", f"this run uses {files}: add plugins={there}"
-        )
-
-
-def _place(old: Mapping[str, Any]) -> str:
-    """Return the recorded path if the recorded file is there: a foreign run may name any path."""
-    path = Path(old["path"])
-    return str(path) if _digest(path) == old["sha256"] else f"PATH/{path.name}"
-
-
-def _missing(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the recorded files that are not loaded; warn of files that have changed."""
-    plugins = _known()
+    plugins, there, missing = _known(), {*_registered()}, []
     by_digest = {plugin.sha256 for plugin in plugins}
-    there = {*_registered()}
-    for old in records:
+    for old in settings.get("plugins", ()):
+        path, digest = Path(old["path"]), old["sha256"][:_SHORT]
         if old["sha256"] in by_digest:
             continue
         if not {*old["names"]} <= there:
-            yield old
+            # The path only of the recorded file: a foreign run may name any.
+            place = str(path) if _digest(path) == old["sha256"] else f"PATH/{path.name}"
+            missing.append((f"{path.name} (sha256 {digest})", place))
             continue
         owners = [p for p in plugins if {*p.names} & {*old["names"]}]
         now = f"sha256 {owners[0].sha256[:_SHORT] or 'unknown'}" if owners else "built in"
         message = (
-            f"{Path(old['path']).name} has changed since this run was trained "
-            f"(sha256 {old['sha256'][:_SHORT]} then, "
+            f"{path.name} has changed since this run was trained (sha256 {digest} then, "
             f"{now} now): the model may compute something else; the original file computes what "
             "was trained"
         )
-        warnings.warn(message, PluginChanged, stacklevel=4)
+        warnings.warn(message, PluginChanged, stacklevel=3)
+    if missing:
+        files, places = " and ".join(file for file, _ in missing), [place for _, place in missing]
+        flags = " ".join(f"--plugin {quote(place)}" for place in places)
+        raise ConfigError(
+            f"this run uses {files}: add {flags}", f"this run uses {files}: add plugins={places}"
+        )
 
 
 def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:

@@ -87,37 +87,20 @@ def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
         mlx_attn.resume(trained)
 
 
-@pytest.mark.slow
-def test_a_comparison_hands_the_files_to_its_workers(settings, talk):
-    shared = {key: value for key, value in settings.items() if "every" not in key}
-    few: dict[str, Any] = {"seeds": np.int64(2), "tune": False, "jobs": 1}
-    result = mlx_attn.compare("standard", "talk", out="both", plugins=[talk], **few, **shared)
-    assert [*result.answers] == ["talk"]
-
-
-# A file that is imported as a module.
-
-
-@pytest.fixture
-def imported(talk, monkeypatch) -> Path:
+@pytest.mark.filterwarnings("error")
+def test_a_file_that_is_imported_as_a_module_is_recorded_and_read(
+    settings, trained, talk, monkeypatch
+):
     monkeypatch.syspath_prepend(str(talk.parent))
     own = Path(shutil.copy(talk, "own_attention.py")).resolve()
     monkeypatch.delitem(sys.modules, "own_attention", raising=False)
     importlib.import_module("own_attention")
-    return own
-
-
-def test_an_imported_module_is_recorded(settings, imported):
     mlx_attn.train("runs/own", variant="talk", **settings).run()
     (plugin,) = recorded("runs/own")
-    assert plugin["path"] == str(imported)
+    assert plugin["path"] == str(own)
     assert plugin["names"] == ["logits=talk", "mixing=talk"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_run_of_the_same_file_is_read_without_a_warning(trained, imported):
-    assert mlx_attn.load(trained)
-    assert mlx_attn.load_plugins(imported)[0].path == imported
+    assert mlx_attn.load(trained)  # of the same file at another place
+    assert mlx_attn.load_plugins(own)[0].path == own
 
 
 def test_what_no_file_holds_cannot_be_kept(settings):
@@ -144,21 +127,11 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
     assert (first.step, last.steps) == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lr": 1.0}, r"lr=1\.0 cannot change when a training is resumed"),
-        ({"stesp": 9}, "unknown setting 'stesp': did you mean 'steps'"),
-        ({}, r"train\(init_from='runs/one'\) trains on"),
-    ],
-    ids=["a setting that must stay", "an unknown setting", "no checkpoint"],
-)
-def test_what_cannot_be_resumed_is_refused(settings, changes, message):
+def test_a_training_that_cannot_be_resumed_is_refused(settings):
     mlx_attn.train("runs/one", **settings).run()
-    if not changes:
-        open_run(Path("runs/one")).checkpoint.unlink()
-    with pytest.raises((ConfigError, RunError), match=message):
-        mlx_attn.resume("runs/one", **changes)
+    open_run(Path("runs/one")).checkpoint.unlink()
+    with pytest.raises(RunError, match=r"train\(init_from='runs/one'\) trains on"):
+        mlx_attn.resume("runs/one")
 
 
 # Words.
@@ -191,8 +164,7 @@ def test_numbers_of_numpy_are_numbers(settings):
     assert json.dumps(training.trainer.settings.training.as_dict())
     drawn = {"temp": np.float32(0.7), "seed": np.int64(1), "top_k": np.int32(3)}
     model = training.run().model
-    text = model.generate("the", max_tokens=4, **drawn)
-    assert text == model.generate("the", max_tokens=4, temp=float(np.float32(0.7)), seed=1, top_k=3)
+    assert len(model.generate("the", max_tokens=4, **drawn)) == 4
 
 
 def test_a_model_is_read_without_scipy_and_matplotlib(settings):

@@ -196,14 +196,18 @@ def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
         S: A matrix per head.
         width: Shared width R, a multiple of the number of heads.
     """
-    maps, pace = _separate_blocks(S, width), 1.0
-    # `pace` grows as long as going beyond a sweep pays, and halves otherwise.
-    error = relative_error(S, maps.product())
+    n_heads, rows, C = S.shape
+    # [H, rows, D], [H, D, C]; with R = H D, head h owns columns h D..(h+1) D of the shared maps.
+    query, key = balanced_factors(S, width // n_heads)
+    mixing = np.repeat(np.eye(n_heads), width // n_heads, axis=1)
+    maps = SharedMaps(query.swapaxes(0, 1).reshape(rows, width), key.reshape(width, C).T, mixing)
+    error, pace = relative_error(S, maps.product()), 1.0
     for _ in range(_SWEEPS):
         if error < _ROUNDING:
             break
         swept = _sweep(S, maps)
-        ahead = _extrapolated(maps, swept, pace)
+        # `pace` grows as long as going beyond a sweep pays, and halves otherwise.
+        ahead = SharedMaps(*(b + pace * (b - a) for a, b in zip(maps, swept, strict=True)))
         candidates = {relative_error(S, new.product()): new for new in (ahead, swept)}
         previous, error = error, min(candidates)
         if previous - error < _SETTLED * previous:
@@ -211,17 +215,6 @@ def fit_shared_maps(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
         maps = candidates[error]
         pace *= 1.5 if maps is ahead else 0.5
     return _balanced(maps)
-
-
-def _separate_blocks(S: Float[np.ndarray, "H rows C"], width: int) -> SharedMaps:
-    n_heads, rows, C = S.shape
-    # [H, rows, D], [H, D, C]; with R = H D, head h owns columns h D..(h+1) D of the shared maps.
-    query, key = balanced_factors(S, width // n_heads)
-    return SharedMaps(
-        query.swapaxes(0, 1).reshape(rows, width),
-        key.reshape(width, C).T,
-        np.repeat(np.eye(n_heads), width // n_heads, axis=1),
-    )
 
 
 def _sweep(S: Float[np.ndarray, "H rows C"], maps: SharedMaps) -> SharedMaps:
@@ -236,11 +229,6 @@ def _sweep(S: Float[np.ndarray, "H rows C"], maps: SharedMaps) -> SharedMaps:
     towards_mixing = ((S @ key) * query).sum(1)
     mixing = _solve(towards_mixing, query.T @ query, key.T @ key)
     return _balanced(SharedMaps(query, key, mixing))
-
-
-def _extrapolated(start: SharedMaps, end: SharedMaps, pace: float) -> SharedMaps:
-    """Extrapolate from `start` beyond `end`, by the step between them times the pace."""
-    return SharedMaps(*(b + pace * (b - a) for a, b in zip(start, end, strict=True)))
 
 
 def _solve(

@@ -19,12 +19,11 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import KVCache, make_cache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     attention_scores,
-    maps_of,
     merge_query_key,
     merge_value_output,
     split_heads,
@@ -333,18 +332,22 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
 
     The singular values of a layer of lower rank end with zeros.
     """
-    rows = []
+    of_layers, symmetries, alignments = [], [], []
     for factors in layers:
         matrices = factors.products
-        rows.append((factors.singular_values, symmetry(matrices), alignment(matrices)))
-    of_layers, *others = zip(*rows, strict=True)
+        of_layers.append(factors.singular_values)
+        symmetries.append(symmetry(matrices))
+        alignments.append(alignment(matrices))
     rank = max(values.shape[-1] for values in of_layers)
-    # [L, H, rank]; layers of lower rank end with zeros, which add nothing to any measure.
-    values = np.stack([np.pad(v, ((0, 0), (0, rank - v.shape[-1]))) for v in of_layers])
-    symmetries, alignments = map(np.stack, others)
-    norm = np.linalg.norm(values, axis=-1)
+    # [L, H, rank]; zeros add nothing to any measure.
+    values = np.stack([_padded(values, 1, rank) for values in of_layers])
     return Spectra(
-        values, effective_rank(values), stable_rank(values), norm, symmetries, alignments
+        singular_values=values,
+        effective_rank=effective_rank(values),
+        stable_rank=stable_rank(values),
+        norm=np.linalg.norm(values, axis=-1),
+        symmetry=np.stack(symmetries),
+        alignment=np.stack(alignments),
     )
 
 
@@ -425,26 +428,15 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
-    # Shapes follow from lazy arrays, so a model of any size is counted without its memory.
-    x, k = _one_token(config)
-    carry, state = Carry(mx.zeros((1, 1), mx.int32)), make_cache(1, caches_tokens=False)
-    kept = (*layer.cache_entries(x, k, 0, carry), *layer.remembered(x))
-    # One token creates the state, whose size does not depend on the text.
-    if config.recurs:
-        layer(x, state, carry)
-        kept = ()
-    elif config.short_conv != "none":
-        layer(x, cache := KVCache(1), carry)
-        state.rows = cache.rows
+    # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
+    cache = make_cache(1, caches_tokens=config.caches_tokens)
+    if config.cross_layer != "reader":
+        layer(mx.zeros((1, 1, config.d_in)), cache, Carry(mx.zeros((1, 1), mx.int32)))
+    cached = sum(array.size for array in cache.buffers)
+    of_tokens = cached if config.caches_tokens else 0
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
-        cache_floats=sum(array.size for array in kept),
-        state_floats=sum(array.size for array in state.arrays),
+        cache_floats=of_tokens,
+        state_floats=sum(rows.size for rows in cache.rows) + cached - of_tokens,
     )
-
-
-def _one_token(config: AttentionConfig) -> tuple[mx.array, mx.array]:
-    """Return the input and the keys of one token; only their shapes count, nothing is computed."""
-    key_heads, key_width = maps_of(config).score.shape(config)
-    return mx.zeros((1, 1, config.d_in)), mx.zeros((1, key_heads, 1, key_width))

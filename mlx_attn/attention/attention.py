@@ -22,9 +22,13 @@ from mlx_attn.attention.cache import Kept, KVCache, Places, Position, StateCache
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
+    Heads,
+    Inputs,
     Keys,
     MapWeights,
+    Outputs,
     Queries,
+    Scores,
     Values,
     attention_scores,
     merge_heads,
@@ -35,13 +39,11 @@ from mlx_attn.machine.attention_kernels import attention_by_kernel, fuses
 
 ROPE_BASE = 10000.0
 
-Heads = Float[mx.array, "B H T_q D"]
-
 
 # Positions inside attention. Learned positions are added to the input by the model.
 
 
-def rope(y: Float[mx.array, "B H T D"], offset: Position) -> Float[mx.array, "B H T D"]:
+def rope(y: Heads, offset: Position) -> Heads:
     """Rotate pairs of coordinates by an angle that grows with position (RoPE, arXiv:2104.09864).
 
     The first of the T tokens is at position `offset`; D is even.
@@ -49,7 +51,7 @@ def rope(y: Float[mx.array, "B H T D"], offset: Position) -> Float[mx.array, "B 
     return mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=1.0, offset=offset)
 
 
-def unit_rms(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+def unit_rms(y: Heads) -> Heads:
     """Divide queries or keys by their root mean square (QK-norm, without weights)."""
     return mx.fast.rms_norm(y, None, 1e-6)
 
@@ -149,8 +151,8 @@ def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
 
 
 def standard_forward(
-    a: "Attention", x: Float[mx.array, "B T C"], cache: KVCache | None = None, _: Any = None
-) -> Float[mx.array, "B T d_out"]:
+    a: "Attention", x: Inputs, cache: KVCache | None = None, _: Any = None
+) -> Outputs:
     """Compute the book's multi-head attention (section 3.6): all that a standard layer runs.
 
         head_h = softmax(scale q_h k_h^T + mask) v_h        y = concat(heads) out_proj
@@ -176,19 +178,29 @@ def standard_forward(
 
 
 def general_forward(
-    a: "Attention",
-    x: Float[mx.array, "B T C"],
-    cache: KVCache | None = None,
-    carry: Carry | None = None,
-) -> Float[mx.array, "B T d_out"]:
-    """Compute the same steps for any choices of the maps and hooks."""
+    a: "Attention", x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+) -> Outputs:
+    """Compute the same steps for any choices of the maps and hooks.
+
+    The cache holds key and value; only one of them if they are equal, and only the key before
+    rotation if the value is computed from it; after them, what hooks and mixing remember.
+    """
     positions, start = Places.of_text(x.shape[1]), cache.offset if cache else 0
     q, k = a.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
-    if a.config.cross_layer == "reader":
-        return a.output(_attend_to_earlier(a, q, cache, carry or Carry()), x)
+    if a.config.cross_layer == "reader":  # of the keys and values of an earlier layer
+        if isinstance(cache, StateCache):
+            cache.advance(x.shape[1])
+        k, v, positions = (carry or Carry()).shared()
+        heads = a.attend(a, a.normalize_and_rotate(q, positions.query), k, v, positions)
+        return a.output(heads, x)
     if isinstance(cache, StateCache):
         return a.output(_attend_by_state(a, x, q, k, cache, carry), x)
-    entries, memories = a.cache_entries(x, k, start, carry, cache), a.remembered(x)
+    if a.maps.caches_keys_only:
+        entries = (k,)
+    else:
+        v, key = a.value(x, k, carry, cache), a.normalize_and_rotate(k, start)
+        entries = (key,) if v is key else (key, v)
+    memories = a.remembered(x)
     if cache is not None:
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
         entries, memories = cached[: len(entries)], cached[len(entries) :]
@@ -197,17 +209,9 @@ def general_forward(
     q = a.normalize_and_rotate(q, positions.query)
     if a.maps.caches_keys_only:
         heads = _attend_by_keys(a, q, entries[0], positions, *memories)
-    else:  # the first entry is the key, the last one the value, which may be the same
+    else:
         heads = a.attend(a, q, entries[0], entries[-1], positions, *memories)
     return a.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
-
-
-def _attend_to_earlier(a: "Attention", q: Queries, cache: KVCache | None, carry: Carry) -> Heads:
-    """Attend to the keys and values that an earlier layer computed, or has in its cache."""
-    if isinstance(cache, StateCache):
-        cache.advance(q.shape[2])
-    keys, values, positions = carry.shared()
-    return a.attend(a, a.normalize_and_rotate(q, positions.query), keys, values, positions)
 
 
 def _attend_by_state(
@@ -258,11 +262,10 @@ class Attention(MapWeights):
         self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
         if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
-        words = {name: getattr(config, name) for name in MAPS}
         hooked = is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
-        plain = config.short_conv == "none" and not config.cross_layer
-        standard = words == MAPS and not self.maps.position and plain
+        plain = config.short_conv == "none" and not (config.cross_layer or self.maps.position)
+        standard = plain and all(getattr(config, name) == word for name, word in MAPS.items())
         self.forward = standard_forward if standard else general_forward
         self.reads_in_order = hooked or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
@@ -277,11 +280,8 @@ class Attention(MapWeights):
         return Attention(config)
 
     def __call__(
-        self,
-        x: Float[mx.array, "B T C"],
-        cache: KVCache | None = None,
-        carry: Carry | None = None,
-    ) -> Float[mx.array, "B T d_out"]:
+        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+    ) -> Outputs:
         """Attend from each token of x to itself and to earlier ones, those in the cache included.
 
         Args:
@@ -291,47 +291,24 @@ class Attention(MapWeights):
         """
         return self.forward(self, x, cache, carry)
 
-    def cache_entries(
-        self,
-        x: Float[mx.array, "B T C"],
-        k: Keys,
-        start: Position,
-        carry: Carry | None = None,
-        cache: KVCache | None = None,
-    ) -> Kept:
-        """Return the cache entries of tokens x with keys k, the first one at `start`.
-
-        These are key and value; one of them if they are equal, and the key before rotation if the
-        value is computed from it; none if the layer reads those of an earlier one.
-        """
-        if self.config.cross_layer == "reader":
-            return ()
-        if self.maps.caches_keys_only:
-            return (k,)
-        v = self.value(x, k, carry, cache)
-        key = self.normalize_and_rotate(k, start)
-        return (key,) if v is key else (key, v)
-
-    def remembered(self, x: Float[mx.array, "B T C"]) -> Kept:
+    def remembered(self, x: Inputs) -> Kept:
         """Return the numbers of the tokens x that the hooks and the mixing read."""
-        choices = self.maps.with_memory
-        return tuple(choice.remembers(self, x) for choice in choices if choice.remembers)
+        functions = (choice.remembers for choice in self.maps.with_memory)
+        return tuple(remembers(self, x) for remembers in functions if remembers)
 
-    def weights(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
+    def weights(self, x: Inputs) -> Float[mx.array, "B H T T"]:
         """Return the attention weights of every head: row i holds what token i looks at.
 
         Rows add up to 1 if the mixing is a softmax, and need not for others.
         """
         return self.mix(*self.queries_and_keys(x), Places.of_text(x.shape[1]), *self.remembered(x))
 
-    def queries_and_keys(self, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+    def queries_and_keys(self, x: Inputs) -> tuple[Queries, Keys]:
         """Return queries and keys as the scores see them: normalized and rotated."""
         q, k = self.score(x)
         return self.normalize_and_rotate(q, 0), self.normalize_and_rotate(k, 0)
 
-    def mix(
-        self, q: Queries, k: Keys, places: Places, *memories: mx.array
-    ) -> Float[mx.array, "B H T_q T_k"]:
+    def mix(self, q: Queries, k: Keys, places: Places, *memories: mx.array) -> Scores:
         """Return the attention weights mixing(logits(scale q k^T) + mask), through both hooks.
 
         They are computed in the mask's float32, or in float64 if the inputs are.
@@ -341,9 +318,7 @@ class Attention(MapWeights):
         more = self.read_by_mixing(q, k, masked, memories)
         return self.maps.mixing.apply(self, masked, *more).astype(q.dtype)
 
-    def read_by_mixing(
-        self, q: Queries, k: Keys, masked: Float[mx.array, "B H T_q T_k"], memories: Kept
-    ) -> Kept:
+    def read_by_mixing(self, q: Queries, k: Keys, masked: Scores, memories: Kept) -> Kept:
         """Return the further inputs of the mixing, in the type of the masked scores.
 
         These are queries and keys if it reads keys, and the last memory if it remembers.
@@ -353,9 +328,7 @@ class Attention(MapWeights):
         read += memories[-1:] if mixing.remembers else ()
         return tuple(array.astype(masked.dtype) for array in read)
 
-    def logits(
-        self, scores: Float[mx.array, "B H T_q T_k"], *memories: mx.array
-    ) -> Float[mx.array, "B H T_q T_k"]:
+    def logits(self, scores: Scores, *memories: mx.array) -> Scores:
         """Return the scores after every hook; `memories` belong to the hooks that have one."""
         memory = iter(memories)  # the mixing's memory, the last one, stays
         for hook in self.maps.logits:
@@ -367,9 +340,7 @@ class Attention(MapWeights):
         """Return True if attention weights are dropped now."""
         return self.training and self.config.drop_rate > 0
 
-    def normalize_and_rotate(
-        self, y: Float[mx.array, "B H T D"], offset: Position
-    ) -> Float[mx.array, "B H T D"]:
+    def normalize_and_rotate(self, y: Heads, offset: Position) -> Heads:
         """Return queries or keys over their root mean square and rotated, if asked for."""
         y = self.normalize(y) if self.config.qk_norm else y
         for own in self.maps.position:

@@ -111,7 +111,9 @@ class KVCache:
         start, T = self.offset, arrays[0].shape[2]
         self._check_room(T)
         # The first tokens show the number of heads and their width.
-        self.buffers = self.buffers or [_empty(array, self.slots) for array in arrays]
+        shapes = ((*array.shape[:2], self.slots, array.shape[3]) for array in arrays)
+        pairs = zip(shapes, arrays, strict=True)
+        self.buffers = self.buffers or [mx.zeros(shape, array.dtype) for shape, array in pairs]
         self.offset = start + T
         return self._write(start, arrays, in_order)
 
@@ -145,8 +147,9 @@ class KVCache:
     def reserve(self, length: int) -> None:
         """Grow to hold this many tokens."""
         held, self.length = self.slots, length
-        grown = [(0, 0), (0, 0), (0, self.slots - held), (0, 0)]
-        self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
+        if more := self.slots - held:
+            grown = [(0, 0), (0, 0), (0, more), (0, 0)]
+            self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
 
     @property
     def slots(self) -> int:
@@ -154,14 +157,9 @@ class KVCache:
         return self.length
 
     @property
-    def floats_per_token(self) -> int:
-        """Numbers kept for each token of one sequence."""
-        return sum(buffer.shape[1] * buffer.shape[3] for buffer in self.buffers)
-
-    @property
     def bytes_per_token(self) -> int:
         """Bytes kept for each token of one sequence."""
-        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers)
+        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers if self.slots)
 
 
 class RotatingKVCache(KVCache):
@@ -216,23 +214,9 @@ class StateCache(KVCache):
         self.offset = self.offset + T
         return self.buffers[0] if self.buffers else None
 
-    def reserve(self, length: int) -> None:
-        """Allow this many tokens."""
-        self.length = length
-
     @property
     def slots(self) -> int:
         """Return 0, the number of tokens that it holds."""
-        return 0
-
-    @property
-    def floats_per_token(self) -> int:
-        """Return 0: a token adds nothing."""
-        return 0
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Return 0: a token adds nothing."""
         return 0
 
 
@@ -244,11 +228,6 @@ def make_cache(length: int, window: int = 0, caches_tokens: bool = True) -> KVCa
     if not caches_tokens:
         return StateCache(length)
     return RotatingKVCache(length, window) if window else KVCache(length)
-
-
-def _empty(like: mx.array, slots: int) -> mx.array:
-    B, heads, _, width = like.shape
-    return mx.zeros((B, heads, slots, width), like.dtype)
 
 
 def _as_array(position: Position) -> mx.array:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.keys import setting
-from mlx_attn.parts import PARTS, Part, taken_names
+from mlx_attn.keys import check_bounds, check_choices, setting
+from mlx_attn.parts import PARTS, Part, file_of, taken_names
 
 POSITIONS = tuple(PARTS["position"])
 WORDS: dict[str, Collection[str]] = {
@@ -115,10 +115,8 @@ class Choice:
 
     def __post_init__(self):
         maps = (*MAPS, "position")
-        words_of = {"map": maps, "cache": ("kv", "x", "k"), "at": ("heads", "input")}
-        for key, words in words_of.items():
-            word = getattr(self, key)
-            _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
+        words = {"map": maps, "cache": ("kv", "x", "k"), "at": ("heads", "input")}
+        check_choices(self, words)
 
     @property
     def makes_values_from_keys(self) -> bool:
@@ -133,14 +131,12 @@ class Choice:
     @property
     def file(self) -> Path:
         """The file that a user's choice was defined in, or the name that Python has for none."""
-        codes = (getattr(function, "__code__", None) for function in self._foreign)
-        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+        return file_of(self._foreign)
 
     @property
     def _foreign(self) -> list[Callable[..., Any]]:
         facts = (self.apply, self.init, self.after, self.remembers, self.recurs)
-        functions = (*facts, *self.weights.values())
-        own = (unwrap(function) for function in functions if function)
+        own = (unwrap(function) for function in (*facts, *self.weights.values()) if function)
         return [function for function in own if not function.__module__.startswith("mlx_attn.")]
 
 
@@ -181,18 +177,6 @@ def choices_of(map_name: str) -> Mapping[str, Choice]:
     for module in ("maps", "structured", "recent", "hooks", "recurrent"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
-
-
-def published_slopes(n_heads: int) -> list[float]:
-    """Return one slope per head, a geometric series (ALiBi, arXiv:2108.12409, section 3).
-
-    For a power of two H the series is 2^(-8/H), 2^(-16/H), ...; for other H the next smaller power
-    of two gives its slopes, and every second slope of the next larger one the rest.
-    """
-    power = 2 ** math.floor(math.log2(n_heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
-    return slopes + between[: n_heads - power]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,47 +237,52 @@ class AttentionConfig(AttentionSettings):
     cross_layer: str = ""
 
     def __post_init__(self):
-        for key in ("d_in", "d_out", "context_length", "n_heads"):
-            _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
-        self._derive_sizes()
-        for key, words in WORDS.items():
-            word = getattr(self, key)
-            _require(word in words, f"{key}='{word}' must be one of {', '.join(words)}")
-        _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
-        self._check_heads()
-        _require(self.window >= 0, f"window={self.window} must not be negative")
-        # Last, because a choice reads the derived sizes.
-        for map_name in (*MAPS, "position"):
-            for choice in self.choices(map_name):
-                _require(not (reason := choice.refuses(self)), reason)
-        self._check_convolution()
-
-    def _check_convolution(self):
-        """Refuse to convolve keys and values that decoding computes again from its cache."""
-        if self.short_conv == "none":
-            return
-        maps = [choice for name in ("score", "value") for choice in self.choices(name)]
-        later = [f"{choice.map}={choice.name}" for choice in maps if choice.cache != "kv"]
-        later += ["output=merged"] if self.output == "merged" else []
-        _require(
-            not later,
-            f"short_conv={self.short_conv} mixes the keys and values of tokens, and "
-            f"{' and '.join(later)} caches what comes before them: use maps that cache keys and "
-            "values, such as score=separate and value=linear",
-        )
-
-    def _derive_sizes(self):
+        sizes = ("d_in", "d_out", "context_length", "n_heads")
+        check_bounds(self, dict.fromkeys(sizes, (1, math.inf)))
         _require(
             bool(self.head_dim) or self.d_out % self.n_heads == 0,
             f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
             "change one of them, or set head_dim",
         )
-        self._derive("head_dim", self.d_out // self.n_heads)
-        self._derive("value_dim", self.head_dim)
-        self._derive("n_kv_heads", self.n_heads)
-        self._derive("latent_dim", max(self.d_in // 2, 1))
-        # The variance of q . k grows with head_dim; this factor keeps the scores' spread near 1.
-        self._derive("scale", max(self.head_dim, 1) ** -0.5)
+        head_dim = self.head_dim or self.d_out // self.n_heads
+        derived = {
+            "head_dim": head_dim,
+            "value_dim": head_dim,
+            "n_kv_heads": self.n_heads,
+            "latent_dim": max(self.d_in // 2, 1),
+            # The variance of q . k grows with head_dim; this keeps the scores' spread near 1.
+            "scale": max(head_dim, 1) ** -0.5,
+        }
+        for key, value in derived.items():
+            object.__setattr__(self, key, getattr(self, key) or value)
+        check_choices(self, WORDS)
+        _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
+        widths = dict.fromkeys(("head_dim", "value_dim", "latent_dim"), (1, math.inf))
+        check_bounds(self, {**widths, "window": (0, math.inf)})
+        _require(
+            self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
+            f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
+        )
+        self.slopes()
+        # Merged scores rotate the whole of x as the key.
+        rotated = self.d_in if self.score == "merged" else self.head_dim
+        _require(
+            self.position != "rope" or rotated % 2 == 0,
+            f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
+        )
+        # Last, because a choice reads the derived sizes.
+        choices = [choice for name in (*MAPS, "position") for choice in self.choices(name)]
+        for choice in choices:
+            _require(not (reason := choice.refuses(self)), reason)
+        # Decoding must not compute convolved keys and values again from what it caches.
+        later = [f"{c.map}={c.name}" for c in choices if c.cache != "kv"]
+        later += ["output=merged"] if self.output == "merged" else []
+        _require(
+            self.short_conv == "none" or not later,
+            f"short_conv={self.short_conv} mixes the keys and values of tokens, and "
+            f"{' and '.join(later)} caches what comes before them: use maps that cache keys and "
+            "values, such as score=separate and value=linear",
+        )
 
     def choices(self, map_name: str) -> tuple[Choice, ...]:
         """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
@@ -342,42 +331,31 @@ class AttentionConfig(AttentionSettings):
         return 0 if any(hook.remembers_all for hook in hooks) else self.window
 
     def slopes(self) -> tuple[float, ...]:
-        """Return ALiBi's slope of every head."""
+        """Return ALiBi's slope of every head.
+
+        "heads" is the geometric series of arXiv:2108.12409 (section 3). For a power of two H it is
+        2^(-8/H), 2^(-16/H), ...; for other H the next smaller power of two gives its slopes, and
+        every second slope of the next larger one the rest.
+        """
+        H = self.n_heads
         if self.alibi_slopes == "heads":
-            return tuple(published_slopes(self.n_heads))
+            power = 2 ** math.floor(math.log2(H))
+            slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+            between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+            return (*slopes, *between[: H - power])
         if self.alibi_slopes in ("range", "learned"):
             # A geometric series from 2^-2 to 2^-8, for any number of heads.
-            last = max(self.n_heads - 1, 1)
-            return tuple(2 ** -(2 + 6 * h / last) for h in range(self.n_heads))
+            return tuple(2 ** -(2 + 6 * h / max(H - 1, 1)) for h in range(H))
         try:
             numbers = tuple(float(word) for word in self.alibi_slopes.split(","))
         except ValueError:
             numbers = ()
         _require(
-            len(numbers) == self.n_heads and all(0 <= slope < math.inf for slope in numbers),
+            len(numbers) == H and all(0 <= slope < math.inf for slope in numbers),
             f"alibi_slopes='{self.alibi_slopes}' must be range, heads, learned, or n_heads="
-            f"{self.n_heads} numbers with commas",
+            f"{H} numbers with commas",
         )
         return numbers
-
-    def _derive(self, key: str, value: int | float):
-        if not getattr(self, key):
-            object.__setattr__(self, key, value)
-
-    def _check_heads(self):
-        for key in ("head_dim", "value_dim", "latent_dim"):
-            _require(getattr(self, key) >= 1, f"{key}={getattr(self, key)} must be at least 1")
-        _require(
-            self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
-            f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
-        )
-        self.slopes()
-        # Merged scores rotate the whole of x as the key.
-        rotated = self.d_in if self.score == "merged" else self.head_dim
-        _require(
-            self.position != "rope" or rotated % 2 == 0,
-            f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
-        )
 
 
 def _require(condition: bool, message: str) -> None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from mlx_attn.attention.config import AttentionConfig, Choice
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, find_row
 
 _Keys = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     """A kind of model that a conversion cannot convert, and why.
 
     `reason` names keys of the configuration in braces.
@@ -92,10 +91,6 @@ def key_bias_cancels(config: AttentionConfig) -> bool:
 def weights_sum_to_one(config: AttentionConfig) -> bool:
     """Return True if the attention weights of every query add up to 1 without dropout."""
     return config.choices("mixing")[0].sums_to_one
-
-
-def _score(config: AttentionConfig) -> Choice:
-    return config.choices("score")[0]
 
 
 def _value_bias_stays(config: AttentionConfig) -> bool:
@@ -210,25 +205,27 @@ _OF_MIXING = _Refusal(
     "mixing={mixing} reads queries and keys themselves, and not only their products, which are all "
     "that a conversion of scores keeps: convert values and outputs, --to merged-output",
 )
-_OF_VALUE_BIAS = _Refusal(
-    lambda c: _value_bias_stays(c) and not weights_sum_to_one(c),
-    "a bias of W_value becomes a constant only where attention weights add up to 1, and those of "
-    "mixing={mixing} need not: train without qkv_bias",
+_OF_VALUE_BIAS = (
+    _Refusal(
+        lambda c: c.drop_rate > 0 and _value_bias_stays(c),
+        "a bias of W_value becomes a constant only where attention weights add up to 1, and "
+        "drop_rate={drop_rate} drops some: train with drop_rate=0, or without qkv_bias",
+    ),
+    _Refusal(
+        lambda c: _value_bias_stays(c) and not weights_sum_to_one(c),
+        "a bias of W_value becomes a constant only where attention weights add up to 1, and those "
+        "of mixing={mixing} need not: train without qkv_bias",
+    ),
+    _Refusal(
+        lambda c: _value_bias_stays(c) and not c.out_bias,
+        "the biases of W_value become a constant, and bias=False leaves no place for it: train "
+        "with bias, or without qkv_bias",
+    ),
 )
 _OF_LATENT = _Refusal(
     lambda c: c.score == "latent",
     "scores and values share the latent of score=latent: convert both, --to standard or "
     "merged-both",
-)
-_DROPPED_BIAS = _Refusal(
-    lambda c: c.drop_rate > 0 and _value_bias_stays(c),
-    "a bias of W_value becomes a constant only where attention weights add up to 1, and "
-    "drop_rate={drop_rate} drops some: train with drop_rate=0, or without qkv_bias",
-)
-_NO_PLACE = _Refusal(
-    lambda c: _value_bias_stays(c) and not c.out_bias,
-    "the biases of W_value become a constant, and bias=False leaves no place for it: train with "
-    "bias, or without qkv_bias",
 )
 _SEVERAL_HEADS = _Refusal(
     lambda c: c.n_heads > 1,
@@ -264,14 +261,12 @@ _ROWS = (
         keys=_merged_output,
         refusals=(
             _Refusal(
-                lambda c: c.n_kv_heads < c.n_heads and _score(c).cache != "x",
+                lambda c: c.n_kv_heads < c.n_heads and c.choices("score")[0].cache != "x",
                 "{n_heads} heads share {n_kv_heads} keys, and merged values leave none to share: "
                 "use --to merged-both, which repeats them",
             ),
             _OF_LATENT,
-            _DROPPED_BIAS,
-            _OF_VALUE_BIAS,
-            _NO_PLACE,
+            *_OF_VALUE_BIAS,
         ),
     ),
     Conversion(
@@ -279,14 +274,14 @@ _ROWS = (
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
         keys=lambda c, rank: {"score": "merged", **_merged_output(c, rank)},
-        refusals=(_DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
+        refusals=_OF_VALUE_BIAS,
     ),
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="where the rank of VO_h is no more than --rank",
         keys=_separate_output,
-        refusals=(_OF_LATENT, _DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
+        refusals=(_OF_LATENT, *_OF_VALUE_BIAS),
         ranked="value_dim",
     ),
     Conversion(
@@ -368,7 +363,7 @@ _ROWS = (
         identity="(W_key, W_value) = W_latent (W_up_key, W_up_value), cut to --rank",
         exact="where the rank of W_key and W_value together is no more than --rank",
         keys=_mla,
-        refusals=(_DROPPED_BIAS, _OF_VALUE_BIAS, _NO_PLACE),
+        refusals=_OF_VALUE_BIAS,
         ranked="latent_dim, which alone is cached",
     ),
 )

@@ -12,10 +12,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.layer import MapWeights, choice
+from mlx_attn.attention.layer import MapWeights, Scores, choice
 from mlx_attn.machine.exponentials import softmax
-
-Scores = Float[mx.array, "B H T_q T_k"]
 
 choice("logits", "none", "s_h = score_h")(lambda a, s: s)
 
@@ -79,10 +77,6 @@ def self_mask(a: MapWeights, s: Scores) -> Scores:
     return mx.where(mx.arange(T_k)[None, :] == query, -1e9, s)
 
 
-def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T 1"]:
-    return nn.log_sigmoid(a["W_forget"](x)).swapaxes(1, 2)[..., None]
-
-
 @choice(
     "logits",
     "forget",
@@ -90,7 +84,8 @@ def _log_forget(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "
     shift_invariant=True,
     source="forgetting transformer, arXiv:2503.02130",
     weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_maps, bias=True)},
-    remembers=_log_forget,
+    # [B, T, H] -> [B, H, T, 1]
+    remembers=lambda a, x: nn.log_sigmoid(a["W_forget"](x)).swapaxes(1, 2)[..., None],
     affine=False,
 )
 def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) -> Scores:

@@ -8,21 +8,19 @@ in a loss that is too good.
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from inspect import unwrap
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from jaxtyping import Float
 from mlx.utils import tree_map
 
 from mlx_attn.attention.cache import Places, make_cache
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
-from mlx_attn.attention.layer import Carry, attention_scores, weighted_sum
+from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
 
 TOKENS, WINDOW = 12, 5
@@ -38,10 +36,9 @@ _ROUNDING, _SAME = 1e-3, 1e-5
 
 _NOT_FINITE = "gives numbers that are not finite"
 
-_Text = Float[mx.array, "B T C"]
-
 Layer = Any
 """An `Attention`, whose module imports this one."""
+Arrays = tuple[mx.array, ...]
 
 
 class LawBroken(ConfigError):
@@ -69,11 +66,16 @@ def check_choices(a: Layer) -> None:
     if key in _passed:
         return
     _passed[key] = own  # now, because the trial makes such layers
+    states: Any = mx.random.state
+    high, low = np.array(states[0]).tolist()
     try:
         _try(a, small, own)
     except BaseException:
         del _passed[key]
         raise
+    finally:
+        # A script's draws must not depend on a trial. A seed's two halves are the state after it.
+        mx.random.seed(high << 32 | low)
 
 
 def _try(a: Layer, small: AttentionConfig, own: list[Choice]) -> None:
@@ -86,25 +88,25 @@ def _try(a: Layer, small: AttentionConfig, own: list[Choice]) -> None:
             continue  # it may be written for these sizes only
         if broken:
             _blame_one(a, own)
-            raise LawBroken(f"{_names(own)} {broken}")
+            names = " with ".join(f"{choice.map}={choice.name}" for choice in own)
+            raise LawBroken(f"{names} {broken}")
         return
 
 
 def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
-    """Return the law that a layer of these sizes breaks; no random state is touched."""
-    codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
-    files = {code.co_filename for code in codes if code}
-    with _own_random_state():
-        layer = a.like(config)
-        try:
-            broken = broken_law(with_other_weights(layer))
-            return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
-        except Exception as error:
-            # An error in the user's own file is shown with its place; others become a sentence.
-            frames = traceback.extract_tb(error.__traceback__)
-            if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
-                raise
-            return f"cannot be computed or decoded: {error}"
+    """Return the law that a layer of these sizes breaks."""
+    layer = a.like(config)
+    try:
+        broken = broken_law(with_other_weights(layer))
+        return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
+    except Exception as error:
+        # An error in the user's own file is shown with its place; others become a sentence.
+        codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
+        files = {code.co_filename for code in codes if code}
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
+            raise
+        return f"cannot be computed or decoded: {error}"
 
 
 def _blame_one(a: Layer, own: list[Choice]) -> None:
@@ -119,36 +121,18 @@ def _blame_one(a: Layer, own: list[Choice]) -> None:
             continue  # it needs the others
 
 
-def _names(own: Iterable[Choice]) -> str:
-    return " with ".join(f"{choice.map}={choice.name}" for choice in own)
-
-
 def _small(config: AttentionConfig) -> AttentionConfig:
     """Divide all widths by one number, so that they still fit together."""
     # Widths divided by a common divisor keep their ratios, and so all checks of the configuration.
-    shared = math.gcd(config.d_in, config.d_out, config.head_dim, config.value_dim)
-    fits = (n for n in range(shared, 0, -1) if shared % n == 0)
-    by = next(
-        n
-        for n in fits
-        if n == 1 or (config.head_dim // n >= _NARROWEST and not config.head_dim // n % 2)
-    )
+    D = config.head_dim
+    shared = math.gcd(config.d_in, config.d_out, D, config.value_dim)
+    fits = [n for n in range(1, D + 1) if shared % n == 0 and D // n >= _NARROWEST]
+    by = max((n for n in fits if D // n % 2 == 0), default=1)
     widths = {key: getattr(config, key) // by for key in ("d_in", "d_out", "head_dim", "value_dim")}
     latent = max(1, config.latent_dim // by)
     window = min(config.window, WINDOW)
     sizes = {**widths, "latent_dim": latent, "window": window, "context_length": TOKENS}
     return replace(config, **sizes, scale=0.0, short_conv="none")  # silu is not the choice's
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Restore MLX's random state: a script's draws must not depend on a trial."""
-    states: Any = mx.random.state
-    high, low = np.array(states[0]).tolist()
-    try:
-        yield
-    finally:
-        mx.random.seed(high << 32 | low)  # the two halves of a seed are the state after it
 
 
 def with_other_weights(layer: Layer) -> Layer:
@@ -169,45 +153,35 @@ def broken_law(a: Layer) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
     a.eval()
     T = min(TOKENS, a.config.context_length)
-    # [B, T, C]
-    x = _drawn(0, _SEQUENCES, T, a.config.d_in)
+    x = _drawn(0, _SEQUENCES, T, a.config.d_in)  # [B, T, C]
     tokens = mx.arange(_SEQUENCES * T).reshape(_SEQUENCES, T) % max(a.config.vocab_size, 1)
     y = a(x, None, Carry(tokens))
     if not mx.isfinite(y).all():
         return _NOT_FINITE
-    laws = (_random, _looks_ahead, _decodes_otherwise, _key_is_not_input, _after_differs)
-    broken = next((breach for law in laws if (breach := law(a, x, tokens, y))), "")
-    return broken or _not_affine(a, x) or next(_wrong_facts(a, x), "")
+    broken = chain(_wrong_outputs(a, x, tokens, y), _wrong_maps(a, x, tokens), _wrong_facts(a, x))
+    return next(broken, "")
 
 
-# The laws. Each returns how it is broken, or nothing.
+# The laws, each yielded as the sentence that says how it is broken.
 
 
-def _random(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
-    if _differ(a(x, None, Carry(tokens)), y, _SAME) is None:
-        return ""
-    return (
-        "computes something else each time: draw random numbers only if a.training, or once, as a "
-        "weight"
-    )
-
-
-def _looks_ahead(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
-    T = x.shape[1]
+def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator[str]:
+    """Yield what is wrong with y: random, read from later tokens, or decoded differently."""
+    T, window = x.shape[1], a.config.cache_window
+    if _differ(a(x, None, Carry(tokens)), y, _SAME):
+        yield (
+            "computes something else each time: draw random numbers only if a.training, or once, "
+            "as a weight"
+        )
     for seen in sorted({1, T // 2, T - 1} - {0}):
         # The same first tokens and other later ones: the first outputs must not change.
         other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
         changed = a(other, None, Carry(tokens))
         if moved := _differ(changed[:, :seen], y[:, :seen], _SAME):
-            return (
+            yield (
                 f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the outputs "
                 f"of those before change by {moved}: no number of a token may depend on later ones"
             )
-    return ""
-
-
-def _decodes_otherwise(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
-    T, window = x.shape[1], a.config.cache_window
     for pieces in _PIECES:
         cache, edges = make_cache(T + 3, window, a.config.caches_tokens), [0, *accumulate(pieces)]
         steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
@@ -217,74 +191,53 @@ def _decodes_otherwise(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
             cure = "a map sees new tokens only, and a hook or mixing what it remembers="
             if window and a.maps.with_memory:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
-            return f"computes something else when it decodes with a cache, by {off}: {cure}"
-    return ""
+            yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 
-def _key_is_not_input(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
-    key = a.score(x)[1]
-    if not a.maps.caches_keys_only:
-        return ""
-    if a.maps.value.carries:
-        return "keeps no values, and its value reads more than x: leave out cache="
-    keeps_x = "x" in (a.maps.score.cache, a.maps.value.cache)
-    if keeps_x and (key.shape != x[:, None].shape or _differ(key, x[:, None], _SAME)):
-        return "keeps x as its key (cache='x'), and its key is not x"
-    return ""
-
-
-def _after_differs(a: Layer, x: _Text, tokens: mx.array, y: _Text) -> str:
-    """Compare a value map before the weighted sum and after it, which decoding chooses between."""
-    after, T = a.maps.value.after, x.shape[1]
-    if after is None:
-        return ""
-    key = a.score(x)[1]
-    inputs = a.value_input(x, key)
-    # Any weights that add up to 1 will do.
-    weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
-    first = weighted_sum(weights, a.value(inputs, key, Carry(tokens)))
-    last = after(a, weights @ inputs[:, None])
-    if tuple(last.shape) != tuple(first.shape):
-        return f"returns from after= the shape {last.shape}, and must {first.shape}"
-    if off := _differ(last, first, _ROUNDING):
-        return f"computes something else with after= than before the weighted sum, by {off}"
-    return ""
-
-
-def _not_affine(a: Layer, x: _Text) -> str:
-    """Try f(x + y) - f(x) - f(y) + f(0) = 0 for the maps declared affine."""
+def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
+    """Yield what is wrong with the maps: with what they cache, `after`, and those called affine."""
+    maps, T = a.maps, x.shape[1]
     k = a.score(x)[1]
-    tokens = mx.zeros(x.shape[:2], mx.int32)
-    heads = (
-        _SEQUENCES,
-        a.config.n_maps,
-        x.shape[1],
-        a.value(a.value_input(x, k), k, Carry(tokens)).shape[-1],
-    )
-    maps: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    keeps_x = "x" in (maps.score.cache, maps.value.cache)
+    if maps.caches_keys_only and maps.value.carries:
+        yield "keeps no values, and its value reads more than x: leave out cache="
+    elif keeps_x and (k.shape != x[:, None].shape or _differ(k, x[:, None], _SAME)):
+        yield "keeps x as its key (cache='x'), and its key is not x"
+    inputs = a.value_input(x, k)
+    values = a.value(inputs, k, Carry(tokens))
+    if maps.value.after is not None:
+        # Decoding chooses between both. Any weights that add up to 1 will do.
+        weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
+        first, last = weighted_sum(weights, values), maps.value.after(a, weights @ inputs[:, None])
+        if tuple(last.shape) != tuple(first.shape):
+            yield f"returns from after= the shape {last.shape}, and must {first.shape}"
+        elif off := _differ(last, first, _ROUNDING):
+            yield f"computes something else with after= than before the weighted sum, by {off}"
+    heads = (_SEQUENCES, a.config.n_maps, T, values.shape[-1])
+    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "score": (lambda x: a.score(x), (x.shape,)),
         "value": (lambda x, k: a.value(a.value_input(x, k), k, Carry(tokens)), (x.shape, k.shape)),
         "output": (lambda heads: a.output(heads), (heads,)),
     }
-    for name, (function, shapes) in maps.items():
-        choice = getattr(a.maps, name)
-        if choice.affine and (off := _defect(function, shapes)):
-            return (
+    for name, (function, shapes) in functions.items():
+        if getattr(maps, name).affine and (off := _defect(function, shapes)):
+            yield (
                 f"is not linear up to a bias: of its {name}, f(x + y) - f(x) - f(y) + f(0) is "
                 f"{off}; declare it with affine=False"
             )
-    return ""
 
 
-def _wrong_facts(a: Layer, x: _Text) -> Iterator[str]:
+_SHIFTS = "gives other weights if a constant is added to all scores of a query"
+
+
+def _wrong_facts(a: Layer, x: Inputs) -> Iterator[str]:
     """Yield the declarations of choices that do not hold."""
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
     scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
-    constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)
+    constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)  # for each query
     yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Places.of_text(T)), constant)
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
-        # [B, H, T, 1]: a constant for each query.
         same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
         if hook.shift_invariant and _differ(mx.softmax(other, -1), mx.softmax(same, -1), _ROUNDING):
             yield f"{_SHIFTS}: leave out shift_invariant= of logits={hook.name}"
@@ -297,17 +250,14 @@ def _wrong_facts(a: Layer, x: _Text) -> Iterator[str]:
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
-def _wrong_facts_of_mixing(a: Layer, x: _Text, s: mx.array, constant: mx.array) -> Iterator[str]:
+def _wrong_facts_of_mixing(a: Layer, x: Inputs, s: Scores, constant: mx.array) -> Iterator[str]:
     mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
     weights = mixing.apply(a, s, *more)
     if mixing.sums_to_one and _differ(weights.sum(-1), mx.ones(weights.shape[:3]), _ROUNDING):
-        yield f"{_SUMS}: leave out sums_to_one= of mixing={mixing.name}"
+        wrong = "gives weights that do not add up to 1"
+        yield f"{wrong}: leave out sums_to_one= of mixing={mixing.name}"
     if mixing.shift_invariant and _differ(mixing.apply(a, s + constant, *more), weights, _ROUNDING):
         yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
-
-
-_SUMS = "gives weights that do not add up to 1"
-_SHIFTS = "gives other weights if a constant is added to all scores of a query"
 
 
 def _defect(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> str | None:
@@ -347,46 +297,36 @@ def check_shapes(a: Layer) -> None:
     Raises:
         ConfigError: With both shapes.
     """
-    c, maps, B, T, H = (
-        a.config,
-        a.maps,
-        _SEQUENCES,
-        min(3, a.config.context_length),
-        a.config.n_maps,
-    )
+    c, maps, H = a.config, a.maps, a.config.n_maps
+    B, T = _SEQUENCES, min(3, c.context_length)
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
+
+    def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
+        name = f"{choice.map}={choice.name}"
+        return _checked(name, choice.apply, (a, *arguments), *wanted)
+
+    def remembered(hook: Choice) -> Arrays:
+        name = f"remembers= of {hook.map}={hook.name}"
+        return _checked(name, hook.remembers, (a, x), (B, 0, T, 0)) if hook.remembers else ()
+
     # -H: as many keys as heads, or fewer that divide them.
-    q, k = _tried(maps.score, (x,), a, (B, H, T, 0), (B, -H, T, 0))
+    q, k = tried(maps.score, (x,), (B, H, T, 0), (B, -H, T, 0))
     for position in maps.position:
         for y in (q, k):
-            _tried(position, (y, mx.arange(T)), a, y.shape)
-    inputs = a.value_input(x, k)
+            tried(position, (y, mx.arange(T)), y.shape)
     more = (carry,) if maps.value.carries else ()
-    (v,) = _tried(maps.value, (inputs, k, *more), a, (B, -H, T, 0))
+    (v,) = tried(maps.value, (a.value_input(x, k), k, *more), (B, -H, T, 0))
     scores = attention_scores(q, k, c.scale)
     for hook in maps.logits:
-        more = _remembered(hook, a, x, (B, 0, T, 0))
-        _tried(hook, (scores, *more), a, scores.shape)
-    more = a.read_by_mixing(q, k, scores, _remembered(maps.mixing, a, x, (B, 0, T, 0)))
-    _tried(maps.mixing, (scores, *more), a, scores.shape)
-    _tried(maps.output, (weighted_sum(scores, v), x), a, (B, T, c.d_out))
-
-
-def _remembered(hook: Choice, a: Layer, x: _Text, wanted: tuple[int, ...]) -> tuple[mx.array, ...]:
-    if hook.remembers is None:
-        return ()
-    return _checked(f"remembers= of {hook.map}={hook.name}", hook.remembers, (a, x), wanted)
-
-
-def _tried(
-    choice: Choice, arguments: tuple[Any, ...], a: Layer, *wanted: tuple[int, ...]
-) -> tuple[mx.array, ...]:
-    return _checked(f"{choice.map}={choice.name}", choice.apply, (a, *arguments), *wanted)
+        tried(hook, (scores, *remembered(hook)), scores.shape)
+    more = a.read_by_mixing(q, k, scores, remembered(maps.mixing))
+    tried(maps.mixing, (scores, *more), scores.shape)
+    tried(maps.output, (weighted_sum(scores, v), x), (B, T, c.d_out))
 
 
 def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
-) -> tuple[mx.array, ...]:
+) -> Arrays:
     """Return a function's results as a tuple; size 0 is any size, -n any divisor of n."""
     try:
         results = function(*arguments)

@@ -8,9 +8,9 @@ formulas are the matrices that act on x from the right, as in q = x W_query. The
 MLX's arrays and NumPy's alike.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -28,9 +28,13 @@ REACH = 3
 _PARTS = ("query", "key", "value")
 
 Array = TypeVar("Array", mx.array, np.ndarray)
+Inputs = Float[mx.array, "B T C"]
 Queries = Float[mx.array, "B H T_q K"]
 Keys = Float[mx.array, "B key_heads T_k K"]
 Values = Float[mx.array, "B value_heads T_k D"]
+Scores = Float[mx.array, "B H T_q T_k"]
+Heads = Float[mx.array, "B H T D"]
+Outputs = Float[mx.array, "B T d_out"]
 
 
 def split_heads(
@@ -43,14 +47,14 @@ def split_heads(
     return y.reshape(*y.shape[:2], n_heads, -1).transpose(0, 2, 1, 3)
 
 
-def merge_heads(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B T width"]:
+def merge_heads(y: Heads) -> Float[mx.array, "B T width"]:
     """Concatenate heads, the inverse of `split_heads`: [B, H, T, D] -> [B, T, H D]."""
     if y.shape[2] == 1:
         return y.reshape(y.shape[0], 1, -1)
     return y.transpose(0, 2, 1, 3).flatten(2)
 
 
-def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H T_q T_k"]:
+def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
     """Return the scores scale q k^T.
 
     Query heads that share a key head are folded into the rows of one matrix product, so a key is
@@ -63,36 +67,21 @@ def attention_scores(q: Queries, k: Keys, scale: float) -> Float[mx.array, "B H 
     return scores if T_q > 1 else scores * scale  # for one token MLX fuses this with the mask
 
 
-def weighted_sum(
-    weights: Float[mx.array, "B H T_q T_k"], v: Values
-) -> Float[mx.array, "B H T_q D"]:
+def weighted_sum(weights: Scores, v: Values) -> Float[mx.array, "B H T_q D"]:
     """Return weights v, with query heads that share a value head folded into rows."""
     (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
     rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
     return (rows @ v).reshape(B, H, T_q, D)  # [B, value_heads, rows, D] -> [B, H, T_q, D]
 
 
-@runtime_checkable
-class Initializer(Protocol):
-    """Draws the starting weights of one layer, each by its name."""
-
-    def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """Draw a (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
-        ...
-
-    def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
-        """Draw from N(0, std^2)."""
-        ...
-
-
-class UniformInit:
-    """The start of PyTorch's and MLX's Linear: uniform within 1 / sqrt(columns) of 0.
+class Initializer:
+    """Draws the starting weights of one layer, each by its name: here uniform, as MLX's Linear.
 
     It draws from MLX's random state, for a single layer; a GPT draws by seed and name.
     """
 
     def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """Return a (rows, columns) = (out, in) matrix."""
+        """Draw a (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
         return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
 
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
@@ -145,32 +134,27 @@ def merge_value_output(
     return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
 
 
-def merged_init(
-    start: str, product: Float[mx.array, "rows columns"], spread: mx.array, normal: mx.array
-) -> Float[mx.array, "rows columns"]:
-    """Return the start of a merged matrix: the product of its factors, or Gaussian with its spread.
-
-    Args:
-        start: "product" or "matched".
-        product: The product of the two factors that the matrix replaces.
-        spread: Standard deviation of one element of the product, see `product_std`.
-        normal: N(0, 1) numbers of the product's shape.
-    """
-    return product if start == "product" else normal * spread
-
-
-def product_std(first: mx.array, second: mx.array, inner: int) -> mx.array:
-    """Return sqrt(D) s_1 s_2, the spread of a product of random factors with inner size D."""
-    # A sum of `inner` independent products, each with standard deviation s_1 s_2.
-    return inner**0.5 * mx.std(first) * mx.std(second)
-
-
 def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
     """Return the whole matrix of a linear layer, as (out, in), if it stores only a part of it."""
     return linear.dense_weight() if hasattr(linear, "dense_weight") else linear.weight
 
 
-# The book's W_value and out_proj, which many choices share.
+# The book's matrices, which many choices share.
+
+
+def query_linear(c: AttentionConfig) -> nn.Linear:
+    """Make W_query."""
+    return nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)
+
+
+def key_linear(c: AttentionConfig) -> nn.Linear:
+    """Make W_key."""
+    return nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
+
+
+def key_shape(c: AttentionConfig) -> tuple[int, int]:
+    """Return the number of keys of a token and their width."""
+    return c.n_kv_heads, c.head_dim
 
 
 def value_shape(c: AttentionConfig) -> tuple[int, int]:
@@ -289,26 +273,22 @@ class MapWeights(nn.Module):
             parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
             for name, shape in zip(_PARTS, parts, strict=True):
                 self[f"conv_{name}"] = mx.zeros((REACH + 1, *shape)).at[0].add(1)
-        self.init_weights(UniformInit())
+        self.init_weights(Initializer())
 
     def init_weights(self, draw: Initializer) -> None:
         """Draw every weight matrix afresh; merged matrices from the factors they replace."""
         for choice in self.maps.all:
+            if choice.init is not None:
+                drawn = choice.init(self.config, draw)
+            else:
+                layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
+                drawn = {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
             # A Linear's matrix is its "weight"; other parts are arrays themselves.
-            for name, weight in self._drawn(choice, draw).items():
+            for name, weight in drawn.items():
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
 
-    def _drawn(self, choice: Choice, draw: Initializer) -> Mapping[str, mx.array]:
-        if choice.init is not None:
-            return choice.init(self.config, draw)
-        layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
-        return {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
-
     def score(
-        self,
-        x: Float[mx.array, "B T C"],
-        cache: KVCache | None = None,
-        carry: Carry | None = None,
+        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
     ) -> tuple[Queries, Keys]:
         """Return the queries and keys of x, which continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.score.carries else ()
@@ -316,19 +296,13 @@ class MapWeights(nn.Module):
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
     def value(
-        self,
-        x: Float[mx.array, "B T width"],
-        k: Keys,
-        carry: Carry | None = None,
-        cache: KVCache | None = None,
+        self, x: Inputs, k: Keys, carry: Carry | None = None, cache: KVCache | None = None
     ) -> Values:
         """Return the values of x, whose keys are k; x continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.value.carries else ()
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
 
-    def _convolved(
-        self, part: int, y: Float[mx.array, "B heads T D"], cache: KVCache | None
-    ) -> Float[mx.array, "B heads T D"]:
+    def _convolved(self, part: int, y: Heads, cache: KVCache | None) -> Heads:
         """Return f(c_0 y_t + ... + c_3 y_(t-3)) for each number of y, if the layer convolves.
 
         f is the identity (Canon-B layers, arXiv:2512.17351) or silu (gated delta networks,
@@ -349,14 +323,12 @@ class MapWeights(nn.Module):
         y = sum(terms[1:], terms[0])
         return y * mx.sigmoid(y) if self.config.short_conv == "silu" else y
 
-    def value_input(self, x: Float[mx.array, "B T C"], k: Keys) -> Float[mx.array, "B T width"]:
+    def value_input(self, x: Inputs, k: Keys) -> Float[mx.array, "B T width"]:
         """Return the input of the value map: x, or the keys k side by side."""
         # [B, kv_heads, T, K] -> [B, T, kv_heads K]
         return merge_heads(k) if self.maps.value.cache == "k" else x
 
-    def output(
-        self, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"] | None = None
-    ) -> Float[mx.array, "B T d_out"]:
+    def output(self, heads: Heads, x: Inputs | None = None) -> Outputs:
         """Return the layer's output from its heads; a map that is not affine reads x as well."""
         return self.maps.output.apply(self, heads, x)
 
@@ -371,29 +343,16 @@ def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
         raise ConfigError(f"{where} is a {type(part).__name__}, not an array or an nn.Module")
 
 
-def whole_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
-    """Return x as the one value of all heads."""
-    # [B, 1, T, C]
-    return x[:, None]
-
-
 WHOLE_VALUE = Choice(
     map="value",
     name="whole",
     formula="v = x",
-    apply=whole_value,
+    apply=lambda a, x, k: x[:, None],  # [B, 1, T, C]
     shape=lambda c: (1, c.d_in),
     after=lambda a, y: y,
     input_weights=(),
 )
 """One value for all heads, x itself: with output=merged the map is inside VO."""
-
-
-def _earlier_keys(
-    a: MapWeights, x: Float[mx.array, "B T C"], carry: Carry
-) -> tuple[Queries, Keys | None]:
-    """Return queries of x, and the keys of an earlier layer."""
-    return split_heads(a.W_query(x), a.config.n_heads), carry.keys
 
 
 EARLIER = {
@@ -402,9 +361,9 @@ EARLIER = {
         name="earlier",
         formula="q_h = x W_query_h, k_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=_earlier_keys,
-        weights={"W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)},
-        shape=lambda c: (c.n_kv_heads, c.head_dim),
+        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.keys),
+        weights={"W_query": query_linear},
+        shape=key_shape,
         affine=False,
         carries=True,
     ),

@@ -16,21 +16,25 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    Heads,
     Initializer,
+    Inputs,
     Keys,
     MapWeights,
+    Outputs,
     Queries,
     Values,
     choice,
     dense_weight,
+    key_linear,
+    key_shape,
     merge_heads,
     merge_query_key,
     merge_value_output,
-    merged_init,
     out_init,
     out_linear,
     out_width,
-    product_std,
+    query_linear,
     split_heads,
     value_linear,
     value_shape,
@@ -38,20 +42,6 @@ from mlx_attn.attention.layer import (
 from mlx_attn.machine.exponentials import gelu
 
 # Score maps.
-
-
-def query_linear(c: AttentionConfig) -> nn.Linear:
-    """Make the book's W_query."""
-    return nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def _key(c: AttentionConfig) -> nn.Linear:
-    return nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def key_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Return the number and the width of the keys of a token."""
-    return c.n_kv_heads, c.head_dim
 
 
 def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
@@ -69,13 +59,35 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     "q_h = x W_query_h, k_h = x W_key_h",
     input_weights=("W_query", "W_key"),
     source="the book, section 3.6",
-    weights={"W_query": query_linear, "W_key": _key},
+    weights={"W_query": query_linear, "W_key": key_linear},
     shape=key_shape,
 )
-def separate(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def separate(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
     q = split_heads(a.W_query(x), a.config.n_heads)
     return q, split_heads(a.W_key(x), a.config.n_kv_heads)
+
+
+def _merged_score_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+    # The factors that separate maps with this seed would start with.
+    query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
+    key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
+    product = merge_query_key(query, key, c.n_heads)
+    return {
+        "S": _merged_start(c, draw, "S", product, c.head_dim**0.5 * mx.std(query) * mx.std(key))
+    }
+
+
+def _merged_start(
+    c: AttentionConfig, draw: Initializer, name: str, product: mx.array, spread: mx.array
+) -> mx.array:
+    """Return the product of the factors that the matrix replaces, or Gaussian with its spread.
+
+    An element is a sum of D independent products with standard deviation s_1 s_2, so the spread is
+    sqrt(D) s_1 s_2.
+    """
+    normal = draw.normal(name, product.shape)
+    return product if c.merged_start == "product" else normal * spread
 
 
 @choice(
@@ -85,11 +97,11 @@ def separate(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
     input_weights=("S",),
     source="algebra: S_h = W_query_h W_key_h^T",
     weights={"S": lambda c: nn.Linear(c.d_in, c.n_heads * c.d_in, bias=c.qkv_bias)},
-    init=lambda c, draw: {"S": _merged_score_init(c, draw)},
+    init=_merged_score_init,
     shape=lambda c: (1, c.d_in),
     cache="x",
 )
-def merged(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def merged(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Multiply by S_h, which is W_query_h W_key_h^T trained as one matrix of full rank.
 
     With biases, the key's bias cancels in the softmax and the query's becomes one key-side vector
@@ -99,24 +111,16 @@ def merged(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     return split_heads(a.S(x), a.config.n_heads), x[:, None]
 
 
-def _merged_score_init(c: AttentionConfig, draw: Initializer) -> mx.array:
-    # The factors that separate maps with this seed would start with.
-    query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
-    key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
-    product, spread = merge_query_key(query, key, c.n_heads), product_std(query, key, c.head_dim)
-    return merged_init(c.merged_start, product, spread, draw.normal("S", product.shape))
-
-
 @choice(
     "score",
     "no_query",
     "q_h = x[slice h], k_h = x W_key_h",
     source="Karbevski, arXiv:2510.23912",
-    weights={"W_key": _key},
+    weights={"W_key": key_linear},
     shape=key_shape,
     refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
 )
-def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its query: S_h = I_h W_key_h^T."""
     # [B, T, C] -> [B, H, T, C / H], without a product.
     return split_heads(x, a.config.n_heads), split_heads(a.W_key(x), a.config.n_kv_heads)
@@ -130,7 +134,7 @@ def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
     weights={
         "W_down": lambda c: nn.Linear(c.d_in, c.d_in // 2, bias=c.qkv_bias),
         "W_up": lambda c: nn.Linear(c.d_in // 2, c.d_in, bias=c.qkv_bias),
-        "W_key": _key,
+        "W_key": key_linear,
         "norm_in": lambda c: nn.RMSNorm(c.d_in),
         "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
     },
@@ -143,13 +147,12 @@ def no_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]
     affine=False,
     refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
 )
-def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def nonlinear_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Return the mean of x and a narrow network of x, with the parameter count of W_query."""
     # [B, T, C] -> [B, T, C / 2] -> [B, T, C]
     residual = a["norm_out"](a["W_up"](gelu(a["W_down"](a["norm_in"](x)))))
-    return split_heads((x + residual) / 2, a.config.n_heads), split_heads(
-        a.W_key(x), a.config.n_kv_heads
-    )
+    q = split_heads((x + residual) / 2, a.config.n_heads)
+    return q, split_heads(a.W_key(x), a.config.n_kv_heads)
 
 
 @choice(
@@ -161,19 +164,10 @@ def nonlinear_query(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries
     shape=key_shape,
     refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
 )
-def no_key(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its key, the mirror image of `no_query`."""
     # [B, T, C] -> [B, kv_heads, T, C / kv_heads]
     return split_heads(a.W_query(x), a.config.n_heads), split_heads(x, a.config.n_kv_heads)
-
-
-def _shared_refuses(c: AttentionConfig) -> str:
-    if c.n_kv_heads == c.n_heads:
-        return ""
-    return (
-        f"score=shared uses the queries as keys, so n_kv_heads={c.n_kv_heads} must be "
-        f"n_heads={c.n_heads}"
-    )
 
 
 @choice(
@@ -184,9 +178,14 @@ def _shared_refuses(c: AttentionConfig) -> str:
     source="Reformer, arXiv:2001.04451",
     weights={"W_query": query_linear},
     shape=key_shape,
-    refuses=_shared_refuses,
+    refuses=lambda c: (
+        ""
+        if c.n_kv_heads == c.n_heads
+        else f"score=shared uses the queries as keys, so n_kv_heads={c.n_kv_heads} must be "
+        f"n_heads={c.n_heads}"
+    ),
 )
-def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def shared(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Use one matrix for query and key: S_h is symmetric and positive semidefinite."""
     q = split_heads(a.W_query(x), a.config.n_heads)
     return q, q
@@ -206,7 +205,7 @@ def shared(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
     },
     shape=lambda c: (1, c.n_heads * c.head_dim),
 )
-def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def collaborative(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Share both maps among all heads, S_h = W_query diag(m_h) W_key^T, with one wide key."""
     q = a.W_query(x)[:, None] * a.mixing[:, None]  # [B, 1, T, H D] * [H, 1, H D]
     # [B, 1, T, H D]: m_h chooses how much each of the H D coordinates counts for head h.
@@ -217,7 +216,7 @@ def collaborative(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, 
 # is linear and its weights add up to 1, so biases too come out the same.
 
 
-def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
+def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     """Apply W_value to the weighted sums of x, head by head."""
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
     group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
@@ -229,7 +228,7 @@ def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array
     return heads + mx.repeat(W_value.bias.reshape(a.config.n_kv_heads, 1, -1), group, axis=0)
 
 
-def linear_value(a: MapWeights, x: Float[mx.array, "B T width"], k: Keys) -> Values:
+def linear_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     """Apply W_value to x and cut the result into heads."""
     return split_heads(a.W_value(x), a.config.n_kv_heads)
 
@@ -275,7 +274,7 @@ choice(
 )(linear_value)
 
 
-def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array, "B H T D"]:
+def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     D, group = a.config.value_dim, a.config.n_heads // a.config.n_kv_heads
     # Head h needs only the columns of its value head's slice.
     slices = [y[:, h, :, h // group * D : (h // group + 1) * D] for h in range(y.shape[1])]
@@ -291,7 +290,7 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Float[mx.array
     after=_slice_after,
     refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
 )
-def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
+def identity_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     """Take the head's own slice of x as its value."""
     return split_heads(x, a.config.n_kv_heads)
 
@@ -306,7 +305,7 @@ def identity_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Value
     shape=value_shape,
     refuses=_needs_a_key_per_head,
 )
-def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
+def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     """Use the key as the value."""
     return k
 
@@ -323,9 +322,7 @@ def key_as_value(a: MapWeights, x: Float[mx.array, "B T C"], k: Keys) -> Values:
     weights={"out_proj": out_linear},
     init=out_init,
 )
-def linear_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
-) -> Float[mx.array, "B T d_out"]:
+def linear_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""
     return a.out_proj(merge_heads(heads))
 
@@ -343,15 +340,6 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     return {"residual_gain": (mx.std(replaced) * out_width(c) ** 0.5).reshape(1)}
 
 
-def _none_refuses(c: AttentionConfig) -> str:
-    if out_width(c) == c.d_out:
-        return ""
-    return (
-        f"output=none concatenates {c.n_heads} heads of {c.value_dim} to "
-        f"{out_width(c)}, which must be {c.d_out}: keep out_proj or change head_dim"
-    )
-
-
 @choice(
     "output",
     "none",
@@ -360,11 +348,14 @@ def _none_refuses(c: AttentionConfig) -> str:
     source="the book, section 3.5",
     weights={"residual_gain": lambda c: mx.ones((1,)) if c.residual_gain else None},
     init=_gain_init,
-    refuses=_none_refuses,
+    refuses=lambda c: (
+        ""
+        if out_width(c) == c.d_out
+        else f"output=none concatenates {c.n_heads} heads of {c.value_dim} to {out_width(c)}, "
+        f"which must be {c.d_out}: keep out_proj or change head_dim"
+    ),
 )
-def no_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
-) -> Float[mx.array, "B T d_out"]:
+def no_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Concatenate the heads; g is 1 unless the configuration asks for a trained gain."""
     y = merge_heads(heads)
     return a.residual_gain * y if "residual_gain" in a else y
@@ -374,21 +365,9 @@ def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.a
     # As for S: the factors that separate maps would start with.
     value = draw("W_value", out_width(c), c.d_in)
     output = draw("out_proj", c.d_out, out_width(c), residual=True)
-    # [d_out, H C], as VO is stored.
-    product = merge_value_output(value, output, c.n_heads)
-    spread = product_std(value, output, c.value_dim)
-    normal = draw.normal("VO", product.shape)
-    return {"VO": merged_init(c.merged_start, product, spread, normal)}
-
-
-def _merged_output_refuses(c: AttentionConfig) -> str:
-    if (c.value, c.n_kv_heads) == ("linear", c.n_heads):
-        return ""
-    return (
-        f"output=merged trains W_value and out_proj as one matrix per head: it needs "
-        f"value=linear (it is '{c.value}') and as many value heads as heads "
-        f"({c.n_kv_heads} of {c.n_heads})"
-    )
+    product = merge_value_output(value, output, c.n_heads)  # [d_out, H C], as VO is stored
+    spread = c.value_dim**0.5 * mx.std(value) * mx.std(output)
+    return {"VO": _merged_start(c, draw, "VO", product, spread)}
 
 
 @choice(
@@ -399,11 +378,15 @@ def _merged_output_refuses(c: AttentionConfig) -> str:
     source="algebra: VO_h = W_value_h out_proj_h",
     weights={"VO": lambda c: nn.Linear(c.n_heads * c.d_in, c.d_out, bias=c.out_bias)},
     init=_merged_output_init,
-    refuses=_merged_output_refuses,
+    refuses=lambda c: (
+        ""
+        if (c.value, c.n_kv_heads) == ("linear", c.n_heads)
+        else "output=merged trains W_value and out_proj as one matrix per head: it needs "
+        f"value=linear (it is '{c.value}') and as many value heads as heads "
+        f"({c.n_kv_heads} of {c.n_heads})"
+    ),
 )
-def merged_output(
-    a: MapWeights, heads: Float[mx.array, "B H T C"], x: Any
-) -> Float[mx.array, "B T d_out"]:
+def merged_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Multiply each head's sum of x by one C x d_out matrix, for W_value and out_proj."""
     # [B, H, T, C] -> [B, T, H C] -> [B, T, d_out]: the product also sums over heads.
     return a.VO(merge_heads(heads))

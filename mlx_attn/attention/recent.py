@@ -15,16 +15,22 @@ from jaxtyping import Float
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
+    Heads,
     Initializer,
+    Inputs,
     Keys,
     MapWeights,
+    Outputs,
     Queries,
     Values,
     choice,
+    key_linear,
+    key_shape,
     merge_heads,
     out_init,
     out_linear,
     out_width,
+    query_linear,
     split_heads,
     value_linear,
     value_shape,
@@ -42,7 +48,7 @@ from mlx_attn.machine.layers import TokenTable
     source="a reference arm",
     shape=lambda c: (1, 2),
 )
-def scores_off(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def scores_off(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Score all keys 0: only positions decide which tokens get attention."""
     B, T, _ = x.shape
     # Width 2, the least that rotary positions allow.
@@ -68,14 +74,14 @@ def _latent_refuses(c: AttentionConfig) -> str:
     "c = x W_latent, q_h = x W_query_h W_up_key_h^T, k = c",
     source="multi-head latent attention, DeepSeek-V2, arXiv:2405.04434",
     weights={
-        "W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias),
+        "W_query": query_linear,
         "W_latent": lambda c: nn.Linear(c.d_in, c.latent_dim, bias=False),
         "W_up_key": lambda c: nn.Linear(c.latent_dim, c.n_heads * c.head_dim, bias=False),
     },
     shape=lambda c: (1, c.latent_dim),
     refuses=_latent_refuses,
 )
-def latent_score(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def latent_score(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Read keys and values from one narrow latent c, which is all that decoding keeps.
 
     The absorbed form: (x W_query_h) . (c W_up_key_h) = (x W_query_h W_up_key_h^T) . c, so that c
@@ -102,14 +108,14 @@ _PAIRED = (
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
         "W_query": lambda c: nn.Linear(c.d_in, 2 * c.n_heads * c.head_dim, bias=c.qkv_bias),
-        "W_key": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias),
+        "W_key": key_linear,
     },
-    shape=lambda c: (c.n_kv_heads, c.head_dim),
+    shape=key_shape,
     queries_per_head=2,
     affine=False,
     refuses=lambda c: "" if c.output == "differential" else _PAIRED,
 )
-def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
+def paired(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Make two queries for each head, which share its key and its value."""
     # [B, 2 H, T, D]: heads 2h and 2h + 1 are the pair of head h.
     q = split_heads(a.W_query(x), 2 * a.config.n_heads)
@@ -119,18 +125,13 @@ def paired(a: MapWeights, x: Float[mx.array, "B T C"]) -> tuple[Queries, Keys]:
 # Value maps.
 
 
-def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
-    """Return the values of the latent c, which the cache holds."""
-    return split_heads(a["W_up_value"](c), a.config.n_kv_heads)
-
-
-def _latent_after(a: MapWeights, y: Float[mx.array, "B H T L"]) -> Float[mx.array, "B H T D"]:
+def _latent_after(a: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
     weight = a["W_up_value"].weight.reshape(a.config.n_heads, a.config.value_dim, -1)
     # [B, H, T, L] x [H, L, D] -> [B, H, T, D]
     return y @ weight.swapaxes(1, 2)
 
 
-choice(
+@choice(
     "value",
     "latent",
     "v_h = c W_up_value_h",
@@ -138,11 +139,14 @@ choice(
     weights={
         "W_up_value": lambda c: nn.Linear(c.latent_dim, c.n_kv_heads * c.value_dim, bias=False)
     },
-    shape=lambda c: (c.n_kv_heads, c.value_dim),
+    shape=value_shape,
     after=_latent_after,
     cache="k",
     refuses=_latent_refuses,
-)(latent_value)
+)
+def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
+    """Return the values of the latent c, which the cache holds."""
+    return split_heads(a["W_up_value"](c), a.config.n_kv_heads)
 
 
 def _value_table(c: AttentionConfig) -> TokenTable:
@@ -153,16 +157,13 @@ def _value_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     return {"W_value": draw("W_value", c.n_kv_heads * c.value_dim, c.d_in)}
 
 
-def _needs_its_own_cache(c: AttentionConfig) -> str:
-    if c.score != "merged":
-        return ""
-    return f"value={c.value} is not a function of x alone, and score=merged keeps x alone"
-
-
-def _needs_tokens(c: AttentionConfig) -> str:
-    if c.vocab_size:
-        return _needs_its_own_cache(c)
-    return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
+def _reads_more_than_x(c: AttentionConfig) -> str:
+    """Refuse a cache of x, and a table of tokens whose number is unknown."""
+    if c.value in ("bank", "embedding") and not c.vocab_size:
+        return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
+    if c.score == "merged":
+        return f"value={c.value} is not a function of x alone, and score=merged keeps x alone"
+    return ""
 
 
 @choice(
@@ -176,9 +177,9 @@ def _needs_tokens(c: AttentionConfig) -> str:
     shape=value_shape,
     carries=True,
     affine=False,
-    refuses=_needs_its_own_cache,
+    refuses=_reads_more_than_x,
 )
-def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+def residual_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Mix the first layer's values into the values of every layer."""
     v = split_heads(a.W_value(x), a.config.n_kv_heads)
     # The first layer's own values; there both terms are the same.
@@ -197,9 +198,9 @@ def residual_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     shape=value_shape,
     carries=True,
     affine=False,
-    refuses=_needs_tokens,
+    refuses=_reads_more_than_x,
 )
-def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+def bank_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Look up a value per token of the vocabulary, which does not see the context."""
     # [B, T] -> [B, T, kv_heads D] -> [B, kv_heads, T, D]
     return split_heads(a["value_table"](carry.tokens), a.config.n_kv_heads)
@@ -220,9 +221,9 @@ def bank_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
     shape=value_shape,
     carries=True,
     affine=False,
-    refuses=_needs_tokens,
+    refuses=_reads_more_than_x,
 )
-def embedding_value(a: MapWeights, x: mx.array, k: Keys, carry: Carry) -> Values:
+def embedding_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Add a vector per token of the vocabulary, with a gain that starts at 0."""
     # At gain 0 the layer computes the standard form and learns how much to add.
     table = a["value_gain"] * a["value_table"](carry.tokens)
@@ -249,9 +250,7 @@ def gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, m
     init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
-def gated_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
-) -> Float[mx.array, "B T d_out"]:
+def gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate every number of the heads' output."""
     # [B, T, H D] * [B, T, H D]
     return a.out_proj(merge_heads(heads) * mx.sigmoid(a["W_gate"](x)))
@@ -266,9 +265,7 @@ def gated_output(
     init=lambda c, draw: gated_init(c.n_heads, c, draw),
     affine=False,
 )
-def head_gated_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
-) -> Float[mx.array, "B T d_out"]:
+def head_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate each head as a whole."""
     gates = mx.sigmoid(a["W_gate"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
     return a.out_proj(merge_heads(heads * gates))
@@ -287,18 +284,10 @@ def head_gated_output(
     affine=False,
     refuses=lambda c: "" if c.score == "paired" else _PAIRED,
 )
-def differential_output(
-    a: MapWeights, heads: Float[mx.array, "B twoH T D"], x: Float[mx.array, "B T C"]
-) -> Float[mx.array, "B T d_out"]:
+def differential_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Subtract two softmaxes over the same keys and values."""
     weight = mx.sigmoid(a["W_lambda"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
     return a.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
-
-
-def _exclusive_refuses(c: AttentionConfig) -> str:
-    if c.value in ("linear", "shrunk", "identity"):
-        return ""
-    return f"output=exclusive needs a value that x alone gives, and value={c.value} is not"
 
 
 @choice(
@@ -310,11 +299,13 @@ def _exclusive_refuses(c: AttentionConfig) -> str:
     weights={"out_proj": out_linear},
     init=out_init,
     affine=False,
-    refuses=_exclusive_refuses,
+    refuses=lambda c: (
+        ""
+        if c.value in ("linear", "shrunk", "identity")
+        else f"output=exclusive needs a value that x alone gives, and value={c.value} is not"
+    ),
 )
-def exclusive_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Float[mx.array, "B T C"]
-) -> Float[mx.array, "B T d_out"]:
+def exclusive_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Remove the direction of the token's own value from each head."""
     v = a.maps.value.apply(a, x, heads)  # reads only x, not the keys
     v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)
@@ -386,9 +377,7 @@ _FIXED = {
     multiply_adds=lambda c: int(c.d_out * math.log2(c.d_out)),  # only additions
     refuses=_fixed_refuses,
 )
-def hadamard_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
-) -> Float[mx.array, "B T d_out"]:
+def hadamard_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Mix the heads by a fixed matrix, with a trained scale and shift of each coordinate."""
     y = merge_heads(heads)
     # Entries of 1 and -1, over sqrt(width): orthogonal.
@@ -412,8 +401,6 @@ def hadamard_output(
     multiply_adds=lambda c: c.d_out**2,
     refuses=_fixed_refuses,
 )
-def orthogonal_output(
-    a: MapWeights, heads: Float[mx.array, "B H T D"], x: Any
-) -> Float[mx.array, "B T d_out"]:
+def orthogonal_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Rotate by a fixed random matrix in place of the Hadamard matrix."""
     return a["out_scale"] * a["fixed"](merge_heads(heads)) + a["out_shift"]

@@ -21,9 +21,13 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    Heads,
+    Inputs,
     Keys,
     MapWeights,
+    Outputs,
     Queries,
+    Scores,
     Values,
     choice,
     merge_heads,
@@ -35,13 +39,11 @@ from mlx_attn.attention.layer import (
 from mlx_attn.attention.recent import gated_init
 from mlx_attn.machine.exponentials import softmax
 
-Scores = Float[mx.array, "B H T_q T_k"]
 Gates = Float[mx.array, "B H T_k gates"]
-Heads = Float[mx.array, "B H T D"]
 State = Float[mx.array, "B H K D"]
 
 
-def unit_length(y: Float[mx.array, "B H T D"]) -> Float[mx.array, "B H T D"]:
+def unit_length(y: Heads) -> Heads:
     """Return vectors over their lengths; 0 stays 0."""
     return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)
 
@@ -80,15 +82,24 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     return inverse[:B, :, :T, :T]
 
 
-def delta_weights(q: Queries, k: Keys, beta: Gates, log_alpha: Gates) -> Scores:
-    """Return W for the last T_q of T_k tokens."""
+def delta_weights(q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Return W for the last T_q of T_k tokens, from beta and log alpha of all, side by side.
+
+    Without log alpha nothing is forgotten: alpha is 1.
+    """
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    beta, log_alpha = _beta_and_log_alpha(kept)
     decay = _decays(log_alpha)
     # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
     corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
     # The last T_q rows: queries may be fewer than keys, when decoding.
     read = (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :]
     return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
+
+
+def _beta_and_log_alpha(kept: Gates) -> tuple[mx.array, mx.array]:
+    beta = kept[..., :1]
+    return beta, kept[..., 1:] if kept.shape[-1] > 1 else mx.zeros_like(beta)
 
 
 def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
@@ -99,7 +110,7 @@ def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
 
 
 def delta_heads(
-    q: Queries, k: Keys, v: Values, beta: Gates, log_alpha: Gates, state: State | None
+    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
 ) -> tuple[Heads, State]:
     """Return the heads of T new tokens, and the state after them, from the state S before.
 
@@ -107,7 +118,9 @@ def delta_heads(
     S' = e^(g_T) S + (K * e^(g_T - g))^T U
     """
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
-    v, decay = mx.repeat(v, q.shape[1] // v.shape[1], 1), _decays(log_alpha)
+    v = mx.repeat(v, q.shape[1] // v.shape[1], 1)
+    beta, log_alpha = _beta_and_log_alpha(kept)
+    decay = _decays(log_alpha)
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
     # e^g, [B, H, T, 1]: how much of the state before survives until each token.
     since = mx.exp(mx.cumsum(log_alpha, axis=2))
@@ -122,15 +135,13 @@ def delta_heads(
 
 def _refuses(c: AttentionConfig) -> str:
     """Refuse changes of the scores: these forms read queries and keys, and every earlier token."""
-    change = {
-        f"logits={c.logits} changes": "leave --logits out" if c.logits != "none" else "",
-        "position=alibi changes": "use learned, rope or none" if c.position == "alibi" else "",
-        f"window={c.window} hides": "leave --window out" if c.window else "",
+    changes = {
+        f"logits={c.logits} changes: leave --logits out": c.logits != "none",
+        "position=alibi changes: use learned, rope or none": c.position == "alibi",
+        f"window={c.window} hides: leave --window out": c.window > 0,
     }
-    for what, cure in change.items():
-        if cure:
-            return f"mixing={c.mixing} reads no scores, which {what}: {cure}"
-    return ""
+    change = next((change for change, applies in changes.items() if applies), "")
+    return change and f"mixing={c.mixing} reads no scores, which {change}"
 
 
 def _multiply_adds(c: AttentionConfig) -> int:
@@ -149,21 +160,13 @@ DECAY = {
 15 % with each token."""
 
 
-def _beta(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+def _beta(a: MapWeights, x: Inputs) -> Gates:
     return mx.sigmoid(a["W_beta"](x)).swapaxes(1, 2)[..., None]
 
 
-def _log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
+def _log_alpha(a: MapWeights, x: Inputs) -> Gates:
     step = nn.softplus(a["W_decay"](x) + a["decay_bias"])
     return (-mx.exp(a["log_rate"]) * step).swapaxes(1, 2)[..., None]
-
-
-def _beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
-    return mx.concatenate([_beta(a, x), _log_alpha(a, x)], -1)
-
-
-def _double_beta_and_log_alpha(a: MapWeights, x: Float[mx.array, "B T C"]) -> Gates:
-    return mx.concatenate([2 * _beta(a, x), _log_alpha(a, x)], -1)
 
 
 @choice(
@@ -186,20 +189,9 @@ def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
     return similar / similar.sum(-1, keepdims=True)
 
 
-def _delta_heads(
-    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
-) -> tuple[Heads, State]:
-    return delta_heads(q, k, v, kept, mx.zeros_like(kept), state)
-
-
-def _gated_delta_heads(
-    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
-) -> tuple[Heads, State]:
-    return delta_heads(q, k, v, kept[..., :1], kept[..., 1:], state)
-
-
 _DELTA: dict[str, Any] = {
     "reads_keys": True,
+    "recurs": delta_heads,
     "multiply_adds": _multiply_adds,
     "affine": False,
     "refuses": _refuses,
@@ -208,27 +200,11 @@ _DELTA: dict[str, Any] = {
 
 @choice(
     "mixing",
-    "delta",
-    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
-    source="DeltaNet, arXiv:2406.06484",
-    weights=W_BETA,
-    remembers=_beta,
-    recurs=_delta_heads,
-    **_DELTA,
-)
-def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """Compute the delta rule without forgetting: alpha is 1."""
-    return delta_weights(q, k, kept, mx.zeros_like(kept))
-
-
-@choice(
-    "mixing",
     "signed_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
     source="Grazzi et al., arXiv:2411.12537",
     weights={**W_BETA, **DECAY},
-    remembers=_double_beta_and_log_alpha,
-    recurs=_gated_delta_heads,
+    remembers=lambda a, x: mx.concatenate([2 * _beta(a, x), _log_alpha(a, x)], -1),
     **_DELTA,
 )
 @choice(
@@ -237,17 +213,25 @@ def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
     source="gated delta networks, arXiv:2412.06464",
     weights={**W_BETA, **DECAY},
-    remembers=_beta_and_log_alpha,
-    recurs=_gated_delta_heads,
+    remembers=lambda a, x: mx.concatenate([_beta(a, x), _log_alpha(a, x)], -1),
     **_DELTA,
 )
-def gated_delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
-    """Compute the gated delta rule: alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)) forgets.
+@choice(
+    "mixing",
+    "delta",
+    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
+    source="DeltaNet, arXiv:2406.06484",
+    weights=W_BETA,
+    remembers=_beta,
+    **_DELTA,
+)
+def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+    """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of what the state holds for k: this is how a state can count modulo 2.
     """
-    return delta_weights(q, k, kept[..., :1], kept[..., 1:])
+    return delta_weights(q, k, kept)
 
 
 # DeltaNet's output: each head over its root mean square, and a gate.
@@ -266,7 +250,7 @@ def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
     init=out_init,
     affine=False,
 )
-def normed_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
+def normed_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Normalize heads to the same size, whatever their weights add up to; all share the gain g."""
     return a.out_proj(merge_heads(_normed(heads, a["head_gain"])))
 
@@ -284,7 +268,7 @@ def normed_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> m
     init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
-def normed_gated_output(a: MapWeights, heads: Heads, x: Float[mx.array, "B T C"]) -> mx.array:
+def normed_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate every number of the normalised heads by x."""
     # silu(x) = x sigmoid(x), [B, T, H D]
     gate = a["W_gate"](x)
@@ -296,16 +280,7 @@ def _path_width(c: AttentionConfig) -> int:
     return c.choices("score")[0].shape(c)[1]
 
 
-def _path_refuses(c: AttentionConfig) -> str:
-    if c.logits in ("none", "forget"):
-        return ""
-    return (
-        f"mixing=path changes scores after logits={c.logits}, so only forget, which is added to "
-        "them, combines with it: leave --logits out"
-    )
-
-
-def _reflections(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T width_1"]:
+def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
     """Return beta and w of each token, side by side."""
     beta = 2 * _beta(a, x)  # up to a whole reflection
     return mx.concatenate([beta, unit_length(split_heads(a["W_path"](x), beta.shape[1]))], -1)
@@ -325,7 +300,12 @@ def _reflections(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, 
     remembers=_reflections,
     multiply_adds=lambda c: _multiply_adds(c) + 3 * c.n_maps * c.context_length * _path_width(c),
     affine=False,
-    refuses=_path_refuses,
+    refuses=lambda c: (
+        ""
+        if c.logits in ("none", "forget")
+        else f"mixing=path changes scores after logits={c.logits}, so only forget, which is added "
+        "to them, combines with it: leave --logits out"
+    ),
 )
 def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
     """Encode positions as products of reflections, one for each token between query and key.
@@ -350,16 +330,15 @@ def _selective_refuses(c: AttentionConfig) -> str:
         "qk_norm": c.qk_norm,
         f"short_conv={c.short_conv}": c.short_conv != "none",
     }
-    for setting in (name for name, applies in changes.items() if applies):
-        return (
-            f"mixing=selective reads the queries of earlier tokens as the score map gives them, "
-            f"and {setting} changes them afterwards: use learned, alibi or no positions, without "
-            "qk_norm and short_conv"
-        )
-    return ""
+    setting = next((name for name, applies in changes.items() if applies), "")
+    return setting and (
+        "mixing=selective reads the queries of earlier tokens as the score map gives them, and "
+        f"{setting} changes them afterwards: use learned, alibi or no positions, without qk_norm "
+        "and short_conv"
+    )
 
 
-def _first_head_queries(a: MapWeights, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B 1 T K_1"]:
+def _first_head_queries(a: MapWeights, x: Inputs) -> Float[mx.array, "B 1 T K_1"]:
     """Return the first head's query of each token and a 1, which marks slots that hold a token."""
     q = a.maps.score.apply(a, x)[0][:, :1]
     return mx.concatenate([q, mx.ones_like(q[..., :1])], -1)

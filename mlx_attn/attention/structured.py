@@ -9,14 +9,15 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import choice, merge_heads, split_heads, value_shape
-from mlx_attn.attention.maps import (
+from mlx_attn.attention.layer import (
+    choice,
     key_shape,
-    linear_after,
-    linear_value,
+    merge_heads,
     query_linear,
-    separate,
+    split_heads,
+    value_shape,
 )
+from mlx_attn.attention.maps import linear_after, linear_value, separate
 
 
 class ShrunkLinear(nn.Module):

@@ -14,40 +14,44 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import merge_value_output
+from mlx_attn.attention.layer import Inputs, merge_value_output
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
 """The weights of a layer by name, such as "W_query.weight", in float64."""
 
-_Inputs = Float[mx.array, "B T C"]
-
 _TOKENS_PER_UNKNOWN = 2
 """Of a fit, at least: with as many tokens as unknowns, weights were up to 4,500, with two 12."""
 
 
-def rewrite(attention: Attention, target: AttentionConfig, x: _Inputs | None = None) -> Weights:
+def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = None) -> Weights:
     """Return the weights of a layer in the target's form; a map that stays is copied.
 
     Args:
         attention: The layer to convert.
         target: The form to write.
-        x: _Inputs of the layer, for a form that is fitted to its outputs.
+        x: Inputs of the layer, for a form that is fitted to its outputs.
     """
-    for key, names in _WRITTEN.items():
-        changes = conversions.changes_scores if key == "score" else conversions.changes_output
-        if changes(attention.config, target) and getattr(target, key) not in names:
+    changes_scores = conversions.changes_scores(attention.config, target)
+    changes_output = conversions.changes_output(attention.config, target)
+    written_forms = (
+        ("score", changes_scores, {*_SCORES, "latent"}),
+        ("value", changes_output, {*_VALUES, "latent"}),
+        ("output", changes_output, {*_OUTPUTS}),
+    )
+    for key, changes, names in written_forms:
+        if changes and getattr(target, key) not in names:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
     # Later maps see the earlier ones: a value from keys needs the keys as they will be.
     weights, written = analysis.layer_weights(attention), {}
-    if target.score == "latent" and conversions.changes_scores(attention.config, target):
+    if changes_scores and target.score == "latent":
         written |= _latent(attention, target)
-    elif conversions.changes_scores(attention.config, target):
+    elif changes_scores:
         written |= _SCORES[target.score](analysis.qk_circuit(attention), target)
-    if target.value != "latent" and conversions.changes_output(attention.config, target):
+    if changes_output and target.value != "latent":
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
     complete = completed(weights | written, target)
@@ -179,7 +183,7 @@ _SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] 
 }
 
 
-def _linear_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
+def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Factor VO_h: exact if its rank is at most value_dim, otherwise the nearest of that rank."""
     factors = analysis.ov_circuit(attention)
     wanted = (target.n_kv_heads, target.value_dim, target.d_in)
@@ -216,7 +220,7 @@ def _nearest_output(
     return analysis.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 
 
-def _merged_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
+def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Multiply, exactly: VO_h = W_value_h O_h; the values' biases become a constant."""
     factors = analysis.ov_circuit(attention)
     value = factors.value.reshape(-1, target.d_in)
@@ -224,7 +228,7 @@ def _merged_output(attention: Attention, target: AttentionConfig, x: _Inputs | N
     return {"VO.weight": merged, "VO.bias": factors.total_constant}
 
 
-def _no_output(attention: Attention, target: AttentionConfig, x: _Inputs | None) -> Weights:
+def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Move out_proj into W_value: exactly for one head, by least squares for several."""
     factors, gain = analysis.ov_circuit(attention), np.ones(1)
     if attention.config.output == "none":
@@ -250,6 +254,9 @@ def _fit_slices(
     """Fit the value map by which head h writes only the coordinates h D..(h+1) D of y.
 
     From its z_h = softmax_h x, `mixed`, it must give these coordinates of the sum of all heads.
+
+    Raises:
+        ConfigError: There are so few tokens that weights would be as large as rounding allows.
     """
     H, C = target.n_heads, target.d_in
     # [H, N, C] with N = B T: each head's own weighted sum of the tokens.
@@ -258,7 +265,13 @@ def _fit_slices(
     y = sum(z_h @ VO for z_h, VO in zip(z, factors.products, strict=True)) + factors.total_constant
     slices = y.reshape(-1, H, target.value_dim)
     ones = np.ones((z.shape[1], int(target.qkv_bias)))
-    _check_tokens(z.shape[1], C + ones.shape[1])
+    unknowns = C + ones.shape[1]
+    if len(ones) < _TOKENS_PER_UNKNOWN * unknowns:
+        raise ConfigError(
+            f"{len(ones)} tokens are too few to fit heads without out_proj, where each number of a "
+            f"head has {unknowns} unknown weights: give at least {_TOKENS_PER_UNKNOWN * unknowns} "
+            "tokens of the training text"
+        )
     fits = []
     for h in range(H):
         # Normal equations: many more rows than columns, and no need of their last digits.
@@ -270,22 +283,11 @@ def _fit_slices(
     return fitted[:, :C], fitted[:, C:].sum(axis=1)
 
 
-def _check_tokens(rows: int, unknowns: int) -> None:
-    """Refuse a fit to so few tokens that its weights would be as large as rounding allows."""
-    least = _TOKENS_PER_UNKNOWN * unknowns
-    if rows < least:
-        raise ConfigError(
-            f"{rows} tokens are too few to fit heads without out_proj, where each number of a head "
-            f"has {unknowns} unknown weights: give at least {least} tokens of the training text"
-        )
-
-
 def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     """Return the nearest latent of keys and values together, from one decomposition of both."""
     plain = replace(target, score="separate", value="linear")
-    weights = _separate(analysis.qk_circuit(attention), plain) | _linear_output(
-        attention, plain, None
-    )
+    weights = _separate(analysis.qk_circuit(attention), plain)
+    weights |= _linear_output(attention, plain, None)
     # One latent for both: rows of all keys and all values, [H K + H D, C].
     both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
     up, latent = algebra.balanced_factors(both, target.latent_dim)
@@ -361,7 +363,7 @@ def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
     return changed
 
 
-_OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, _Inputs | None], Weights]] = {
+_OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, Inputs | None], Weights]] = {
     "linear": _linear_output,
     "merged": _merged_output,
     "none": _no_output,
@@ -370,9 +372,4 @@ _VALUES: dict[str, Callable[[Weights, AttentionConfig], Weights]] = {
     "linear": lambda weights, target: {},
     "shrunk": _shrunk_value,
     "from_key": _value_from_key,
-}
-_WRITTEN = {
-    "score": {*_SCORES, "latent"},
-    "value": {*_VALUES, "latent"},
-    "output": {*_OUTPUTS},
 }

@@ -41,30 +41,14 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Places
-from mlx_attn.attention.layer import Carry, attention_scores, weighted_sum
+from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError, did_you_mean
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]
 
 
-class _Recorder:
-    """Stores each activation under its name, after the edit of that name."""
-
-    def __init__(self, edits: Edits):
-        self.edits = edits
-        self.activations: dict[str, mx.array] = {}
-
-    def __call__(self, name: str, value: mx.array) -> mx.array:
-        if edit := self.edits.get(name):
-            edited = edit(value)
-            if edited.shape != value.shape:
-                raise ConfigError(
-                    f"the edit of '{name}' returned the shape {edited.shape} for {value.shape}: "
-                    "return an array of the same shape"
-                )
-            value = edited
-        self.activations[name] = value
-        return value
+_Record = Callable[[str, mx.array], mx.array]
+"""Stores an activation under its name, after the edit of that name, and returns it."""
 
 
 class Inspectable(nn.Module):
@@ -91,29 +75,38 @@ class Inspectable(nn.Module):
         Raises:
             ConfigError: No activation has the name of an edit, or an edit changes the shape.
         """
+        edits, activations = edits or {}, {}
+
+        def record(name: str, value: mx.array) -> mx.array:
+            edited = edits[name](value) if name in edits else value
+            if edited.shape != value.shape:
+                raise ConfigError(
+                    f"the edit of '{name}' returned the shape {edited.shape} for {value.shape}: "
+                    "return an array of the same shape"
+                )
+            activations[name] = edited
+            return edited
+
         # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
-        record = _Recorder(edits or {})
         x, carry = record("embedding", self.embed(tokens)), Carry(tokens)
         for layer, block in enumerate(self.trf_blocks):
             x = _block(block, x, carry, record, f"trf_blocks.{layer}")
         x = record("final_norm", self.final_norm(x))
         logits = record("logits", self.unembed(x))
         # The names are complete only now.
-        for name in record.edits:
-            if name not in record.activations:
-                hint = did_you_mean(name, list(record.activations))
+        for name in edits:
+            if name not in activations:
+                hint = did_you_mean(name, activations)
                 raise ConfigError(f"no activation is named '{name}'{hint}")
-        return logits, record.activations
+        return logits, activations
 
 
-def _block(
-    block: Any, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
-) -> Float[mx.array, "B T C"]:
+def _block(block: Any, x: Inputs, carry: Carry, record: _Record, name: str) -> Inputs:
 
-    def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+    def attention(y: Inputs) -> Inputs:
         return _attention(block.att, record(f"{name}.norm1", y), carry, record, name)
 
-    def feed_forward(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+    def feed_forward(y: Inputs) -> Inputs:
         return record(f"{name}.ff", block.ff(record(f"{name}.norm2", y)))
 
     x = record(f"{name}.x", x)
@@ -125,9 +118,7 @@ def _block(
     return record(f"{name}.x_out", x)
 
 
-def _attention(
-    a: Attention, x: Float[mx.array, "B T C"], carry: Carry, record: _Recorder, name: str
-) -> Float[mx.array, "B T d_out"]:
+def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str) -> Outputs:
     # [B, T, C] -> [B, H, T, K] and [B, H_k, T, K]
     q, k = a.score(x, None, carry)
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
@@ -144,8 +135,7 @@ def _attention(
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
     memories = a.remembered(x)
-    scores = a.logits(scores, *memories)
-    scores = record(f"{name}.att.attn_scores", scores)
+    scores = record(f"{name}.att.attn_scores", a.logits(scores, *memories))
     # Added after the hooks: talking heads multiply by 0, and 0 times minus infinity is NaN.
     mask = record(f"{name}.att.mask", a.mask(Places.of_text(x.shape[1])))
     masked = record(f"{name}.att.masked", scores + mask)

@@ -76,7 +76,11 @@ class GPTConfig(AttentionSettings):
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))
         if self.pattern:
-            _check_pattern(self)
+            # Stored with its variants' names, however they were written.
+            rows = variants_of(self.pattern)
+            object.__setattr__(self, "pattern", ",".join(row.name for row in rows))
+            if reason := _why_no_pattern(self, rows):
+                raise ConfigError(f"pattern={self.pattern}: {reason}")
         if self.kv_sharing:
             _check_sharing(self)
 
@@ -89,9 +93,10 @@ class GPTConfig(AttentionSettings):
         rows = variants_of(self.pattern)
         # The pattern repeats until all layers have a row.
         row = rows[layer % len(rows)].settings if rows else {}
-        changes = {**self._window(layer), **self._sharing(layer), **row}
-        of_model = ("global_every", "kv_sharing")
-        return self._attention({k: v for k, v in changes.items() if k not in of_model})
+        row = {k: v for k, v in row.items() if k not in ("global_every", "kv_sharing")}
+        if self.kv_sharing > 1:
+            row["cross_layer"] = "reader" if layer % self.kv_sharing else "source"
+        return self._attention({**self._window(layer), **row})
 
     def kinds(self) -> list[AttentionConfig]:
         """Return the configuration of each layer from the first one until they repeat."""
@@ -103,11 +108,6 @@ class GPTConfig(AttentionSettings):
         # Counted from 1: with global_every=3 the layers 2, 5, 8, ... (from 0) see all.
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return {"window": 0 if sees_all else self.window}
-
-    def _sharing(self, layer: int) -> dict[str, Any]:
-        if self.kv_sharing < 2:
-            return {}
-        return {"cross_layer": "reader" if layer % self.kv_sharing else "source"}
 
     def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
@@ -166,14 +166,6 @@ def _check_sharing(config: GPTConfig) -> None:
             "kv_sharing shares keys and values as score=separate and value=linear make them, and "
             f"{' and '.join(others)} computes or caches others: leave one of the two out"
         )
-
-
-def _check_pattern(config: GPTConfig) -> None:
-    """Write the variants of a pattern by their names; refuse those that do not fit together."""
-    rows = variants_of(config.pattern)
-    object.__setattr__(config, "pattern", ",".join(row.name for row in rows))
-    if reason := _why_no_pattern(config, rows):
-        raise ConfigError(f"pattern={config.pattern}: {reason}")
 
 
 def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:

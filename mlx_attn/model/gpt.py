@@ -15,7 +15,7 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, counted, make_cache
-from mlx_attn.attention.layer import Carry
+from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
@@ -72,37 +72,32 @@ def norm_layer(config: GPTConfig) -> Any:
     return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
 
 
-def activation_layer(config: GPTConfig) -> Any:
-    """Return the configuration's activation of the feed-forward layer."""
-    own = own_part("activation", config.activation)
-    return own.made(config) if own else ACTIVATION_LAYERS[config.activation]()
-
-
 class FeedForward(nn.Module):
     """activation(x W_1) W_2, for each token separately (the book's section 4.3)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
+        own = own_part("activation", config.activation)
         # [B, T, C] -> [B, T, hidden] -> [B, T, C]; the names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
-            activation_layer(config),
+            own.made(config) if own else ACTIVATION_LAYERS[config.activation](),
             nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
         ]
 
-    def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+    def __call__(self, x: Inputs) -> Inputs:
         """Return the layer's output."""
         for layer in self.layers:
             x = layer(x)
         return x
 
 
-Layer = Callable[[Float[mx.array, "B T C"]], Float[mx.array, "B T C"]]
+Layer = Callable[[Inputs], Inputs]
 
 
 def pre_norm(
-    x: Float[mx.array, "B T C"], attention: Layer, feed_forward: Layer, norm1: Layer, norm2: Layer
-) -> Float[mx.array, "B T C"]:
+    x: Inputs, attention: Layer, feed_forward: Layer, norm1: Layer, norm2: Layer
+) -> Inputs:
     """Return x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5).
 
     The residual stream itself is never normalized between blocks (GPT-2).
@@ -130,14 +125,14 @@ class TransformerBlock(nn.Module):
         return self.residual is pre_norm
 
     def __call__(
-        self, x: Float[mx.array, "B T C"], cache: KVCache | None = None, carry: Carry | None = None
-    ) -> Float[mx.array, "B T C"]:
+        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+    ) -> Inputs:
         """Return the residual stream after this block."""
 
-        def attention(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+        def attention(y: Inputs) -> Inputs:
             return self.drop_shortcut(self.att(y, cache, carry))
 
-        def feed_forward(y: Float[mx.array, "B T C"]) -> Float[mx.array, "B T C"]:
+        def feed_forward(y: Inputs) -> Inputs:
             return self.drop_shortcut(self.ff(y))
 
         return self.residual(x, attention, feed_forward, self.norm1, self.norm2)
@@ -225,7 +220,7 @@ class GPT(Inspectable):
 
     def features(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
-    ) -> Float[mx.array, "B T C"]:
+    ) -> Inputs:
         """Return the residual stream after the last block; arguments as for logits."""
         # [B, T, C]
         x = self.drop_emb(self.embed(tokens, caches))
@@ -236,18 +231,18 @@ class GPT(Inspectable):
             x = checkpoint(block, run, x) if self.training and self.checkpoint_blocks else run(x)
         return x
 
-    def head(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
+    def head(self, x: Inputs) -> Float[mx.array, "B T V"]:
         """Return the logits of the next token, from the residual stream."""
         return self.unembed(self.final_norm(x))
 
-    def unembed(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T V"]:
+    def unembed(self, x: Inputs) -> Float[mx.array, "B T V"]:
         """Return the logits of the next token, from the normalized residual stream."""
         # [B, T, C] x [C, V] -> [B, T, V]
         return self.tok_emb.as_linear(x) if self.config.tied_head else self.out_head(x)
 
     def embed(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
-    ) -> Float[mx.array, "B T C"]:
+    ) -> Inputs:
         """Return token embeddings e with the configured additions.
 
         With a token shift x_t = e_t + m * e_(t-1), where m is trained, one weight per channel; it
@@ -283,7 +278,7 @@ class GPT(Inspectable):
         return [*caches, *([make_cache(length, 2)] if self.config.token_shift else [])]
 
 
-def _before(x: Float[mx.array, "B T C"], cache: KVCache | None) -> Float[mx.array, "B T C"]:
+def _before(x: Inputs, cache: KVCache | None) -> Inputs:
     """Return each token's predecessor vector; 0 for the first token of a text."""
     if cache is None:
         return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
@@ -339,7 +334,7 @@ def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -
 
 def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
-) -> Iterator[tuple[Attention, Float[mx.array, "B T C"]]]:
+) -> Iterator[tuple[Attention, Inputs]]:
     """Yield each attention layer with the x that it reads, from first to last, lazily."""
     x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
     for block in model.trf_blocks:

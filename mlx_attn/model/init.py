@@ -18,18 +18,21 @@ import numpy as np
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.layer import Initializer
 from mlx_attn.model.config import GPTConfig
 
 GPT2_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class NamedInit:
-    """An `Initializer` whose numbers depend only on the seed and the weight's full name."""
+class NamedInit(Initializer):
+    """Draws numbers that depend only on the seed and the weight's full name.
 
-    # Its `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0,
-    # 0.02), and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero" (N(0, 1 / columns), and 0
-    # at the end of a branch).
+    `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0, 0.02),
+    and 0.02 / sqrt(2 n_layers) at the end of a branch) or "zero" (N(0, 1 / columns), and 0 at the
+    end of a branch).
+    """
+
     config: GPTConfig
     seed: int  # the seed of all weights
     path: str = ""  # name of the module whose weights are drawn
@@ -64,17 +67,24 @@ class NamedInit:
 
 def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
     """Start all weights of a model in place, by the rule `config.start`."""
-    draw = NamedInit(config, seed)
+    draw, start = NamedInit(config, seed), config.start
     # Small for start=zero, too, if a tied head multiplies by it.
-    is_small = config.start == "gpt2" or (config.start == "zero" and config.tied_head)
-    embedding_std = GPT2_STD if is_small else 1.0
+    is_small = start == "gpt2" or (start == "zero" and config.tied_head)
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
-            module.weight = draw.normal(name, module.weight.shape, embedding_std)
+            module.weight = draw.normal(name, module.weight.shape, GPT2_STD if is_small else 1.0)
         elif isinstance(module, nn.Linear):
-            _start_linear(name, module, draw)
+            if ".att." not in name:  # an attention layer draws its own
+                ends_branch = name.endswith("ff.layers.2") or (
+                    name == "out_head" and start == "zero"
+                )
+                module.weight = draw(name, *module.weight.shape, residual=ends_branch)
+            if "bias" in module:
+                # PyTorch's Linear draws within 1 / sqrt(inputs); GPT-2's biases start at 0.
+                bound = module.weight.shape[1] ** -0.5 if start == "book" else 0.0
+                module.bias = draw.uniform(f"{name}.bias", module.bias.shape, bound)
 
 
 def jitter(model: nn.Module, seed: int) -> None:
@@ -86,14 +96,3 @@ def jitter(model: nn.Module, seed: int) -> None:
         towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
         moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
     model.load_weights(moved)
-
-
-def _start_linear(name: str, module: nn.Linear, draw: NamedInit) -> None:
-    book, zero = draw.config.start == "book", draw.config.start == "zero"
-    if ".att." not in name:  # an attention layer draws its own
-        ends_branch = name.endswith("ff.layers.2") or (name == "out_head" and zero)
-        module.weight = draw(name, *module.weight.shape, residual=ends_branch)
-    if "bias" in module:
-        # PyTorch's Linear draws its bias within 1 / sqrt(inputs); GPT-2's biases start at 0.
-        bound = module.weight.shape[1] ** -0.5 if book else 0.0
-        module.bias = draw.uniform(f"{name}.bias", module.bias.shape, bound)

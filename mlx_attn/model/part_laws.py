@@ -16,14 +16,17 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import MAPS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, own_parts
-from mlx_attn.parts import PARTS, own_part
 
 _SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
-_SMALL = {**_SIZES, **MAPS, "start": "book", "drop_rate": 0.0}
-_DERIVED = dict.fromkeys(("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim"), 0)
+_DERIVED = ("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale")
+_SMALL: dict[str, Any] = {
+    **{**_SIZES, **MAPS, **dict.fromkeys(_DERIVED, 0)},
+    **{"start": "book", "drop_rate": 0.0, "window": 0, "global_every": 0, "pattern": ""},
+    **{"norm": "layernorm", "activation": "gelu", "position": "none", "residual": "pre_norm"},
+}
+"""Settings of the small model, in which all parts are this program's."""
 _ROUNDING = 1e-3  # relative to the largest number
-_passed: dict[GPTConfig, list[Any]] = {}
-
+_passed: dict[GPTConfig, Any] = {}
 
 Make = Callable[[GPTConfig], Any]  # the class `GPT`, whose module imports this one
 
@@ -35,43 +38,23 @@ def check_parts(config: GPTConfig, make: Make) -> None:
         ConfigError: A part returns another shape, leaks later tokens, mixes sequences, is random,
             or decodes differently from a full pass.
     """
-    settings: dict[str, Any] = {**_SMALL, **_DERIVED, "window": 0, "global_every": 0, "scale": 0.0}
-    settings["pattern"] = ""
-    own = own_parts(config)
-    for row in own:
+    for row in own_parts(config):
         # Only one of the user's parts at a time, so that the message can name it.
-        others = {"norm": "layernorm", "activation": "gelu", "position": "none"}
-        others["residual"] = "pre_norm"
-        small = replace(config, **settings, **{**others, row.map: row.name})
-        if _passed.get(small) == [row]:
+        small = replace(config, **{**_SMALL, row.map: row.name})
+        if _passed.get(small) is row:
             continue
-        _passed[small] = [row]  # now, because the trial makes such models
+        _passed[small] = row  # now, because the trial makes such models
         try:
-            if broken := _shape(small, row.map) or _broken_law(small, make):
+            if broken := _wrong_result(small, row) or _broken_law(small, make):
                 raise ConfigError(f"{row.map}={row.name} {broken}")
         except BaseException:
             del _passed[small]
             raise
 
 
-def _shape(c: GPTConfig, key: Any) -> str:
-    if key == "position":
-        x = mx.zeros((3, c.emb_dim))
-        y = PARTS["position"][c.position].apply(c, mx.arange(3))
-    elif key == "residual":
-        return _broken_block(c)
-    else:
-        x = mx.zeros((2, 3, c.emb_dim if key == "norm" else c.hidden_dim))
-        part: Any = own_part(key, getattr(c, key))
-        y = part.made(c)(x)
-    if isinstance(y, mx.array) and y.shape == x.shape:
-        return ""
-    return f"must return the shape {x.shape}, and returned {getattr(y, 'shape', type(y).__name__)}"
-
-
-def _broken_block(c: GPTConfig) -> str:
-    """Return what is wrong with a user's block; empty if it calls attention once."""
-    part, calls = own_part("residual", c.residual), []
+def _wrong_result(c: GPTConfig, row: Any) -> str:
+    """Return how the part's result has a wrong shape, or how its block calls attention wrongly."""
+    calls = []
 
     def attention(y: mx.array) -> mx.array:
         calls.append(y.shape)
@@ -80,13 +63,18 @@ def _broken_block(c: GPTConfig) -> str:
     def same(y: mx.array) -> mx.array:
         return y
 
-    assert part
-    x = mx.zeros((2, 3, c.emb_dim))
-    y = part.made(c)(x, attention, same, same, same)
-    if getattr(y, "shape", None) != x.shape:
+    x = mx.zeros((2, 3, c.hidden_dim if row.map == "activation" else c.emb_dim))
+    if row.map == "position":
+        x = x[0]
+        y = row.apply(c, mx.arange(3))
+    elif row.map == "residual":
+        y = row.made(c)(x, attention, same, same, same)
+    else:
+        y = row.made(c)(x)
+    if not isinstance(y, mx.array) or y.shape != x.shape:
         returned = getattr(y, "shape", type(y).__name__)
         return f"must return the shape {x.shape}, and returned {returned}"
-    if calls != [x.shape]:
+    if row.map == "residual" and calls != [x.shape]:
         return f"must call attention once, with the shape {x.shape}, and called it with {calls}"
     return ""
 

@@ -16,7 +16,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.conversions import CONVERSIONS
-from mlx_attn.attention.layer import UniformInit
+from mlx_attn.attention.layer import Initializer
 from mlx_attn.machine import graphs
 from mlx_attn.machine.device import repeats_bits
 from mlx_attn.machine.streams import compiles_step
@@ -268,7 +268,7 @@ CUT = -1e3
 def random_numbers(rounding: Rounding) -> Comparisons:
     """Compare the mean, spread and fourth moment of the numbers that initialise a layer."""
     mx.random.seed(7)
-    start = UniformInit()
+    start = Initializer()
     uniform, normal = start("", _SIDE, _SIDE) * _SIDE**0.5, start.normal("", (_SIDE, _SIDE))
     for name, drawn, fourth in (("uniform", uniform * 3**0.5, 9 / 5), ("normal", normal, 3.0)):
         x = as_numpy(drawn)

@@ -1,18 +1,17 @@
 """What cannot be combined is refused with the reason and the way out."""
 
+from itertools import product
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.attention import MultiHeadAttention
-from mlx_attn.attention.config import (
-    MAPS,
-    VARIANTS,
-    AttentionConfig,
-    choice_of,
-    find_variant,
-)
+from mlx_attn.attention.attention import Attention, MultiHeadAttention
+from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig, choices_of, find_variant
+from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
+from tests.attention.conftest import SIZES as SMALL
 
 SIZES: dict[str, Any] = {"d_in": 24, "d_out": 24, "context_length": 8, "n_heads": 4}
 
@@ -61,20 +60,11 @@ def test_the_scale_is_that_of_the_separate_form_for_every_score():
     assert scales == {6**-0.5}
 
 
-def test_head_dim_need_not_be_a_share_of_the_width():
-    module = MultiHeadAttention(24, 24, 8, 0.0, 4, head_dim=10)
+def test_widths_of_heads_and_numbers_of_keys_are_free():
+    module = MultiHeadAttention(24, 24, 8, 0.0, 4, head_dim=10, n_kv_heads=1)
     assert module.W_query.weight.shape == (40, 24)
+    assert module.W_key.weight.shape == module.W_value.weight.shape == (10, 24)
     assert module.out_proj.weight.shape == (24, 40)
-
-
-def test_grouped_queries_share_keys_and_values():
-    module = MultiHeadAttention(24, 24, 8, 0.0, 4, n_kv_heads=1)
-    assert module.W_key.weight.shape == module.W_value.weight.shape == (6, 24)
-
-
-def test_every_variant_is_made_of_known_choices():
-    for variant in VARIANTS.values():
-        assert all(choice_of(name, variant.maps[name]) for name in MAPS)
 
 
 def test_no_two_variants_are_the_same():
@@ -82,10 +72,57 @@ def test_no_two_variants_are_the_same():
     assert len(set(maps)) == len(maps)
 
 
-def test_underscores_and_capitals_in_a_variant_s_name_are_forgiven():
+def test_a_variant_is_found_by_a_name_in_any_spelling_and_an_unknown_one_answered():
     assert find_variant("No_Out_Proj") is VARIANTS["no-out-proj"]
-
-
-def test_an_unknown_variant_is_answered_with_the_nearest_name():
+    assert find_variant("keyless") is VARIANTS["key-as-value"]
     with pytest.raises(ConfigError, match="unknown variant 'mergd': did you mean 'merged'"):
         find_variant("mergd")
+
+
+# Every combination of choices computes and decodes, or is refused where it is made.
+
+IGNORE_SCORES = ("linear", *(name for name, row in choices_of("mixing").items() if row.recurs))
+"""Mixings that refuse what acts on scores, because they read queries and keys."""
+
+
+def computes(**choices: Any) -> bool:
+    """Whether a layer is made; its shapes are known without computing anything."""
+    try:
+        module = Attention(AttentionConfig(**{**SMALL, "vocab_size": 5, **choices}))
+    except ConfigError:
+        return False
+    module.eval()
+    cache, tokens = make_cache(20, module.config.window), mx.zeros((2, 6), mx.int32)
+    assert module(mx.zeros((2, 6, 16)), None, Carry(tokens)).shape == (2, 6, 16)
+    for length in (4, 1, 1):
+        x, carry = mx.zeros((2, length, 16)), Carry(tokens[:, :length])
+        assert module(x, cache, carry).shape == (2, length, 16), choices
+    return True
+
+
+@pytest.mark.parametrize("position", ["alibi", "rope"])
+@pytest.mark.parametrize("score", choices_of("score"))
+def test_forms_of_the_three_maps(score, position):
+    made = [
+        computes(score=score, value=value, output=output, position=position)
+        for value, output in product(choices_of("value"), choices_of("output"))
+    ]
+    assert any(made) or (score, position) == ("latent", "rope")
+
+
+@pytest.mark.parametrize("score", choices_of("score"))
+def test_hooks_and_windows_with_every_score(score):
+    needs = {"latent": {"value": "latent"}, "paired": {"output": "differential"}}.get(score, {})
+    hooks = [*choices_of("logits"), "temperature+self_mask", "forget+talking"]
+    for logits, mixing, window in product(hooks, choices_of("mixing"), (0, 3)):
+        refused = mixing in IGNORE_SCORES and (logits != "none" or window > 0)
+        refused |= mixing == "path" and logits not in ("none", "forget")
+        made = computes(score=score, logits=logits, mixing=mixing, window=window, **needs)
+        assert made != refused
+
+
+@pytest.mark.parametrize("key", MAPS)
+@pytest.mark.parametrize("n_kv_heads", [1, 2])
+def test_fewer_key_heads(key, n_kv_heads):
+    made = [computes(n_kv_heads=n_kv_heads, **{key: name}) for name in choices_of(key)]
+    assert any(made)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import StateCache, make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import load_plugins, unload_plugins
@@ -55,15 +54,6 @@ def test_retention_decays_each_product_by_its_distance():
             for j in range(i + 1):
                 expected[0, h, i, j] = gamma ** (i - j) * s[0, h, i, j]
     assert np.allclose(a.weights(x), expected, atol=1e-5)
-
-
-def test_retention_decodes_from_a_state_that_does_not_grow():
-    a, x = Attention(config("retention", position="rope")), mx.random.normal((2, T, 8))
-    cache = make_cache(T, caches_tokens=a.config.caches_tokens)
-    assert isinstance(cache, StateCache)
-    steps = [a(x[:, t : t + 1], cache) for t in range(T)]
-    assert mx.allclose(mx.concatenate(steps, axis=1), a(x), atol=1e-5)
-    assert [buffer.shape for buffer in cache.buffers] == [(2, H, 4, 4)]
 
 
 @pytest.mark.parametrize("settings", [{"window": 4}, {"position": "alibi"}, {"logits": "forget"}])

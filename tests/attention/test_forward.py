@@ -9,7 +9,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_attn.attention.attention import Attention, general_forward, standard_forward
-from mlx_attn.attention.cache import KVCache, RotatingKVCache, make_cache
+from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig
 
 T = 10
@@ -65,13 +65,3 @@ def test_with_a_cache_it_decodes_what_the_general_pass_decodes(layer, pieces):
     for x in mx.split(tokens(), np.cumsum(pieces)[:-1].tolist(), axis=1):
         ours, theirs = standard_forward(layer, x, caches[0]), general_forward(layer, x, caches[1])
         assert mx.array_equal(ours, theirs)
-
-
-def test_the_slopes_of_alibi_are_read_once(layer, monkeypatch):
-    monkeypatch.delattr(AttentionConfig, "slopes")
-    assert layer(tokens()).shape == (2, T, 16)
-
-
-@pytest.mark.parametrize(("window", "kind"), [(0, KVCache), (4, RotatingKVCache)])
-def test_a_window_makes_a_rotating_cache(window, kind):
-    assert type(make_cache(T, window)) is kind

@@ -48,17 +48,6 @@ def with_weights(module: Attention, weights: dict[str, np.ndarray]) -> Attention
     return module
 
 
-def weighted_output(module: Attention, case: str):
-    """The reference's loss sum(out * R) as a function of parameters and input."""
-    R = mx.array(REFERENCE[f"{case}/R"])
-
-    def loss(parameters: dict, x: mx.array) -> mx.array:
-        module.update(parameters)
-        return (module(x) * R).sum()
-
-    return loss
-
-
 def largest_difference(ours: mx.array, theirs: np.ndarray) -> float:
     return float(np.abs(np.array(ours) - theirs).max())
 
@@ -68,26 +57,18 @@ def test_every_case_of_the_reference_is_tested():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_output_is_the_reference_s(case):
+def test_output_and_gradients_are_the_reference_s(case):
     module = with_weights(CASES[case](), stacked(case, "w"))
-    output = module(mx.array(REFERENCE[f"{case}/x"]))
-    assert largest_difference(output, REFERENCE[f"{case}/out"]) < 1e-5
+    x, R = mx.array(REFERENCE[f"{case}/x"]), mx.array(REFERENCE[f"{case}/R"])
 
+    def loss(parameters: dict, x: mx.array) -> mx.array:
+        module.update(parameters)
+        return (module(x) * R).sum()
 
-@pytest.mark.parametrize("case", CASES)
-def test_input_gradient_is_the_reference_s(case):
-    module = with_weights(CASES[case](), stacked(case, "w"))
-    x = mx.array(REFERENCE[f"{case}/x"])
-    gradient = mx.grad(weighted_output(module, case), argnums=1)(module.parameters(), x)
-    assert largest_difference(gradient, REFERENCE[f"{case}/gx"]) < 1e-5
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_weight_gradients_are_the_reference_s(case):
-    module = with_weights(CASES[case](), stacked(case, "w"))
-    x = mx.array(REFERENCE[f"{case}/x"])
-    gradients = named_arrays(mx.grad(weighted_output(module, case))(module.parameters(), x))
-    expected = stacked(case, "g")
+    assert largest_difference(module(x), REFERENCE[f"{case}/out"]) < 1e-5
+    of_weights, of_x = mx.grad(loss, argnums=(0, 1))(module.parameters(), x)
+    assert largest_difference(of_x, REFERENCE[f"{case}/gx"]) < 1e-5
+    gradients, expected = named_arrays(of_weights), stacked(case, "g")
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
         assert largest_difference(gradient, expected[name]) < 1e-5, name
@@ -110,19 +91,15 @@ def test_the_book_s_causal_attention():
     assert largest_difference(module(book_inputs())[0], case["out"]) < 1e-5
 
 
-def test_the_book_s_multi_head_attention():
-    case = book_case("mha_seed123_h2")
+@pytest.mark.parametrize("output", ["linear", "none"])
+def test_the_book_s_multi_head_attention_and_its_heads_before_out_proj(output):
+    case, module = book_case("mha_seed123_h2"), MultiHeadAttention(3, 2, 6, 0.0, 2, output=output)
     weights = {f"{name}.weight": case[name] for name in ("W_query", "W_key", "W_value")}
-    weights |= {"out_proj.weight": case["out_proj_weight"], "out_proj.bias": case["out_proj_bias"]}
-    module = with_weights(MultiHeadAttention(3, 2, 6, 0.0, 2), weights)
-    assert largest_difference(module(book_inputs())[0], case["out"]) < 1e-5
-
-
-def test_the_book_s_multi_head_attention_before_out_proj():
-    case = book_case("mha_seed123_h2")
-    weights = {f"{name}.weight": case[name] for name in ("W_query", "W_key", "W_value")}
-    module = with_weights(MultiHeadAttention(3, 2, 6, 0.0, 2, output="none"), weights)
-    assert largest_difference(module(book_inputs())[0], case["pre_out_proj"]) < 1e-5
+    if output == "linear":
+        parts = ("weight", "bias")
+        weights |= {f"out_proj.{part}": case[f"out_proj_{part}"] for part in parts}
+    y = with_weights(module, weights)(book_inputs())[0]
+    assert largest_difference(y, case["out" if output == "linear" else "pre_out_proj"]) < 1e-5
 
 
 def test_the_book_s_wrapper_is_heads_of_the_causal_class_side_by_side():
@@ -137,21 +114,20 @@ def test_the_book_s_wrapper_is_heads_of_the_causal_class_side_by_side():
     assert largest_difference(module(book_inputs())[0], expected) < 1e-5
 
 
+@pytest.mark.parametrize("score", ["separate", "merged"])
 @pytest.mark.parametrize("case", ["self_v1_seed123", "self_v2_seed789"])
-def test_the_book_s_self_attention_without_a_mask(case):
-    """The last token sees all others, so its row needs no mask to be the book's."""
+def test_the_book_s_self_attention_without_a_mask(case, score):
+    """The last token sees all others, so its row needs no mask to be the book's.
+
+    With S = W_query W_key^T and the same scale it is the same.
+    """
     facts = book_case(case)
     turn = np.transpose if case == "self_v1_seed123" else np.asarray
     weights = {f"{n}.weight": turn(facts[n]) for n in ("W_query", "W_key", "W_value")}
-    module = with_weights(CausalAttention(3, 2, 6, 0.0), weights)
-    assert largest_difference(module(book_inputs())[0, -1], facts["out"][-1]) < 1e-5
-
-
-def test_the_book_s_first_self_attention_with_query_and_key_merged():
-    """S = W_query W_key^T with the same scale gives the same output; the file has S as x S."""
-    facts = book_case("self_v1_seed123")
-    weights = {"S.weight": facts["S"].T, "W_value.weight": facts["W_value"].T}
-    module = with_weights(CausalAttention(3, 2, 6, 0.0, score="merged"), weights)
+    if score == "merged":
+        query, key = weights.pop("W_query.weight"), weights.pop("W_key.weight")
+        weights["S.weight"] = key.T @ query
+    module = with_weights(CausalAttention(3, 2, 6, 0.0, score=score), weights)
     assert largest_difference(module(book_inputs())[0, -1], facts["out"][-1]) < 1e-5
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.attention import Attention, explicit_attention
-from mlx_attn.attention.cache import Places
+from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.machine import attention_kernels
 from mlx_attn.machine.attention_kernels import fused_attention
@@ -30,14 +29,18 @@ def layer(**choices: Any) -> Attention:
     return Attention(AttentionConfig(**(defaults | choices)))
 
 
-def test_heads_of_64_take_the_fused_path_with_the_causal_mask_by_name(fused_calls):
-    layer()(mx.ones((1, 16, 128)))
-    assert fused_calls == [((1, 2, 16, 64), (1, 2, 16, 64), True)]
-
-
-def test_fewer_than_nine_queries_in_training_avoid_the_kernel_without_a_gradient(fused_calls):
-    layer()(mx.ones((1, 8, 128)))
-    assert fused_calls == []
+@pytest.mark.parametrize(
+    ("choices", "T", "calls"),
+    [
+        ({}, 16, [((1, 2, 16, 64), (1, 2, 16, 64), True)]),  # with the causal mask by name
+        ({"score": "merged"}, 16, [((1, 2, 16, 128), (1, 1, 16, 128), True)]),
+        ({"drop_rate": 0.1}, 16, []),
+        ({}, 8, []),  # fewer than nine queries have a kernel without a gradient
+    ],
+)
+def test_training_takes_the_fused_path_if_it_has_a_gradient(fused_calls, choices, T, calls):
+    layer(**choices)(mx.ones((1, T, 128)))
+    assert fused_calls == calls
 
 
 def test_fewer_than_nine_queries_decode_on_the_fused_path(fused_calls):
@@ -45,27 +48,6 @@ def test_fewer_than_nine_queries_decode_on_the_fused_path(fused_calls):
     module.eval()
     module(mx.ones((1, 8, 128)))
     assert len(fused_calls) == 1
-
-
-def test_dropout_takes_the_explicit_path(fused_calls):
-    layer(drop_rate=0.1)(mx.ones((1, 16, 128)))
-    assert fused_calls == []
-
-
-def test_merged_attention_of_a_fused_width_is_one_multi_query_call(fused_calls):
-    layer(score="merged")(mx.ones((1, 16, 128)))
-    assert fused_calls == [((1, 2, 16, 128), (1, 1, 16, 128), True)]
-
-
-@pytest.mark.parametrize("key_heads", [1, 2, 4])
-@pytest.mark.parametrize("alibi", [False, True])
-def test_both_paths_give_the_same_numbers(key_heads, alibi):
-    module = layer(position="alibi" if alibi else "none", n_heads=4)
-    q = mx.random.normal((2, 4, 16, 32))
-    k, v = mx.random.normal((2, 2, key_heads, 16, 32))
-    fused = fused_attention(q, k, v, module.config.scale, module.bias(Places.of_text(16)))
-    explicit = explicit_attention(module, q, k, v, Places.of_text(16))
-    assert mx.allclose(fused, explicit, atol=1e-5)
 
 
 @pytest.mark.parametrize(

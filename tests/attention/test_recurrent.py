@@ -1,4 +1,7 @@
-"""Forms that read queries and keys are their recurrences: outputs, gradients and decoding."""
+"""Forms that read queries and keys, and short convolutions: decoding, states, and refusals.
+
+Their outputs and gradients are compared with a reference in test_recent.py.
+"""
 
 from typing import Any
 
@@ -7,140 +10,61 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import attention_cost
+from mlx_attn.attention.analysis import NoMatrix, attention_cost, qk_circuit
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
 from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
+from mlx_attn.attention.layer import split_heads, value_linear
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
-from mlx_attn.attention.references import REFERENCES
 from mlx_attn.errors import ConfigError
+from mlx_attn.interop.choice_source import NotPortable
+from mlx_attn.interop.shipped import shipped_code
+from mlx_attn.model.config import config_from
+from mlx_attn.model.gpt import GPT, model_cost
+from tests.attention.conftest import SIZES, decoded, layer_of, text
 
-C, T, H = 16, 13, 2
+C, T, H = 16, 12, 4
 RULES = tuple(name for name, row in choices_of("mixing").items() if row.recurs)
-FORMS = (*RULES, "linear", "path", "selective")
-SETTINGS: list[dict[str, Any]] = [{"position": "rope"}, {"n_kv_heads": 1}, {"score": "merged"}]
-DECODED = [
-    *((mixing, settings) for mixing in FORMS[:-1] for settings in SETTINGS),
-    *(("selective", settings) for settings in (*SETTINGS[1:], {"position": "alibi", "window": 4})),
-]
-SIZES: dict[str, Any] = {"d_in": C, "d_out": C, "context_length": T, "n_heads": H}
-Arrays = dict[str, np.ndarray]
+SETTINGS: list[dict[str, Any]] = [{"n_kv_heads": 1}, {"score": "merged"}, {"position": "rope"}]
 
 
-def layer(mixing: str, **settings: Any) -> Attention:
-    module = Attention(AttentionConfig(**SIZES, **{"position": "none", **settings}, mixing=mixing))
-    drawn = np.random.default_rng(5)
-    module.load_weights(
-        [
-            (name, mx.array(0.5 * drawn.normal(size=array.shape), mx.float32))
-            for name, array in named_arrays(module.trainable_parameters()).items()
-        ]
-    )
-    module.eval()
-    return module
+def layer(**settings: Any) -> Attention:
+    return layer_of(**{"position": "none", **settings})
 
 
-def text() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(T, C))
-
-
-def reference(mixing: str, w: Arrays) -> np.ndarray:
-    """The output for one text, from the recurrence in float64."""
-    x = text()
-    q, k = ((x @ w[f"W_{name}.weight"].T).reshape(T, H, -1) for name in ("query", "key"))
-    s = np.where(np.tri(T) == 1, np.einsum("ihd,jhd->hij", q, k) * (C // H) ** -0.5, -np.inf)
-    weights = REFERENCES["mixing"][mixing](w, x, s)
-    values = (x @ w["W_value.weight"].T).reshape(T, H, -1).swapaxes(0, 1)
-    heads = (weights @ values).swapaxes(0, 1).reshape(T, -1)
-    return heads @ w["out_proj.weight"].T + w["out_proj.bias"]
-
-
-def numbers(module: Attention) -> Arrays:
-    return {name: np.array(a).astype(np.float64) for name, a in named_arrays(module).items()}
-
-
-@pytest.mark.parametrize("mixing", FORMS)
-def test_the_output_is_that_of_the_recurrence(mixing):
-    module = layer(mixing)
-    y = module(mx.array(text()[None], mx.float32))[0]
-    np.testing.assert_allclose(y, reference(mixing, numbers(module)), atol=1e-5)
-
-
-@pytest.mark.parametrize("mixing", FORMS)
-def test_the_gradient_of_every_weight_is_that_of_the_recurrence(mixing):
-    module, x = layer(mixing), mx.array(text()[None], mx.float32)
-    drawn = np.random.default_rng(1)
-    R = drawn.normal(size=(T, C))
-
-    def loss(parameters: dict[str, Any]) -> mx.array:
-        module.update(parameters)
-        return (module(x)[0] * mx.array(R, mx.float32)).sum()
-
-    w = numbers(module)
-    gradients = named_arrays(mx.grad(loss)(module.trainable_parameters()))
-    for name, gradient in gradients.items():
-        direction = drawn.normal(size=gradient.shape)
-        direction /= np.linalg.norm(direction)
-
-        def moved(step: float, name: str = name, direction: np.ndarray = direction) -> float:
-            return float((reference(mixing, {**w, name: w[name] + step * direction}) * R).sum())
-
-        expected, found = (
-            (moved(1e-5) - moved(-1e-5)) / 2e-5,
-            (np.array(gradient) * direction).sum(),
-        )
-        assert abs(found - expected) < 1e-5 * max(1.0, float(mx.abs(gradient).max())), name
-
-
-@pytest.mark.parametrize(("mixing", "settings"), DECODED)
-@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6]])
-def test_decoding_with_room_for_more_is_the_full_pass(mixing, pieces, settings):
-    module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
-    cache, start, read = make_cache(T + 4), 0, []
-    for length in pieces:
-        read.append(module(x[:, start : start + length], cache))
-        start += length
-    np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6], [T]])
-@pytest.mark.parametrize("mixing", RULES)
-def test_decoding_by_a_state_is_the_full_pass(mixing, pieces, settings):
-    module, x = layer(mixing, **settings), mx.array(text()[None], mx.float32)
-    cache, start, read = make_cache(T, caches_tokens=False), 0, []
-    for length in pieces:
-        read.append(module(x[:, start : start + length], cache))
-        start += length
-    np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"mixing": mixing, **more} for mixing in (*RULES, "linear", "path") for more in SETTINGS),
+        *({"mixing": "selective", **more} for more in SETTINGS[:2]),
+        {"mixing": "selective", "position": "alibi", "window": 4},
+        # Reflections before the window stand between no query and key.
+        {"mixing": "path", "window": 4, "logits": "forget"},
+        {"short_conv": "linear", "n_kv_heads": 1},
+        {"short_conv": "silu", "position": "rope", "qk_norm": True},
+        {"short_conv": "silu", "window": 3, "position": "alibi"},
+        {"short_conv": "silu", "mixing": "gated_delta"},
+        {"short_conv": "silu", "value": "residual", "logits": "forget"},
+        {"short_conv": "silu", "output": "differential", "score": "paired"},
+    ],
+    ids=str,
+)
+def test_decoding_is_the_full_pass(settings):
+    module, x = layer(**settings), text()
+    for pieces in ([1] * T, [5, 1, 6]):
+        np.testing.assert_allclose(decoded(module, x, pieces), module(x), atol=3e-5)
 
 
 def test_a_state_does_not_grow_with_the_text():
-    """Each head keeps a matrix of 8 x 8; keys and values of 13 tokens would be 416 numbers."""
-    module, cache = layer("gated_delta"), make_cache(T, caches_tokens=False)
-    module(mx.array(text()[None], mx.float32), cache)
-    assert [buffer.shape for buffer in cache.buffers] == [(1, H, 8, 8)]
+    """Each head keeps a matrix of 4 x 4."""
+    module, cache = layer(mixing="gated_delta"), make_cache(T, caches_tokens=False)
+    module(text(), cache)
+    assert [buffer.shape for buffer in cache.buffers] == [(2, H, 4, 4)]
     cost = attention_cost(module.config)
-    assert (cost.cache_floats, cost.state_floats) == (0, H * 8 * 8)
-
-
-def test_a_state_has_room_for_the_context_only():
-    cache = make_cache(T, caches_tokens=False)
-    with pytest.raises(ConfigError, match="14 tokens are more than the cache has room for"):
-        layer("delta")(mx.zeros((1, T + 1, C)), cache)
-
-
-@pytest.mark.parametrize("logits", ["none", "forget"])
-@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 6]])
-def test_path_decodes_in_a_window_as_it_reads(pieces, logits):
-    """Reflections before the window stand between no query and key."""
-    module, x = layer("path", window=4, logits=logits), mx.array(text()[None], mx.float32)
-    cache, start, read = make_cache(T, 4), 0, []
-    for length in pieces:
-        read.append(module(x[:, start : start + length], cache))
-        start += length
-    np.testing.assert_allclose(mx.concatenate(read, axis=1), module(x), atol=1e-5)
+    assert (cost.cache_floats, cost.state_floats) == (0, H * 4 * 4)
+    with pytest.raises(ConfigError, match="13 tokens are more than the cache has room for"):
+        module(mx.zeros((2, 1, C)), cache)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 64])
@@ -158,70 +82,97 @@ def test_a_key_that_comes_again_is_overwritten():
     """
     first, second = np.eye(4)[:2]
     k = mx.array(np.stack([first, second, first])[None, None], mx.float32)
-    gates = mx.concatenate([mx.ones((1, 1, 3, 1)), mx.zeros((1, 1, 3, 1))], axis=-1)
-    weights = delta_weights(k, k, gates[..., :1], gates[..., 1:])[0, 0]
-    np.testing.assert_allclose(weights, np.eye(3), atol=1e-5)
+    np.testing.assert_allclose(
+        delta_weights(k, k, mx.ones((1, 1, 3, 1)))[0, 0], np.eye(3), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("selects", [True, False])
+def test_what_the_first_head_selects_is_withdrawn_from_later_tokens_only(selects):
+    """One-hot queries and keys: token 2 selects token 1, so token 3 sees less of it."""
+    module, k = layer(mixing="selective"), mx.eye(C)[None, None, :4]
+    # Token 1 asks for itself and for the first token, which no token may withdraw.
+    q = mx.zeros_like(k).at[0, 0, 2, 1].add(8.0) if selects else 8.0 * (k + k[:, :, :1])
+    kept = mx.concatenate([q, mx.ones((1, 1, 4, 1))], -1)
+    s = mx.where(mx.tri(4) == 1, 0.0, -mx.inf)[None, None]
+    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
+    np.testing.assert_allclose(weights[2, :3], 1 / 3, atol=1e-6)
+    lowered = np.exp(-8.0 * module.config.scale) if selects else 1
+    np.testing.assert_allclose(weights[3, 1] / weights[3, 2], lowered, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"logits": "forget"}, "reads no scores, which logits=forget changes: leave --logits out"),
-        ({"position": "alibi"}, "which position=alibi changes: use learned, rope or none"),
-        ({"window": 4}, "which window=4 hides: leave --window out"),
+        *(({"mixing": m, "logits": "forget"}, "leave --logits out") for m in (*RULES, "linear")),
+        ({"mixing": "delta", "position": "alibi"}, "which position=alibi changes: use learned"),
+        ({"mixing": "linear", "window": 4}, "which window=4 hides: leave --window out"),
+        ({"mixing": "path", "logits": "temperature"}, "scores after logits=temperature"),
+        ({"mixing": "selective", "position": "rope"}, "position=rope changes them afterwards"),
+        ({"mixing": "selective", "qk_norm": True}, "qk_norm changes them afterwards"),
+        ({"mixing": "selective", "short_conv": "silu"}, "short_conv=silu changes them afterwards"),
+        ({"short_conv": "gelu"}, "must be one of none, linear, silu"),
+        ({"short_conv": "silu", "score": "merged"}, "score=merged caches what comes before"),
+        ({"short_conv": "silu", "value": "from_key"}, "value=from_key caches"),
+        ({"short_conv": "silu", "output": "merged"}, "output=merged caches"),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("mixing", [*RULES, "linear"])
-def test_what_acts_on_scores_is_refused(mixing, settings, reason):
+def test_what_does_not_combine_is_refused(settings, reason):
     with pytest.raises(ConfigError, match=reason):
-        AttentionConfig(**SIZES, mixing=mixing, **settings)
-
-
-def test_path_refuses_hooks_that_do_not_add_to_scores():
-    with pytest.raises(ConfigError, match="changes scores after logits=temperature"):
-        AttentionConfig(**SIZES, mixing="path", logits="temperature")
+        layer(**settings)
 
 
 KEEPS_KEYS = ("standard", "separate", "merged-output", "separate-output")
 
 
-@pytest.mark.parametrize("name", [name for name in CONVERSIONS if name not in KEEPS_KEYS])
-def test_a_conversion_of_queries_and_keys_is_refused_with_the_reason(name):
+@pytest.mark.parametrize("to", CONVERSIONS)
+def test_conversions_are_refused_with_the_reason(to):
+    """Of convolutions all, and of a delta rule those that change queries and keys."""
+    with pytest.raises(ConfigError, match="short_conv=silu mixes the queries, keys and values"):
+        find_conversion(to).changes(layer(short_conv="silu").config)
     reasons = {
         "no-query": "heads would each read their own slice",
         "no-key": "heads would each read their own slice",
         "no-out-proj": "weights of mixing=gated_delta need not add up to 1",
     }
-    reason = reasons.get(name, "mixing=gated_delta reads queries and keys themselves")
-    with pytest.raises(ConfigError, match=reason):
-        find_conversion(name).changes(layer("gated_delta").config)
+    reason = reasons.get(to, "mixing=gated_delta reads queries and keys themselves")
+    if to not in KEEPS_KEYS:
+        with pytest.raises(ConfigError, match=reason):
+            find_conversion(to).changes(layer(mixing="gated_delta").config)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"position": "rope"}, {"qk_norm": True}, {"short_conv": "linear"}]
-)
-def test_selection_refuses_what_changes_queries_after_their_map(settings):
-    with pytest.raises(ConfigError, match="changes them afterwards"):
-        layer("selective", **settings)
+def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
+    module, cache = layer(short_conv="silu", n_kv_heads=1), make_cache(T)
+    module(text(), cache)
+    assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
+    assert cache.bytes_per_token == 4 * 2 * 4
+    assert attention_cost(module.config).state_floats == 3 * 4 * (H + 1 + 1)
+    sizes = {"vocab_size": 9, "emb_dim": C, "n_heads": H, "n_layers": 1}
+    plain, convolving = (
+        model_cost(config_from({**sizes, "short_conv": k})) for k in ("none", "silu")
+    )
+    assert convolving.parameters - plain.parameters == 4 * 3 * C
+    assert convolving.multiply_adds - plain.multiply_adds == 4 * 3 * C
 
 
-def test_what_the_first_head_selects_is_withdrawn_from_later_tokens_only():
-    """One-hot queries and keys: token 2 selects token 1, so token 3 sees less of it."""
-    module = layer("selective")
-    k = mx.eye(C)[None, None, :4]
-    q = mx.zeros_like(k).at[0, 0, 2, 1].add(8.0)
-    kept = mx.concatenate([q, mx.ones((1, 1, 4, 1))], -1)
-    s = mx.where(mx.tri(4) == 1, 0.0, -mx.inf)[None, None]
-    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
-    lowered = np.exp(-8.0 * module.config.scale)
-    np.testing.assert_allclose(weights[2, :3], 1 / 3, atol=1e-6)
-    np.testing.assert_allclose(weights[3, 1] / weights[3, 2], lowered, atol=1e-6)
+def test_a_linear_convolution_starts_as_the_layer_without_it():
+    plain = Attention(AttentionConfig(**SIZES))
+    convolving = Attention(AttentionConfig(**SIZES, short_conv="linear"))
+    convolving.load_weights(list(named_arrays(plain).items()), strict=False)
+    np.testing.assert_allclose(convolving(text()), plain(text()), atol=1e-6)
 
 
-def test_no_token_withdraws_itself_or_the_first_one():
-    module = layer("selective")
-    q = k = 3.0 * mx.ones((1, 1, 2, C))
-    kept = mx.concatenate([q, mx.ones((1, 1, 2, 1))], -1)
-    s = mx.where(mx.tri(2) == 1, 0.0, -mx.inf)[None, None]
-    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
-    np.testing.assert_allclose(weights[1], 0.5, atol=1e-6)
+def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
+    with pytest.raises(NoMatrix, match="short_conv=silu"):
+        qk_circuit(layer(short_conv="silu"))
+    model = GPT(config_from({"vocab_size": 9, "emb_dim": C, "n_heads": H, "short_conv": "silu"}))
+    with pytest.raises(NotPortable, match="its convolutions read earlier tokens"):
+        shipped_code(model, "mlx")
+
+
+def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
+    facts = {"weights": {"W_value": value_linear}, "shape": lambda c: (H, C // H)}
+    assert own(
+        "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
+    )

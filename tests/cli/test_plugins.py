@@ -354,7 +354,7 @@ def test_a_file_is_imported_once_and_replaced_when_it_changes(workshop):
 
 def test_a_worker_refuses_a_file_that_changed_meanwhile(workshop):
     (loaded,) = load_plugins([file(VARIANT.format(name="own", score="separate"))])
-    record = loaded.record(["variant=own"])
+    record = {"path": str(loaded.path), "sha256": loaded.sha256, "names": ["variant=own"]}
     file(VARIANT.format(name="own", score="merged"))
     with pytest.raises(RunError, match="has changed since the comparison began"):
         plugins.load_recorded([record])

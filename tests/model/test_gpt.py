@@ -1,7 +1,6 @@
 """The GPT around the attention."""
 
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import POSITIONS, VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from
@@ -45,10 +44,6 @@ def decoding_error(model: GPT) -> float:
 CACHED = {
     **{name: variant.settings for name, variant in VARIANTS.items()},
     **{
-        f"{score}, {block}, {position}": {"score": score, "position": position, **BLOCKS[block]}
-        for score, block, position in product(("separate", "merged"), BLOCKS, POSITIONS)
-    },
-    **{
         f"shift, {position}, window {w}": {"position": position, "token_shift": True, "window": w}
         for position, w in product(POSITIONS, (0, 3))
     },
@@ -72,45 +67,29 @@ def test_a_token_shift_adds_part_of_the_embedding_before():
     assert mx.array_equal(plain(TOKENS), shifted(TOKENS))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_parameters_are_counted_exactly(preset):
-    settings = config_from({**PRESETS[preset].model, "vocab_size": 300})
-    assert model_cost(settings).parameters == count_parameters(GPT(settings))
-
-
-def test_the_book_s_model_has_the_book_s_number_of_parameters():
-    settings = config_from({**PRESETS["book"].model, "vocab_size": 50257})
-    assert model_cost(settings).parameters == 162_419_712
-    assert model_cost(replace(settings, context_length=1024)).parameters == 163_009_536
-    attention = model_cost(settings).attention_parameters
-    assert attention == 12 * 2_360_064
-
-
 @pytest.mark.parametrize(
     ("variant", "parameters"),
     [
+        ("standard", 162_419_712),
         ("no-query", 155_341_824),
-        ("no-value", 155_341_824),
         ("merged", 233_198_592),
         ("no-out-proj", 155_332_608 + 12),  # each layer has one gain in its place
     ],
 )
-def test_the_book_s_model_with_one_part_changed(variant, parameters):
+def test_the_book_s_model_has_the_book_s_number_of_parameters(variant, parameters):
     maps = VARIANTS[variant].settings
     settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
     assert model_cost(settings).parameters == parameters
 
 
-def test_nanogpt_s_laptop_model_has_its_number_of_parameters():
-    """0.80 million: nanoGPT prints it without the 64 x 128 positions."""
-    settings = config_from({**PRESETS["macbook"].model, "vocab_size": 65})
-    assert model_cost(settings).parameters - 64 * 128 == 795_904
+def test_nanogpt_s_laptop_model_and_its_merged_form_have_their_costs():
+    """nanoGPT prints 0.80 million, without the 64 x 128 positions.
 
-
-def test_merging_costs_what_the_formulas_say():
-    """1.50 x the attention's parameters and 1.70 x its multiply-adds at width 128 with 4 heads."""
+    Merging has 1.50 x the attention's parameters and 1.70 x its multiply-adds.
+    """
     base = {**PRESETS["macbook"].model, "vocab_size": 65}
     standard = model_cost(config_from(base))
+    assert standard.parameters - 64 * 128 == 795_904
     merged = model_cost(config_from({**base, "score": "merged"}))
     rest = 4 * 2 * 128 * 512 + 128 * 65
     assert merged.attention_parameters / standard.attention_parameters == 1.5
@@ -172,30 +151,10 @@ def test_a_tied_head_is_one_matrix():
     assert mx.abs(gradient["tok_emb"]["weight"]).sum() > 0
 
 
-def test_dropout_acts_in_training_alone():
-    model = GPT(config(drop_rate=0.5, start="book"))
-    assert not mx.array_equal(model(TOKENS), model(TOKENS))
-    model.eval()
-    assert mx.array_equal(model(TOKENS), model(TOKENS))
-
-
 def test_a_sequence_longer_than_the_context_needs_positions_that_are_not_learned():
     with pytest.raises(ConfigError, match="17 tokens are more than context_length=16"):
         GPT(config())(mx.zeros((1, 17), mx.int32))
     assert GPT(config(position="alibi"))(mx.zeros((1, 40), mx.int32)).shape == (1, 40, 50)
-
-
-def test_parameter_paths_are_the_book_s():
-    maps = ("att.W_query", "att.W_key", "att.W_value", "att.out_proj", "ff.layers.0", "ff.layers.2")
-    layers = [f"trf_blocks.0.{name}" for name in (*maps, "norm1", "norm2")]
-    paths = [f"{name}.{part}" for name in (*layers, "final_norm") for part in ("weight", "bias")]
-    paths += ["tok_emb.weight", "pos_emb.weight", "out_head.weight"]
-    assert named_arrays(GPT(config(n_layers=1, qkv_bias=True))).keys() == {*paths}
-
-
-def test_a_configuration_survives_a_file():
-    settings = config(score="merged", n_heads=2)
-    assert config_from(settings.as_dict()) == settings
 
 
 @pytest.mark.parametrize(
@@ -204,15 +163,10 @@ def test_a_configuration_survives_a_file():
         ({"n_layers": 0}, "n_layers=0 must be at least 1"),
         ({"norm": "batchnorm"}, "norm='batchnorm' must be one of layernorm, rmsnorm"),
         ({"hidden_dim": -1}, "hidden_dim=-1"),
-        ({"emb_dim": 30}, "emb_dim=30 must be a multiple of n_heads=4"),
+        ({"n_head": 4}, "unknown model setting 'n_head': did you mean 'n_heads'"),
     ],
     ids=str,
 )
 def test_an_impossible_model_is_refused(choices, words):
     with pytest.raises(ConfigError, match=words):
-        config(**choices)
-
-
-def test_an_unknown_setting_is_answered_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="unknown model setting 'n_head': did you mean 'n_heads'"):
-        config_from({"n_head": 4})
+        config_from({**config().as_dict(), "hidden_dim": 0, **choices})

@@ -33,12 +33,6 @@ def test_one_seed_is_one_model_on_every_machine(start):
     assert digest(named_arrays(model(seed=7, start=start))) == DIGESTS[start]
 
 
-def test_another_seed_is_another_model():
-    one, other = named_arrays(model(seed=0)), named_arrays(model(seed=1))
-    drawn = [name for name in one if one[name].ndim == 2]
-    assert not [name for name in drawn if mx.array_equal(one[name], other[name])]
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_share_the_start_of_every_weight_that_they_share(variant):
     standard, other = (named_arrays(model(name, start="book")) for name in ("standard", variant))
@@ -53,24 +47,20 @@ def test_a_merged_matrix_starts_as_the_product_of_the_standard_form_s_factors():
     assert mx.allclose(standard(tokens), merged(tokens), atol=1e-5)
 
 
-def test_random_numbers_drawn_elsewhere_do_not_move_the_start():
+def test_random_numbers_drawn_elsewhere_do_not_move_the_start_and_another_seed_does():
     first = digest(named_arrays(model()))
     mx.random.normal((100,))
-    assert digest(named_arrays(model())) == first
+    assert digest(named_arrays(model())) == first != digest(named_arrays(model(seed=1)))
 
 
-def test_normal_numbers_have_mean_0_and_the_wanted_spread():
+def test_numbers_have_the_wanted_spread():
     draw = NamedInit(model().config, seed=3)
-    numbers = np.array(draw.normal("weight", (400, 500), std=0.5))
-    assert abs(numbers.mean()) < 0.005
-    assert numbers.std() == pytest.approx(0.5, rel=0.005)
-
-
-def test_uniform_numbers_fill_the_interval():
-    draw = NamedInit(model().config, seed=3)
-    numbers = np.array(draw.uniform("weight", (400, 500), bound=0.25))
-    assert np.abs(numbers).max() == pytest.approx(0.25, rel=1e-3)
-    assert numbers.std() == pytest.approx(0.25 / 3**0.5, rel=0.01)
+    normal = np.array(draw.normal("weight", (400, 500), std=0.5))
+    uniform = np.array(draw.uniform("weight", (400, 500), bound=0.25))
+    assert abs(normal.mean()) < 0.005
+    assert normal.std() == pytest.approx(0.5, rel=0.005)
+    assert np.abs(uniform).max() == pytest.approx(0.25, rel=1e-3)
+    assert uniform.std() == pytest.approx(0.25 / 3**0.5, rel=0.01)
 
 
 def test_a_jittered_start_has_every_weight_one_float_away():
