@@ -57,6 +57,11 @@ def bench(
     how to read them. With --kernels nothing is timed: what is counted is how many kernels a GPU
     starts for one step.
     """
+    from mlx_attn.bench import show
+    from mlx_attn.bench.kernels import kernel_counts
+    from mlx_attn.machine.facts import machine_facts
+    from mlx_attn.ui.terminal import stdout_console
+
     if contribute:
         _contribute()
         return
@@ -66,17 +71,15 @@ def bench(
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, given)
-    results = (
-        {"kernels": _count_kernels(setups, works, as_json)}
-        if kernels
-        else {"measurements": _measure(setups, works, seconds, devices, as_json, figure)}
-    )
+    if kernels:
+        name, rows = "kernels", list(kernel_counts(setups, works))
+        if not as_json:
+            stdout_console().print(show.kernel_table(rows))
+    else:
+        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json, figure)
     if as_json:
-        from mlx_attn.machine.facts import machine_facts
-
         facts = {"machine": machine_facts(), "preset": preset, "settings": given}
-        rows = {key: [asdict(row) for row in rows] for key, rows in results.items()}
-        say(json.dumps(facts | rows))
+        say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
 
 
 def _contribute() -> None:
@@ -114,19 +117,6 @@ def _chosen_devices(device: str | None) -> list[str]:
     if len(devices) == 1:
         note("MLX finds one device here, the cpu: --device both measures that one")
     return devices
-
-
-def _count_kernels(
-    setups: Mapping[str, "speed.Setup"], works: Sequence[str], as_json: bool
-) -> Sequence[Any]:
-    from mlx_attn.bench import show
-    from mlx_attn.bench.kernels import kernel_counts
-    from mlx_attn.ui.terminal import stdout_console
-
-    counted = list(kernel_counts(setups, works))
-    if not as_json:
-        stdout_console().print(show.kernel_table(counted))
-    return counted
 
 
 def _measure(

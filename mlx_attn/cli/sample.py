@@ -193,12 +193,13 @@ def _print_batch(
         for k, step in steps:
             batch[k].append(step)
     texts = ["".join(step.text for step in steps) for steps in batch]
-    facts = [asdict(steps[-1].statistics) if steps else {"finish_reason": None} for steps in batch]
-    are_whole = all(statistics["finish_reason"] for statistics in facts)
+    facts = [asdict(steps[-1].statistics) if steps else {} for steps in batch]
     if as_json:
         for text, statistics in zip(texts, facts, strict=True):
-            statistics["finish_reason"] = statistics["finish_reason"] or "interrupted"
-            say(json.dumps({"run": str(run.path), "prompt": prompt, "text": text, **statistics}))
+            record = {"run": str(run.path), "prompt": prompt, "text": text, **statistics}
+            say(
+                json.dumps(record | {"finish_reason": record.get("finish_reason") or "interrupted"})
+            )
     else:
         say("\n---\n".join(texts), exact=True)
-    return are_whole
+    return all(statistics.get("finish_reason") for statistics in facts)

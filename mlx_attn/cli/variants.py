@@ -54,8 +54,16 @@ def variants(
     """
     from mlx_attn.ui.terminal import stdout_console
 
-    if choices:
-        _show_choices(as_json)
+    if choices:  # of every map and of the settings around them, a user's own too
+        tables = {key: choices_of(key).values() for key in MAPS}
+        tables |= {key: table.values() for key, table in PARTS.items() if table}
+        facts = ("map", "name", "formula", "source", "cache", "affine")
+        record: list[dict[str, Any]] = []
+        shown: list[Any] = []
+        for key, table in tables.items():
+            record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
+            shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
+        emit({"choices": record}, as_json, lambda: shown, indent=1)
         return
     given = {key: value for key, value in flags.items() if value is not None}
     model = resolve({"preset": preset, **given}).model
@@ -72,18 +80,6 @@ def variants(
     title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
     found = {"preset": preset, "variants": rows}
     emit(found, as_json, lambda: _listing(rows, title, stdout_console().width), indent=1)
-
-
-def _show_choices(as_json: bool) -> None:
-    """Show the choices of every map and of the settings around them, a user's own too."""
-    keys = ("map", "name", "formula", "source", "cache", "affine")
-    tables = {name: choices_of(name).values() for name in MAPS}
-    tables |= {name: table.values() for name, table in PARTS.items() if table}
-    rows = (choice for table in tables.values() for choice in table)
-    found = [{key: getattr(choice, key, None) for key in keys} for choice in rows]
-    rows = {f"--{n}": [(f"  {c.name}", c.formula) for c in table] for n, table in tables.items()}
-    shown = [part for pair in rows.items() for part in pair]
-    emit({"choices": found}, as_json, lambda: shown, indent=1)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:

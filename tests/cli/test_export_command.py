@@ -2,7 +2,7 @@
 
 import json
 
-from tests.cli.conftest import refused
+from tests.cli.conftest import done, refused
 
 
 def test_a_run_goes_out_and_comes_back(train, run_command):
@@ -32,8 +32,7 @@ def test_an_imported_run_trains_on_and_says_why_it_was_not_compared(
     assert record["parity"] is None
     assert record["unread"].startswith("torch, which")
     more = ["--init-from=back", "--variant=merged", "--steps=2", "--out=runs/more"]
-    made = run_command("train", *more)
-    assert made.exit_code == 0, made.output
+    done(run_command("train", *more))
 
 
 def test_the_parity_is_in_the_json_and_an_unknown_target_is_one_line(train, run_command):
