@@ -27,27 +27,18 @@ def test_a_text_is_prepared_and_described(run_command, workshop):
     assert (facts["name"], facts["vocabulary"]) == ("story.txt", len(set(text)))
     assert facts["training_bytes"] + facts["validation_bytes"] == len(text)
     assert text.startswith(facts["begins"])
-    lines = run_command("data", "show", "story.txt", "--tokenizer", "byte").stdout.splitlines()
-    assert lines[0].split() == ["name", "story.txt"]
-    assert lines[2].split() == ["vocabulary", "256"]
-
-
-def test_a_text_cannot_steer_the_terminal(run_command, workshop):
     (workshop / "bell.txt").write_text("\x1b[2J\x07 and so on " * 9)
     shown = run_command("data", "show", "bell.txt", "--tokenizer", "byte").stdout
-    assert not {"\x1b", "\x07"} & set(shown)
+    assert shown.splitlines()[2].split() == ["vocabulary", "256"]
+    assert not {"\x1b", "\x07"} & set(shown)  # a text cannot steer the terminal
 
 
 def test_the_same_seed_tells_the_same_stories(run_command):
     told = [run_command("data", "tales", "-n5", "--seed", seed).stdout for seed in ("3", "3", "4")]
     assert told[0] == told[1] != told[2]
     assert told[0].count("\n") == 5
-
-
-def test_stories_for_a_program_have_spans_that_make_up_the_text(run_command):
-    for line in run_command("data", "tales", "-n", "4", "--json").stdout.splitlines():
-        tale = json.loads(line)
-        assert "".join(tale["text"][s["start"] : s["end"]] for s in tale["spans"]) == tale["text"]
+    tale = json.loads(run_command("data", "tales", "-n1", "--json").stdout)
+    assert "".join(tale["text"][s["start"] : s["end"]] for s in tale["spans"]) == tale["text"]
 
 
 def test_stories_are_written_to_a_new_file_only(run_command, workshop):

@@ -12,7 +12,6 @@ from mlx_attn.machine import device
 from tests.cli.conftest import refused
 
 LEAST = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
-REFUSED = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
 
 
 @pytest.fixture
@@ -52,9 +51,9 @@ def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monk
     assert chosen == ["gpu", "gpu", "cpu"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("gpu", REFUSED), ("tpu", "'tpu' is not one of")])
-def test_a_device_that_is_not_there_is_one_line(run_command, one_device, name, message):
-    assert message in refused(run_command("info", "--device", name), 2)
+def test_a_device_that_is_not_there_is_one_line(run_command, one_device):
+    message = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
+    assert message in refused(run_command("info", "--device", "gpu"), 2)
 
 
 def test_the_record_of_a_run_names_its_device(train, workshop):

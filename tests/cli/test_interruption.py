@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,23 @@ def test_what_the_shell_has_us_ignore_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
+    def pressed(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlx_attn.text.corpus.prepare", pressed)
+    result = train()
+    assert (result.exit_code, result.stderr.strip()) == (130, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_training_whose_reports_fill_the_disk_is_saved(python, tiny_flags, workshop):
+    with Path("/dev/full").open("w") as full:
+        flags = [*tiny_flags, *ENDLESS, "--json"]
+        process = python("-m", "mlx_attn", "train", *flags, stdout=full)
+    code, _, messages = ended(process)
+    assert (code, len(messages)) == (1, 1)
+    assert messages[0].startswith("Error: the output cannot be written: ")
+    assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()

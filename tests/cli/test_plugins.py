@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -268,3 +269,13 @@ def test_a_worker_refuses_a_file_that_changed_meanwhile(workshop):
     file(VARIANT.format(name="own", score="merged"))
     with pytest.raises(RunError, match="has changed since the comparison began"):
         plugins.load_recorded([record])
+
+
+def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
+    config = trained / "config.json"
+    settings = json.loads(config.read_text())
+    odd = Path(shutil.copy(talk, "a b $(touch PWNED).py")).resolve()
+    settings["plugins"][0]["path"] = str(odd)
+    config.write_text(json.dumps(settings))
+    words = shlex.split(run_command("sample", "runs/talk").stderr)
+    assert words[-2:] == ["--plugin", str(odd)]

@@ -332,13 +332,24 @@ def test_conversion_refuses_a_position(train, run_command):
     assert "your own position changes queries and keys" in line
 
 
-@pytest.mark.slow
-def test_worker_processes_compare_them(workshop, run_command, tiny_flags):
-    sizes = [f for f in tiny_flags if not f.startswith(("--data", "--eval", "--log", "--context"))]
-    arms = ["--arm=standard", "--arm=own: standard, norm=dyt, position=half, optimizer=lion"]
-    rest = ["--data=reverse", "--context-length=21", "--metric=top5", "--out=runs/both"]
-    quick = ["--budgets=steps", "--reference=none", "--no-tune", "--seeds=1", "--jobs=2"]
-    done(run_command("compare", PLUGIN, *arms, *sizes, *rest, *quick, "--no-noise", "--quiet"))
-    trainings = [json.loads(f.read_text()) for f in Path("runs/both/trainings").iterdir()]
-    assert len(trainings) == 2
-    assert all(0 <= one["training"]["metrics"]["top5"] <= 1 for one in trainings)
+def test_an_error_in_a_task_names_its_line(workshop, train):
+    plugin = file(TASK + "def f(random, count): return count.x")
+    line = refused(train("--plugin", plugin, "--data=own"), 1)
+    assert f"plugin {Path(plugin).resolve()}, line 8: AttributeError" in line
+
+
+def test_what_only_trains_does_not_hinder_an_export(train, run_command):
+    flags = [*KINDS["optimizer=lion"], "--metric=top5", "--data=counting", "--out=runs/own"]
+    assert train(PLUGIN, *flags).exit_code == 0
+    result = run_command("export", "runs/own", "--to=mlx-lm", "--out=there", PLUGIN)
+    assert result.exit_code == 0, result.output
+
+
+def test_a_position_may_have_trained_weights(train):
+    text = """
+@choice("position", "scaled", "q_i (1 + g i)", weights={"g": lambda c: mx.zeros(c.head_dim)})
+def scaled(a, y, positions):
+    return y * (1 + a.g * positions[:, None])
+"""
+    assert train("--plugin", file(text), "--position=scaled", "--out=runs/own").exit_code == 0
+    assert mx.any(open_run(Path("runs/own")).load_model().trf_blocks[0].att.g != 0)

@@ -107,3 +107,9 @@ def test_two_trainings_from_one_start_are_compared(pair):
 )
 def test_what_cannot_be_is_one_line(place, arguments, code, message):
     assert message in refused(probe(*arguments), code)
+
+
+def test_a_text_that_changed_is_refused(place):
+    (place / "story.txt").write_text("quite another story. " * 80)
+    line = refused(probe("base"), 1)
+    assert "was trained on another text than story.txt holds now: give a prompt" in line

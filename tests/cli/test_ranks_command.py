@@ -107,15 +107,6 @@ def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):
     assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in refused(train(), 2)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(two, tiny_flags):
-    ranks = two(*tiny_flags, "--batch-size=5")
-    code, _, messages = ended(ranks[0])
-    assert code == 2
-    assert messages == [
-        "Error: batch_size=5 cannot be shared equally by 2 ranks: use a multiple of 2, such as 4"
-    ]
-
-
 TWO_HEADS = ["--n-heads=2", "--position=alibi", "--eval-every=0", "--compile=off"]
 """Where the slopes of 0.1.0's runs are not the default's: for four heads they are the same."""
 

@@ -1,7 +1,6 @@
 """`train --resume` through the command line: the same bits as a training that never stopped."""
 
 import json
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from mlx_attn.arrays import load_arrays
 from mlx_attn.cli import train as train_command
 from mlx_attn.files import lock
 from mlx_attn.run_directory import held, open_run
-from mlx_attn.training.trainer import Trainer
 from tests.cli.conftest import refused
 
 
@@ -73,16 +71,3 @@ def test_a_name_that_nobody_chose_gives_way_to_another_training(train, workshop,
 
         monkeypatch.setattr(train_command, "_prepared_text", take_the_name)
         assert train("--quiet").stdout == "runs/tiny-standard-2\n"
-
-
-def test_a_run_that_is_removed_while_it_trains_ends_in_one_line(train, workshop, monkeypatch):
-    evaluate = Trainer.evaluate
-
-    def remove(trainer):
-        shutil.rmtree(workshop / "runs" / "mine")
-        return evaluate(trainer)
-
-    monkeypatch.setattr(Trainer, "evaluate", remove)
-    line = refused(train("--name=mine", "--quiet"), 1)
-    assert "runs/mine was removed or replaced while this process was writing" in line
-    assert not (workshop / "runs" / "mine").exists()

@@ -1,9 +1,11 @@
 import json
 from itertools import islice
 
+import mlx.core as mx
 import pytest
 from click.testing import CliRunner, Result
 
+from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.cli.main import group
 from mlx_attn.run_directory import open_run
 from mlx_attn.sampling.generate import LoadedRun, stream_generate
@@ -33,35 +35,25 @@ def interrupted(voice, prompt, config, max_tokens, stop):
 
 @pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
 def test_the_continuation_alone_goes_to_stdout(place, run):
-    """Of a run named by its path, its name, or not at all, which is the latest one."""
     result = sample(*run, "--prompt", "abc", "--max-tokens", "30")
     assert (result.exit_code, result.stderr) == (0, "")
     assert len(result.stdout) == 30 + 1
     assert result.stdout.endswith("\n")
 
 
-def test_the_temperature_has_two_names(place):
-    texts = [sample("-p", "a", flag, "0", "-m9").stdout for flag in ("--temp", "--temperature")]
-    assert texts[0] == texts[1]
-
-
-def test_a_prompt_comes_from_stdin_without_its_last_newline(place):
-    result = sample("--prompt", "-", "--json", "-m", "1", input="a\nb\n")
-    assert json.loads(result.stdout)["prompt"] == "a\nb"
-
-
 def test_options_come_from_the_environment_and_flags_win(place):
-    environment = {"MLX_ATTN_MAX_TOKENS": "5", "MLX_ATTN_TEMP": "0"}
-    assert len(sample("-p", "a", env=environment).stdout) == 5 + 1
-    assert len(sample("-p", "a", "-m", "7", env=environment).stdout) == 7 + 1
+    environment = {"MLX_ATTN_MAX_TOKENS": "5"}
+    texts = [sample("-p", "a", *flags, env=environment).stdout for flags in ([], ["-m", "7"])]
+    assert [len(text) for text in texts] == [5 + 1, 7 + 1]
 
 
 def test_json_is_one_object_with_the_seed_that_was_drawn(place):
-    record = json.loads(sample("-p", "abc", "-m", "4", "--seed", "1", "--json").stdout)
-    assert (record["prompt"], len(record["text"]), record["tokens"]) == ("abc", 4, 4)
+    flags = ("-p", "-", "-m", "4", "--seed", "1", "--json")
+    record = json.loads(sample(*flags, input="a\nb\n").stdout)  # the last newline is echo's
+    assert (record["prompt"], len(record["text"]), record["tokens"]) == ("a\nb", 4, 4)
     assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
     assert record["tok_s"] > 0
-    flags = ("-p", "abc", "--json", "-m", "30")
+    flags = ("-p", "abc", "--temperature", "0.9", "--json", "-m", "30")
     record = json.loads(sample(*flags).stdout)
     again = json.loads(sample(*flags, "--seed", str(record["seed"])).stdout)
     assert again["text"] == record["text"]
@@ -75,11 +67,6 @@ def test_several_continuations_are_those_of_their_seeds(place):
     result = sample(*flags, "-m", "4", "-n", "3", "--seed", "1", "--json")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(record["seed"], record["tokens"]) for record in records] == [(1, 4), (2, 4), (3, 4)]
-
-
-def test_a_prompt_that_is_not_utf8_is_refused(place):
-    line = refused(sample("-p", "-", input=b"a\xff"), 1)
-    assert "not UTF-8 (invalid start byte at byte 1)" in line
 
 
 @pytest.mark.parametrize(("flags", "ends"), [([], ("x", "\n")), (["--ignore-eos"], ("x",))])
@@ -106,13 +93,14 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
     [
         (["nono"], 1, "there is no run 'nono', here or in runs: did you mean 'nano'?"),
         (["-p", "xyz"], 2, "'x', 'y', 'z'"),
+        (["-p", "-"], 1, "not UTF-8 (invalid start byte at byte 1)"),
         (["--temp", "-1"], 2, "temp=-1.0 must be 0"),
         (["--stop", ""], 2, "a stop text is empty"),
         (["-n", "0"], 2, "num_samples=0 must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_one_line(place, arguments, code, message):
-    assert message in refused(sample(*arguments), code)
+    assert message in refused(sample(*arguments, input=b"a\xff"), code)
 
 
 def test_ctrl_c_ends_the_line_leaves_json_that_can_be_read_and_exits_with_130(place, monkeypatch):
@@ -135,3 +123,14 @@ def test_the_tokenizer_of_another_model_is_refused(place, command):
     train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
     line = refused(CliRunner().invoke(group, command, input="abc\n"), 1)
     assert "its tokenizer has 13 tokens and its model 10" in line
+
+
+def test_weights_that_are_no_numbers_are_refused(place):
+    run = open_run(place / "runs" / "nano")
+    arrays = named_arrays(run.load_model())
+    for changed, message in [
+        (lambda a: a.astype(mx.int32), "is mlx.core.int32, which are no floating-point numbers"),
+        (lambda a: a * mx.nan, "its training diverged"),
+    ]:
+        save_arrays(run.weights, {name: changed(array) for name, array in arrays.items()}, {})
+        assert message in refused(sample("nano"), 1)
