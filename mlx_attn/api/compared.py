@@ -1,6 +1,6 @@
 """A comparison from Python: which form of attention is better, and how sure that is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,28 +96,26 @@ def compare(
         RunError: A training failed.
     """
     load_named_plugins(plugins, shared)
-    plan = _plan(arms, shared, seeds=seeds, budgets=tuple(budgets), **margin_from(delta))
+    chosen = arms_from(arms)
+    margin: dict[str, Any] = margin_from(delta)
+    name = "compare-" + "-".join(arm.name for arm in chosen)[:60]
+    directory = files.user_path(out) if out else RUNS / name
+    plan = ComparisonConfig(
+        arms=chosen,
+        reference=reference_arm(chosen),
+        shared={key: plain(value) for key, value in shared.items()},
+        seeds=plain(seeds),
+        budgets=tuple(budgets),
+        name=directory.name,
+        command="mlx_attn.compare",
+        **margin,
+    )
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
-    directory = files.user_path(out) if out else RUNS / plan.name
-    plan = replace(plan, name=directory.name)
     with files.shared(directory), closing(open_engine(on, jobs)) as engine:
         runner = Runner(Store(directory / "trainings"), engine=engine)
         run = ComparisonRun(plan, runner, versions())
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)
-
-
-def _plan(arms: Sequence[str], shared: Mapping[str, Any], **options: Any) -> ComparisonConfig:
-    """Return the plan of the comparison, under a name from the arms."""
-    chosen = arms_from(arms)
-    return ComparisonConfig(
-        arms=chosen,
-        reference=reference_arm(chosen),
-        shared={key: plain(value) for key, value in shared.items()},
-        name="compare-" + "-".join(arm.name for arm in chosen)[:60],
-        command="mlx_attn.compare",
-        **{key: plain(value) for key, value in options.items()},
-    )

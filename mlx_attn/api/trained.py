@@ -148,11 +148,9 @@ def train(
         check_in_files(chosen.plugins)
     corpus = prepare(chosen.text.data, chosen.text.tokenizer, chosen.text.vocab_size)
     trainer = Trainer(chosen, corpus)
-    facts = _facts(corpus)
     if start:
         start_from_run(trainer, start, corpus)
-        facts |= {"init_from": str(init_from)}
-    return Training(trainer, corpus, place, overwrite, facts)
+    return Training(trainer, corpus, place, overwrite, facts_of(corpus, init_from))
 
 
 @python_words()
@@ -177,14 +175,16 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
         found.check_corpus(corpus, "name the old one with data=, or train a new run")
         trainer = Trainer(settings, corpus)
         continue_run(trainer, found, corpus)
-    return Training(trainer, corpus, found.path, facts=_facts(corpus), resumes=True)
+    return Training(trainer, corpus, found.path, facts=facts_of(corpus), resumes=True)
 
 
-def _facts(corpus: Corpus) -> dict[str, Any]:
-    return {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+# The command line trains and resumes in the same way.
 
 
-# The command line resumes a run in the same way.
+def facts_of(corpus: Corpus, init_from: str | Path | None = None) -> dict[str, Any]:
+    """Return what config.json holds of a run in addition to its settings."""
+    facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+    return facts | ({"init_from": str(init_from)} if init_from else {})
 
 
 def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:

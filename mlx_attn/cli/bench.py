@@ -57,7 +57,9 @@ def bench(
     how to read them. With --kernels nothing is timed: what is counted is how many kernels a GPU
     starts for one step.
     """
-    from mlx_attn.bench import show, speed
+    from mlx_attn.bench import show
+    from mlx_attn.bench.kernels import kernel_counts
+    from mlx_attn.machine.facts import machine_facts
     from mlx_attn.ui.terminal import stdout_console
 
     if contribute:
@@ -70,19 +72,14 @@ def bench(
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, given)
     if kernels:
-        _print_counts(preset, given, setups, works, as_json)
-        return
-    measured: list[speed.Measurement] = []
-    rows_of_all = speed.bench(setups, works, seconds, devices)
-    for _, group in groupby(rows_of_all, key=lambda row: row.work):
-        rows = list(group)
-        measured += rows
+        name, rows = "kernels", list(kernel_counts(setups, works))
         if not as_json:
-            stdout_console().print(*show.speed_lines(rows), "", sep="\n")
+            stdout_console().print(show.kernel_table(rows))
+    else:
+        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json, figure)
     if as_json:
-        _print_record(preset, given, "measurements", measured)
-    for file in show.save_bench_figure(measured, figure) if figure else ():
-        say(f"wrote {file}", err=True)
+        facts = {"machine": machine_facts(), "preset": preset, "settings": given}
+        say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
 
 
 def _contribute() -> None:
@@ -90,26 +87,22 @@ def _contribute() -> None:
     from mlx_attn.bench import contribution, show
     from mlx_attn.ui.terminal import stdout_console
 
-    _refuse_other_options()
-    made = contribution.measure(note)
-    stdout_console().print(*show.contribution_lines(made), sep="\n")
-    file = contribution.write(made, contribution.destination(Path.cwd()))
-    say(str(file))
-    say("To add this machine to docs/machines.md, open a pull request with this file.", err=True)
-
-
-def _refuse_other_options() -> None:
     context = click.get_current_context()
-    named = [
+    others = [
         option.opts[0]
         for option in context.command.params
         if option.name and option.name != "contribute"
         if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
     ]
-    if named:
+    if others:
         raise click.UsageError(
-            f"--contribute measures by a fixed recipe, on all devices: leave out {', '.join(named)}"
+            "--contribute measures by a fixed recipe, on all devices: leave out "
+            f"{', '.join(others)}"
         )
+    made = contribution.measure(note)
+    stdout_console().print(*show.contribution_lines(made), sep="\n")
+    say(contribution.write(made, contribution.destination(Path.cwd())))
+    note("To add this machine to docs/machines.md, open a pull request with this file.")
 
 
 def _chosen_devices(device: str | None) -> list[str]:
@@ -122,34 +115,31 @@ def _chosen_devices(device: str | None) -> list[str]:
         return [machine_device.device_name()]
     devices = machine_device.devices()
     if len(devices) == 1:
-        say("MLX finds one device here, the cpu: --device both measures that one", err=True)
+        note("MLX finds one device here, the cpu: --device both measures that one")
     return devices
 
 
-def _print_counts(
-    preset: str,
-    given: Mapping[str, Any],
+def _measure(
     setups: Mapping[str, "speed.Setup"],
     works: Sequence[str],
+    seconds: float,
+    devices: Sequence[str],
     as_json: bool,
-) -> None:
-    from mlx_attn.bench import show
-    from mlx_attn.bench.kernels import kernel_counts
+    figure: Path | None,
+) -> Sequence[Any]:
+    from mlx_attn.bench import show, speed
     from mlx_attn.ui.terminal import stdout_console
 
-    counted = list(kernel_counts(setups, works))
-    if as_json:
-        _print_record(preset, given, "kernels", counted)
-    else:
-        stdout_console().print(show.kernel_table(counted))
-
-
-def _print_record(preset: str, given: Mapping[str, Any], key: str, rows: Sequence[Any]) -> None:
-    """Print one JSON object: the machine, the settings, and under `key` the results."""
-    from mlx_attn.machine.facts import machine_facts
-
-    facts = {"machine": machine_facts(), "preset": preset, "settings": given}
-    say(json.dumps({**facts, key: [asdict(row) for row in rows]}))
+    measured: list[speed.Measurement] = []
+    rows_of_all = speed.bench(setups, works, seconds, devices)
+    for _, group in groupby(rows_of_all, key=lambda row: row.work):
+        rows = list(group)
+        measured += rows
+        if not as_json:
+            stdout_console().print(*show.speed_lines(rows), "", sep="\n")
+    for file in show.save_bench_figure(measured, figure) if figure else ():
+        note(f"wrote {file}")
+    return measured
 
 
 def setups_of(
@@ -166,17 +156,8 @@ def setups_of(
     names = list(VARIANTS) if variants == "all" else variants.split(",")
     setups, refused = speed.variant_setups(model, settings.training, names)
     for name, reason in refused.items():
-        say(f"{name} is left out: {reason}", err=True)
+        note(f"{name} is left out: {reason}")
     return setups
-
-
-_EXAMPLES = """\b
-Examples:
-  mlx-attn bench --variants standard,merged --part train
-  mlx-attn bench --preset macbook --block modern --json > bench.json
-  mlx-attn bench --kernels --variants standard,merged
-  mlx-attn bench --contribute
-"""
 
 
 _what = partial(grouped, "What to measure")
@@ -184,7 +165,13 @@ _what = partial(grouped, "What to measure")
 command = SectionedCommand(
     "bench",
     callback=bench,
-    epilog=_EXAMPLES,
+    epilog="""\b
+Examples:
+  mlx-attn bench --variants standard,merged --part train
+  mlx-attn bench --preset macbook --block modern --json > bench.json
+  mlx-attn bench --kernels --variants standard,merged
+  mlx-attn bench --contribute
+""",
     params=[
         preset_option("What to measure"),
         _what(

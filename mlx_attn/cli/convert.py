@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import Named, UserPath, takes_plugins
-from mlx_attn.cli.output import emit, note
+from mlx_attn.cli.output import dry_run_option, emit, note, show_plan
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ class _Ranks(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
         ranks: list[int] = []
         for part in value.split(","):
             number = r"(\d{1,9})"  # no model is a billion wide
@@ -89,74 +86,58 @@ def command(
     new run that trains on, samples and converts further. With several ranks nothing is
     converted for good: the loss at each rank is measured, printed and drawn.
     """
-    if as_list:
-        _show_list(as_json)
-    elif dry_run and (to or ranks):
-        _show_plan(run, to or "separate", ranks or (0,), as_json)
-    elif ranks and len(ranks) > 1:
-        if fold_norm or overwrite:
-            raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
-        _measure_ranks(run, to or "separate", ranks, out, as_json)
-    elif to is None:
-        raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
-    else:
-        options = {"fold_norm": fold_norm, "overwrite": overwrite}
-        _convert(run, to, ranks[0] if ranks else 0, out, as_json, **options)
-
-
-def _convert(
-    name: str | None, to: str, rank: int, out: Path | None, as_json: bool, **options: bool
-) -> None:
-    from mlx_attn.attention.conversions import find_conversion
+    from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
     from mlx_attn.convert import measure, show
+    from mlx_attn.convert.model import converted_config
     from mlx_attn.runs import find_run, free_name
 
-    to = find_conversion(to).name
-    run = find_run(name)
-    out = out or free_name(run.path.parent, f"{run.name}-{to}")
-    new, outcome = measure.convert_run(run, to, out, _corpus(run), rank=rank, **options)
-    facts = {"run": str(new.path), "from": str(run.path), "to": to, "rank": rank}
-    emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
-
-
-def _show_plan(name: str | None, to: str, ranks: tuple[int, ...], as_json: bool) -> None:
-    from mlx_attn.attention.conversions import find_conversion
-    from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.model import converted_config
-    from mlx_attn.runs import find_run
-
-    run, conversion = find_run(name), find_conversion(to)
-    after = converted_config(conversion, run.config, max(ranks))
-    peak = conversion_memory(run.config, after)
-    show_plan(run, f"--to {conversion.name}", peak, as_json, becomes=after)
+    if as_list:
+        keys = ("name", "identity", "exact", "ranked")
+        rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
+        emit({"conversions": rows}, as_json, lambda: [show.conversions_table()])
+        return
+    ranks = ranks or ()
+    is_curve = len(ranks) > 1
+    if not to and not is_curve and not (dry_run and ranks):
+        raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
+    if is_curve and not dry_run and (fold_norm or overwrite):
+        raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
+    conversion, source = find_conversion(to or "separate"), find_run(run)
+    if dry_run:
+        after = converted_config(conversion, source.config, max(ranks, default=0))
+        peak = measure.conversion_memory(source.config, after)
+        show_plan(source, f"--to {conversion.name}", peak, as_json, becomes=after)
+    elif is_curve:
+        _measure_ranks(source, conversion.name, ranks, out or source.path, as_json)
+    else:
+        rank = ranks[0] if ranks else 0
+        place = out or free_name(source.path.parent, f"{source.name}-{conversion.name}")
+        new, outcome = measure.convert_run(
+            source,
+            conversion.name,
+            place,
+            _corpus(source),
+            rank=rank,
+            fold_norm=fold_norm,
+            overwrite=overwrite,
+        )
+        facts = {"run": str(new.path), "from": str(source.path), "to": conversion.name}
+        record = facts | {"rank": rank} | outcome.record()
+        emit(record, as_json, lambda: [new.path, show.outcome_table(outcome)])
 
 
 def _measure_ranks(
-    name: str | None, to: str, ranks: tuple[int, ...], out: Path | None, as_json: bool
+    run: "Run", to: str, ranks: tuple[int, ...], folder: Path, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
-    from mlx_attn.runs import find_run
 
-    run = find_run(name)
-    curve = measure.measure_ranks(
-        run,
-        to,
-        ranks,
-        _corpus(run),
-        lambda rank, done: note(f"rank {rank}: {done} of {len(ranks)}"),
-    )
-    files = show.save_rank_curve(curve, out or run.path)
+    def progress(rank: int, done: int) -> None:
+        note(f"rank {rank}: {done} of {len(ranks)}")
+
+    curve = measure.measure_ranks(run, to, ranks, _corpus(run), progress)
+    files = show.save_rank_curve(curve, folder)
     facts = {"run": str(run.path), "figures": [str(file) for file in files]}
     emit(facts | curve.record(), as_json, lambda: [show.rank_table(curve), *files])
-
-
-def _show_list(as_json: bool) -> None:
-    from mlx_attn.attention.conversions import CONVERSIONS
-    from mlx_attn.convert import show
-
-    keys = ("name", "identity", "exact", "ranked")
-    rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
-    emit({"conversions": rows}, as_json, lambda: [show.conversions_table()])
 
 
 def _corpus(run: "Run") -> "Corpus":

@@ -1,18 +1,12 @@
 """`mlx-attn import`: the book's checkpoint, GPT-2 or GGUF as a run like any other."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from mlx_attn.cli.memory import megabytes, model_facts, model_rows
 from mlx_attn.cli.options import UserPath
-from mlx_attn.cli.output import say
-
-if TYPE_CHECKING:
-    from mlx_attn.interop.imported import Source
+from mlx_attn.cli.output import emit, megabytes, model_facts, model_rows
 
 _EXAMPLES = """\b
 Examples:
@@ -56,22 +50,6 @@ def command(
     found = imported.find_source(source, n_heads, lora_alpha)
     peaks = imported.memory_peaks(found.config)
     facts = {"source": str(found.path), "as": found.what, **model_facts(found.config), **peaks}
-    if dry_run:
-        say(json.dumps(facts) if as_json else _plan(found, peaks))
-        return
-    place = out or free_name(RUNS, Path(source).stem or "imported")
-    made = imported.import_run(found, place, data, tokenizer, overwrite)
-    path, parity = str(made.run.path), made.parity
-    compared = not isinstance(parity, str)
-    if as_json:
-        outcome = {"parity": asdict(parity)} if compared else {"parity": None, "unread": parity}
-        say(json.dumps({"run": path, **facts, **outcome}))
-        return
-    last = parity.line if compared else f"not compared: {parity}"
-    say("\n".join([path, _plan(found, peaks), last]))
-
-
-def _plan(found: "Source", peaks: dict[str, int]) -> str:
     merged, peak = peaks["merged_parameters"], megabytes(peaks["convert_peak"])
     rows = {
         "source": f"{found.path} ({found.what})",
@@ -79,4 +57,17 @@ def _plan(found: "Source", peaks: dict[str, int]) -> str:
         "importing": f"at most {megabytes(peaks['import_peak'])}",
         "--to merged": f"{merged:,} parameters; converting takes at most {peak}",
     }
-    return "\n".join(f"{key:12} {text}" for key, text in rows.items())
+    plan = [f"{key:12} {text}" for key, text in rows.items()]
+    if dry_run:
+        emit(facts, as_json, lambda: plan)
+        return
+    place = out or free_name(RUNS, Path(source).stem or "imported")
+    made = imported.import_run(found, place, data, tokenizer, overwrite)
+    path, parity = str(made.run.path), made.parity
+    if isinstance(parity, str):
+        outcome = {"parity": None, "unread": parity}
+        last = f"not compared: {parity}"
+    else:
+        outcome = {"parity": asdict(parity)}
+        last = parity.line
+    emit({"run": path, **facts, **outcome}, as_json, lambda: [path, *plan, last])

@@ -78,10 +78,6 @@ def _handled(signals: Sequence[int], handler: Callable[..., None]) -> Iterator[N
             signal.signal(number, own)
 
 
-TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"
-"""Environment variable: seconds that one rank waits for another that says nothing."""
-
-
 _TABLES = ("model", "training", "text")
 
 
@@ -140,12 +136,6 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What writing to a standard stream fails with where that is a file on a full disk."""
 
 
-class _WrongSetting(click.ClickException):
-    """A setting that cannot work, in one line."""
-
-    exit_code = 2
-
-
 class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
@@ -184,72 +174,54 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; the library's two errors become one line and an exit code."""
+        """Run the command; end in silence if the reader of its output, such as `head`, is gone."""
         try:
             return super().invoke(ctx)
-        except ConfigError as error:
-            raise _WrongSetting(str(error)) from error
-        except RunError as error:
-            raise click.ClickException(str(error)) from error
         except BrokenPipeError:
             from mlx_attn.ui.terminal import discard_unread
 
-            # The reader of a pipe, such as `head`, is gone: there is nobody to print for.
             discard_unread()
             ctx.exit(0)
-        except MemoryError as error:
-            raise click.ClickException("out of memory: use smaller sizes") from error
-        except Exception as error:
-            if isinstance(error, OSError) and (error.filename or error.errno in _FULL):
-                raise click.ClickException(_line_about_file(error)) from error
-            if not (line := _line_about_failure(error)):
-                raise
-            raise click.ClickException(line) from error
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(*args, **extra, standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
-        except click.ClickException as error:
-            say(_line_about(error), err=True)
-            sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
-        except OSError as error:  # of the help, which is written before a command runs
-            if error.errno not in _FULL:
+        except Exception as error:
+            line, code = _expected(error)
+            if not line:
                 raise
-            say(_line_about(click.ClickException(_line_about_file(error))), err=True)
-            sys.exit(1)
+            say(f"Error: {' '.join(line.split()).rstrip('.')}", err=True)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _line_about_failure(error: Exception) -> str:
-    """Return the line for a failure of MLX or of a plugin; "" for any other."""
-    from mlx_attn.machine.advice import advice_about
+def _expected(error: Exception) -> tuple[str, int]:
+    """Return the line for a failure that is no bug, and the exit code; "" for a bug."""
+    match error:
+        case click.ClickException():
+            context = error.ctx if isinstance(error, click.UsageError) else None
+            more = f" (see '{context.command_path} --help')" if context else ""
+            return error.format_message().rstrip(".\n ") + more, error.exit_code
+        case ConfigError() | RunError():
+            return str(error), 2 if isinstance(error, ConfigError) else 1
+        case MemoryError():
+            return "out of memory: use smaller sizes", 1
+        case OSError() if error.filename:
+            return f"{error.filename}: {error.strerror}", 1
+        case OSError() if error.errno in _FULL:
+            return f"the output cannot be written: {error}", 1
+        case RuntimeError() | ImportError():
+            from mlx_attn.machine.advice import advice_about
 
-    if isinstance(error, RuntimeError | ImportError) and (line := advice_about(error)):
-        return line
+            if line := advice_about(error):
+                return line, 1
     plugins = sys.modules.get("mlx_attn.plugins")  # without a loaded plugin none can fail
-    return plugins.plugin_error(error) if plugins else ""
-
-
-def _line_about_file(error: OSError) -> str:
-    """Return the line for a system error; without a file it concerns a standard stream."""
-    if error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return f"the output cannot be written: {error}"
-
-
-def _line_about(error: click.ClickException) -> str:
-    """Return an error in one line; after wrong usage, where to read more."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    more = f" (see '{context.command_path} --help')" if context else ""
-    return printable(f"Error: {' '.join(error.format_message().split()).rstrip('.')}{more}")
+    return plugins.plugin_error(error) if plugins else "", 1
 
 
 @click.group(_NAME, cls=LazyGroup, context_settings=_CONTEXT, no_args_is_help=True)
@@ -265,21 +237,11 @@ def group(ctx: click.Context) -> None:
         check_environment()
 
 
-def _open_closed_streams() -> None:
-    """Give the standard streams that the shell closed, as by `<&-`, an empty file.
-
-    Otherwise the next file that is opened would take the place of the stream.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            while os.open(os.devnull, os.O_RDWR) < number:
-                pass
-            setattr(sys, name, open(number, "r" if not number else "w"))  # noqa: SIM115, PTH123
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line on these arguments, or the process's own, and exit."""
-    _open_closed_streams()
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, as by `<&-`: an empty file instead
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115, PTH123
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character shows a question mark instead.
         sys.stdout.reconfigure(errors="replace")

@@ -66,9 +66,12 @@ def command(
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     lines = download_lines(note)
     if runs or prompt is not None or len(find_runs(RUNS)) < 2:
-        found = [find_run(name) for name in runs or (None,)]
-        texts = _prompt(prompt)
-        path, n_bytes = page.write_page(found, texts, html, dtype or "float32", lines, overwrite)
+        shown = [find_run(name) for name in runs or (None,)]
+        text = standard_input() if prompt == "-" else prompt
+        if text == "":
+            raise ConfigError("the prompt is empty: give at least one character")
+        texts = None if text is None else [text]
+        path, n_bytes = page.write_page(shown, texts, html, dtype or "float32", lines, overwrite)
     else:
         path, n_bytes = page.write_home(
             html, dtype=dtype or "float16", progress=lines, overwrite=overwrite
@@ -79,12 +82,3 @@ def command(
         note(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())
-
-
-def _prompt(prompt: str | None) -> list[str] | None:
-    if prompt is None:
-        return None
-    text = standard_input() if prompt == "-" else prompt
-    if not text:
-        raise ConfigError("the prompt is empty: give at least one character")
-    return [text]

@@ -84,10 +84,9 @@ class UserPath(click.Path):
     def __init__(self, file_okay: bool = True):
         super().__init__(path_type=Path, file_okay=file_okay)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path; ConfigError where no file can have this name."""
-        path: Any = super().convert(user_path(value), param, ctx)
-        return path
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; ConfigError if no file can have this name."""
+        return super().convert(user_path(value), param, ctx)
 
 
 _PATH = UserPath()
@@ -96,16 +95,17 @@ OVERWRITE_PAGE = "Let --html replace a file that is no page of this program."
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds; unlike click's range it refuses NaN."""
+    """A number within bounds; unlike click's range it refuses NaN and infinity."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number; a usage error where it is infinite, no number, or out of bounds."""
-        number: float = super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error if it is not finite, no number, or out of bounds."""
+        number = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"{number} is no finite number", param, ctx)
         return number
+
+
+_BUILT_IN = frozenset(VARIANTS)  # no file of a user was loaded before this one
 
 
 class VariantOption(GroupedOption):
@@ -118,10 +118,7 @@ class VariantOption(GroupedOption):
         return (record[0], f"{record[1]}; yours: {own}") if record and own else record
 
 
-_BUILT_IN = frozenset(VARIANTS)  # no file was loaded before this one
-
-
-def load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
+def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
     """Load a user's files before any other option is read."""
     if files:
         from mlx_attn import plugins
@@ -139,7 +136,7 @@ def plugin_option() -> GroupedOption:
         multiple=True,
         is_eager=True,
         expose_value=False,
-        callback=load_plugins,
+        callback=_load_plugins,
         metavar="FILE",
         help="a Python file with your own choices and variants; repeatable",
         envvar=PREFIX + "PLUGINS",
@@ -154,27 +151,34 @@ def _choose_device(ctx: click.Context, param: click.Parameter, name: str | None)
         use_device(name)
 
 
-def device_option() -> GroupedOption:
-    """The option that names the device; a command's function is not given it."""
-    return grouped(
-        "The run",
-        "--device",
-        type=click.Choice(("cpu", "gpu")),
-        is_eager=True,
-        expose_value=False,
-        callback=_choose_device,
-        metavar="cpu|gpu",
-        help="compute on the processor or on the GPU (default: the GPU if there is one)",
-        envvar=PREFIX + "DEVICE",
-    )
+_DEVICE = grouped(
+    "The run",
+    "--device",
+    type=click.Choice(("cpu", "gpu")),
+    is_eager=True,
+    expose_value=False,
+    callback=_choose_device,
+    metavar="cpu|gpu",
+    help="compute on the processor or on the GPU (default: the GPU if there is one)",
+    envvar=PREFIX + "DEVICE",
+)
 
 
 def takes_device(command: click.Command) -> click.Command:
-    """Add that option to a command, and to the commands below it, unless they have one."""
+    """Add `--device` to a command, and to the commands below it, unless they have one.
+
+    A command's function is not given it.
+    """
     for child in command.commands.values() if isinstance(command, click.Group) else ():
         takes_device(child)
     if all(param.name != "device" for param in command.params):
-        command.params.append(device_option())
+        command.params.append(_DEVICE)
+    return command
+
+
+def takes_plugins(command: click.Command) -> click.Command:
+    """Add `--plugin` to a command."""
+    command.params.append(plugin_option())
     return command
 
 
@@ -190,10 +194,7 @@ def preset_option(section: str) -> GroupedOption:
     )
 
 
-def takes_plugins(command: click.Command) -> click.Command:
-    """Add the option to a command."""
-    command.params.append(plugin_option())
-    return command
+_HELP_ALL = "mlx_attn.help_all"
 
 
 class SectionedCommand(click.Command):
@@ -206,50 +207,38 @@ class SectionedCommand(click.Command):
 
     def __init__(self, *args: Any, first: Collection[str] = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._first = first
+        self._first = {*first, "help_all"} if first else set()
         if first:
-            self.params.append(_help_all(sum(not getattr(o, "hidden", False) for o in self.params)))
+            count = sum(not getattr(option, "hidden", False) for option in self.params)
+            text = f"Show all {count} settings and exit."
+            flags: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+            self.params.append(
+                click.Option(["--help-all"], **flags, callback=self._help_all, help=text)
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, heading by heading, in the order of their first option."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if parameter.name == PLUGIN:  # help comes before the environment is looked at
-                load_plugins(ctx, parameter, parameter.value_from_envvar(ctx) or ())
-        for parameter in self._shown(ctx):
-            record = parameter.get_help_record(ctx)
-            if record:
-                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        options = self.get_params(ctx)
+        for option in options:
+            if option.name == PLUGIN:  # help comes before the environment is looked at
+                _load_plugins(ctx, option, option.value_from_envvar(ctx) or ())
+        if self._first and _HELP_ALL not in ctx.meta:
+            shown = {*self._first, getattr(self.get_help_option(ctx), "name", "")}
+            options = [option for option in options if option.name in shown]
+        for option in options:
+            if record := option.get_help_record(ctx):
+                sections.setdefault(getattr(option, "section", "Options"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
-    def _shown(self, ctx: click.Context) -> list[click.Parameter]:
-        options = self.get_params(ctx)
-        if not self._first or _HELP_ALL in ctx.meta:
-            return options
-        helps = ("help_all", getattr(self.get_help_option(ctx), "name", ""))
-        return [option for option in options if option.name in (*self._first, *helps)]
-
-
-_HELP_ALL = "mlx_attn.help_all"
-
-
-def _help_all(count: int) -> click.Option:
-    def show(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-        if wanted:
+    @staticmethod
+    def _help_all(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted:
             ctx.meta[_HELP_ALL] = True
             say(ctx.get_help())
             ctx.exit()
-
-    return click.Option(
-        ["--help-all"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help=f"Show all {count} settings and exit.",
-    )
 
 
 _NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
@@ -267,22 +256,23 @@ def options_from(
 
     The fields have defaults and a `help` in their metadata.
     """
-    options = []
+    options: list[click.Option] = []
     for field in fields(config):
         name, kind = field.name, type(field.default)
         flag = "--" + name.replace("_", "-")
-        options.append(
-            grouped(
-                section,
-                f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-                name,
-                type=None if kind is bool else _TYPES.get(name, kind),
-                default=None,
-                help=field.metadata["help"],
-                envvar=PREFIX + name.upper(),
+        if name not in skip:
+            options.append(
+                grouped(
+                    section,
+                    f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+                    name,
+                    type=None if kind is bool else _TYPES.get(name, kind),
+                    default=None,
+                    help=field.metadata["help"],
+                    envvar=PREFIX + name.upper(),
+                )
             )
-        )
-    return [option for option in options if option.name not in skip]
+    return options
 
 
 _SHORT = {
@@ -338,7 +328,7 @@ TRAIN_OPTIONS: list[click.Option] = [
         help="send the numbers there too; install it first",
     ),
     _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
-    device_option(),
+    _DEVICE,
     _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
     _run("--quiet", "-q", is_flag=True, help="no progress"),
     *options_from(TextConfig, "Text"),

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from mlx_attn.cli.main import TIMEOUT
 from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from mlx_attn.training.distributed import Distributed
 
-NOISE = r"^\[ring\] "  # twenty lines about sockets, which MLX writes when a rank is lost
+TIMEOUT = "MLX_ATTN_RANK_TIMEOUT"  # seconds that one rank waits for another that says nothing
+_NOISE = r"^\[ring\] "  # twenty lines about sockets, which MLX writes when a rank is lost
 
 
 def connect() -> "Distributed":
@@ -39,7 +39,7 @@ def connect() -> "Distributed":
     finally:
         signal.signal(signal.SIGINT, before)
     if ranks.size > 1:
-        _filter_stderr(NOISE)
+        _filter_stderr()
     return ranks
 
 
@@ -63,12 +63,12 @@ def prefix_errors(ranks: "Distributed") -> Iterator[None]:
         raise type(error)(f"rank {ranks.rank}: {error}") from error
 
 
-def _filter_stderr(pattern: str) -> None:
-    """Drop such lines from what MLX itself writes to stderr; our own lines go there directly."""
+def _filter_stderr() -> None:
+    """Drop noise from what MLX itself writes to stderr; our own lines go there directly."""
     with suppress(FileNotFoundError), os.fdopen(os.dup(2), "wb") as stderr:
         # In its own process group it gets no Ctrl-C and outlives us, so that no line is lost.
         process = subprocess.Popen(
-            ["grep", "--line-buffered", "-v", pattern],
+            ["grep", "--line-buffered", "-v", _NOISE],
             stdin=subprocess.PIPE,
             stdout=stderr,
             process_group=0,

@@ -2,22 +2,18 @@
 
 import io
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.output import say
-from mlx_attn.cli.sample import LONGEST_PROMPT, run_argument, sampling_options
-from mlx_attn.errors import RunError
+from mlx_attn.cli.sample import run_argument, sampling_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlx_attn.repl.session import Settings
     from mlx_attn.sampling.generate import LoadedRun
 
 _EXAMPLES = """\b
@@ -31,56 +27,30 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @sampling_options
-@click.pass_context
-def command(ctx: click.Context, run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
+def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """Talk to a trained model: it continues any text; /help lists the commands.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. Where stdin or
     stdout is no terminal, each line of stdin is a prompt or a command, and the answers alone go
     to stdout.
     """
-    try:
-        from mlx_attn.repl.session import Settings
-        from mlx_attn.sampling.generate import load_run
-
-        at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        talk = _at_terminal if at_terminal else _in_pipe
-        talk(load_run(run), Settings(stop=stop, **settings))
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
-
-
-def _at_terminal(run: "LoadedRun", settings: "Settings") -> None:
     from mlx_attn.repl import commands, screen
-    from mlx_attn.repl.session import Session
+    from mlx_attn.repl.session import Screen, Session, Settings
     from mlx_attn.sampling.generate import load_run
 
-    shown = screen.terminal_screen()
-    make_page = partial(_make_page, in_browser=True)
-    session = Session(run, shown, load_run, _list_runs, make_page, settings)
-    commands.print_banner(session)
-    prompt = screen.Prompt(session.screen.note, screen.open_history())
-    screen.interactive_loop(session, prompt.read)
-
-
-def _in_pipe(run: "LoadedRun", settings: "Settings") -> None:
-    from mlx_attn.repl.screen import read_lines
-    from mlx_attn.repl.session import Screen, Session
-    from mlx_attn.sampling.generate import load_run
-
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     echo = partial(say, nl=False)
-    shown = Screen(echo, partial(echo, err=True))
-    session = Session(run, shown, load_run, _list_runs, _make_page, settings)
-    # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.
-    read_lines(session, _lines(io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape")))
-
-
-def _lines(stream: io.TextIOBase) -> Iterator[str]:
-    """Yield the lines of a stream; a `RunError` for one without an end."""
-    while line := stream.readline(LONGEST_PROMPT + 1):
-        if len(line) > LONGEST_PROMPT:
-            raise RunError(f"a line of more than {LONGEST_PROMPT:,} characters: give shorter ones")
-        yield line
+    shown = screen.TerminalScreen() if at_terminal else Screen(echo, partial(echo, err=True))
+    make_page = partial(_make_page, at_terminal)
+    session = Session(load_run(run), shown, load_run, _list_runs, make_page)
+    session.settings = Settings(stop=stop, **settings)
+    if at_terminal:
+        commands.print_banner(session)
+        prompt = screen.Prompt(shown.note, screen.open_history())
+        screen.interactive_loop(session, prompt.read)
+    else:
+        # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.
+        screen.read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
 
 
 def _list_runs() -> list[tuple[str, str]]:
@@ -94,7 +64,7 @@ def _list_runs() -> list[tuple[str, str]]:
     return rows
 
 
-def _make_page(runs: "list[LoadedRun]", text: str, in_browser: bool = False) -> "Path":
+def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> "Path":
     """Write the page of `mlx-attn open`, with this text; at a terminal, open it as that does."""
     import webbrowser
 

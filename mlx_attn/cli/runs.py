@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import Named, UserPath
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import note, say
 from mlx_attn.cli.sample import complete_run
 from mlx_attn.errors import RunError, find_row, plural
 
 if TYPE_CHECKING:
     from mlx_attn.training.summaries import RunSummary
-
-HOW_TO_BEGIN = "train one with 'mlx-attn train', about a minute"
 
 _EXAMPLES = """\b
 Examples:
@@ -76,9 +74,9 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     """List the runs in DIRECTORY; without it, those in runs/. The latest first."""
     from mlx_attn.runs import RUNS
     from mlx_attn.training.summaries import summarise_runs
-    from mlx_attn.ui.terminal import memory
+    from mlx_attn.ui.terminal import memory, print_rows, stdout_console
 
-    key = SORT_KEYS[sort] if sort in SORT_KEYS else find_row(SORT_KEYS, sort, "key to sort by")
+    key = find_row(SORT_KEYS, sort, "key to sort by")
     if directory and not directory.is_dir():
         raise RunError(f"{directory}: there is no such directory")
     directory = directory or RUNS
@@ -86,11 +84,13 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     if as_json:
         say(json.dumps({"runs": [{**asdict(run), "path": str(run.path)} for run in runs]}))
     elif runs:
-        print_runs(runs)
+        console = stdout_console()
+        header, rows = run_rows(runs, console.width if console.file.isatty() else 0)
+        print_rows([*([("run", header)] if header else []), *rows], console)
         total = memory(sum(run.n_bytes for run in runs))
-        say(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one", err=True)
+        note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
     else:
-        say(f"there is no run in {directory}: {HOW_TO_BEGIN}", err=True)
+        note(f"there is no run in {directory}: train one with 'mlx-attn train', about a minute")
 
 
 @command.command("rm")
@@ -107,7 +107,7 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
     paths = list(dict.fromkeys(map(run_path, names)))
     sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in paths]
     for path, size in zip(paths, sizes, strict=True):
-        say(f"{path}  {memory(size)}", err=True)
+        note(f"{path}  {memory(size)}")
     question = f"Remove {plural(len(paths), 'run')}?"
     if not yes and not click.confirm(question, err=True):
         raise click.exceptions.Exit(1)
@@ -117,16 +117,8 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
         say(f"removed {path}{kept}")
 
 
-def print_runs(runs: "Sequence[RunSummary]") -> None:
-    """Print a table with a header, or a line for each run if the terminal is too narrow for it."""
-    from mlx_attn.ui.terminal import print_rows, stdout_console
-
-    console = stdout_console()
-    header, rows = run_rows(runs, console.width if console.file.isatty() else 0)
-    print_rows([*([("run", header)] if header else []), *rows], console)
-
-
 _HEADER = ("variant", "text", "seed", "params", "steps", "loss", "size", "changed")
+_SENTENCE = ("{}", "{}", "seed {}", "{} params", "{} steps", "{}", "{}", "{}")
 
 
 def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[str, str]]]:
@@ -137,27 +129,23 @@ def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[
         width: Columns of the terminal; 0 sets no limit, as in a pipe.
 
     Returns:
-        Return the header, "" without columns, and a row for each run.
+        The header, "" without columns, and a row for each run.
     """
     usable = {run.name: _cells(run) for run in runs if not run.problem}
     columns = [*zip(_HEADER, *usable.values(), strict=True)]
     sizes = [max(map(len, column)) for column in columns]
     name_width = max(len("run"), *(len(run.name) for run in runs))
-    if width and name_width + 2 * len(sizes) + sum(sizes) > width:
-        return "", [(run.name, run.problem or _sentence(usable[run.name])) for run in runs]
+    in_columns = not width or name_width + 2 * len(sizes) + sum(sizes) <= width
 
     def line(cells: Sequence[str]) -> str:
-        return "  ".join(f"{cell:{size}}" for cell, size in zip(cells, sizes, strict=True)).rstrip()
+        if in_columns:
+            padded = (f"{cell:{size}}" for cell, size in zip(cells, sizes, strict=True))
+            return "  ".join(padded).rstrip()
+        named = zip(_SENTENCE, cells, strict=True)
+        return ", ".join(words.format(cell) for words, cell in named if cell != "-")
 
     rows = [(run.name, run.problem or line(usable[run.name])) for run in runs]
-    return line(_HEADER) if usable else "", rows
-
-
-def _sentence(cells: Sequence[str]) -> str:
-    named: dict[str, str] = dict(zip(_HEADER, cells, strict=True))
-    for key, words in (("seed", "seed {}"), ("params", "{} params"), ("steps", "{} steps")):
-        named[key] = words.format(named[key]) if named[key] != "-" else "-"
-    return ", ".join(cell for cell in named.values() if cell != "-")
+    return line(_HEADER) if usable and in_columns else "", rows
 
 
 def _cells(run: "RunSummary") -> tuple[str, ...]:

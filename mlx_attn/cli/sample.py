@@ -1,9 +1,9 @@
 """`mlx-attn sample`: continue a prompt; only the continuation goes to stdout."""
 
-import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,14 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.memory import dry_run_option, show_plan
 from mlx_attn.cli.options import takes_plugins
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import dry_run_option, note, say, show_plan
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
-    from mlx_attn.sampling.generate import GenerationStep, LoadedRun
+    from mlx_attn.run_directory import Run
+    from mlx_attn.sampling.generate import GenerationStep
 
 _Command = Callable[..., Any]
 
@@ -69,7 +69,7 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     text = run.settings.get("corpus") or run.settings["text"].get("data", "")
     facts = [str(run.settings.get("variant", "")), f"trained on {describe(str(text))}"]
     facts += [] if run.is_finished() else ["its training was not finished"]
-    say(f"the latest run: {run.path} ({', '.join(filter(None, facts))})", err=True)
+    note(f"the latest run: {run.path} ({', '.join(filter(None, facts))})")
     return str(run.path)
 
 
@@ -102,9 +102,7 @@ Examples:
 @sampling_options
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each instead.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     run: str | None,
     prompt: str,
     num_samples: int,
@@ -122,32 +120,24 @@ def command(
     was trained on would end, such as a story. Ctrl-C stops it. Several are written as one
     batch, with a line --- between them.
     """
-    if dry_run:
-        _show_plan(run, num_samples, as_json)
-        return
-    try:
-        from mlx_attn.sampling.generate import load_run
-
-        config = SamplerConfig(**sampler)
-        text = standard_input() if prompt == "-" else prompt
-        loaded = load_run(run)
-        stop += () if ignore_eos else loaded.document_ends
-        if num_samples == 1 and not as_json:
-            code = _print_text(loaded.stream(text, config, max_tokens, stop))
-        else:
-            batch = loaded.stream_batch(text, num_samples, config, max_tokens, stop)
-            code = _print_batch(loaded, text, num_samples, batch, as_json)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    ctx.exit(code)
-
-
-def _show_plan(name: str | None, count: int, as_json: bool) -> None:
     from mlx_attn.runs import find_run
-    from mlx_attn.sampling.generate import sampling_memory
+    from mlx_attn.sampling.generate import load_run, sampling_memory
 
-    run = find_run(name)
-    show_plan(run, "sampling", sampling_memory(run.config, count), as_json)
+    if dry_run:
+        found = find_run(run)
+        show_plan(found, "sampling", sampling_memory(found.config, num_samples), as_json)
+        return
+    config = SamplerConfig(**sampler)
+    text = standard_input() if prompt == "-" else prompt
+    loaded = load_run(run)
+    stop += () if ignore_eos else loaded.document_ends
+    if num_samples == 1 and not as_json:
+        is_whole = _print_text(loaded.stream(text, config, max_tokens, stop))
+    else:
+        batch = loaded.stream_batch(text, num_samples, config, max_tokens, stop)
+        is_whole = _print_batch(loaded.run, text, num_samples, batch, as_json)
+    if not is_whole:
+        click.get_current_context().exit(INTERRUPTED)
 
 
 LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
@@ -170,46 +160,46 @@ def standard_input() -> str:
         ) from error
 
 
-def _print_text(steps: "Iterator[GenerationStep]") -> int:
+def _print_text(steps: "Iterator[GenerationStep]") -> bool:
+    """Print a continuation as it comes; return False if Ctrl-C cut it short."""
     from mlx_attn.ui.terminal import WordWrap, stdout_console
 
     wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
-    code = 0
     statistics = None
-    try:
+    with suppress(KeyboardInterrupt):
         for step in steps:
             statistics = step.statistics
             sys.stdout.write(wrap.push(printable(step.text)) if wrap else step.text)
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        code = INTERRUPTED
     say(wrap.rest() if wrap else "")
-    if statistics and statistics.prompt_read < statistics.prompt_tokens:
+    if statistics is None:
+        return False
+    if statistics.prompt_read < statistics.prompt_tokens:
         read = f"the last {statistics.prompt_read:,} of {statistics.prompt_tokens:,} prompt tokens"
-        say(f"the model read {read}: more do not fit into its context", err=True)
-    return code
+        note(f"the model read {read}: more do not fit into its context")
+    return statistics.finish_reason is not None
 
 
 def _print_batch(
-    loaded: "LoadedRun",
+    run: "Run",
     prompt: str,
     count: int,
     steps: "Iterator[tuple[int, GenerationStep]]",
     as_json: bool,
-) -> int:
-    """Return the continuations, when all of them are there or Ctrl-C was pressed."""
-    taken: list[list[GenerationStep]] = [[] for _ in range(count)]
-    with contextlib.suppress(KeyboardInterrupt):
+) -> bool:
+    """Print all continuations at once; return False if Ctrl-C cut some of them short."""
+    batch: list[list[GenerationStep]] = [[] for _ in range(count)]
+    with suppress(KeyboardInterrupt):
         for k, step in steps:
-            taken[k].append(step)
-    texts = ["".join(step.text for step in steps) for steps in taken]
-    facts = [asdict(steps[-1].statistics) if steps else {} for steps in taken]
+            batch[k].append(step)
+    texts = ["".join(step.text for step in steps) for steps in batch]
+    facts = [asdict(steps[-1].statistics) if steps else {} for steps in batch]
     if as_json:
-        for text, known in zip(texts, facts, strict=True):
-            known["finish_reason"] = known.get("finish_reason") or "interrupted"
-            record = {"run": str(loaded.run.path), "prompt": prompt, "text": text}
-            say(json.dumps(record | known))
+        for text, statistics in zip(texts, facts, strict=True):
+            record = {"run": str(run.path), "prompt": prompt, "text": text, **statistics}
+            say(
+                json.dumps(record | {"finish_reason": record.get("finish_reason") or "interrupted"})
+            )
     else:
         say("\n---\n".join(texts), exact=True)
-    finished = [known.get("finish_reason") in ("length", "stop") for known in facts]
-    return 0 if all(finished) else INTERRUPTED
+    return all(statistics.get("finish_reason") for statistics in facts)

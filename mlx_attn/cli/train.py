@@ -6,14 +6,15 @@ mlx.launch each of several processes runs this command.
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import INTERRUPTED, StopRequested, graceful_interrupt, read_settings
+from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt, read_settings
 from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.output import say
 from mlx_attn.cli.processes import connect, prefix_errors
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mlx_attn.training.show import Display
     from mlx_attn.training.trainer import Trainer
 
+    # A trainer, its text, and what opens the run once the training begins.
+    Prepared = tuple[Trainer, Corpus, Callable[[], Run]]
+
 
 def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
@@ -39,56 +43,37 @@ def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **optio
     that resumes. Under mlx.launch all processes train one model: each takes its part of every
     batch.
     """
+    from mlx_attn.training.loggers import check_logger, logging_to
     from mlx_attn.training.show import Display, display_for
     from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import stderr_console
 
     ranks = connect()
     with prefix_errors(ranks):
-        if not ranks.rank:
-            display = display_for(as_json, quiet, stderr_console())
-            _lead(ranks, OutputOptions(display, dry_run, as_json, quiet, log_to), **options)
+        if ranks.rank:
+            display = Display(stderr_console(), "silent")
+            settings = _agreed_settings(None, ranks)
+            corpus = _prepared_text(settings, display)
+            # Rank 0 sends its weights: see Trainer.join.
+            trainer = Trainer(settings, corpus, ranks, draw=False)
+            if not dry_run:
+                _train(trainer, corpus, display)
             return
-        display = Display(stderr_console(), "silent")
-        settings = _agreed_settings(None, ranks)
-        corpus = _prepared_text(settings, display)
-        # Rank 0 sends its weights: see Trainer.join.
-        trainer = Trainer(settings, corpus, ranks, draw=False)
-        if not dry_run:
+        display = display_for(as_json, quiet, stderr_console())
+        trainer, corpus, open_run = _prepare(ranks, display, dry_run, **options)
+        check_logger(log_to or "")
+        _show_plan(trainer, corpus, dry_run, as_json, quiet)
+        if dry_run:
+            return
+        trainer.run = open_run()
+        with logging_to(log_to or "", trainer.run) as trainer.log:
             _train(trainer, corpus, display)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
-    """The display, and flags that change no number of a training."""
-
-    display: "Display"
-    dry_run: bool  # show the plan and stop
-    as_json: bool  # events as JSON on stdout
-    quiet: bool  # no progress
-    log_to: str | None  # one of training.loggers.LOGGERS
-
-    def show_plan(self, trainer: "Trainer", corpus: "Corpus") -> None:
-        """Show the plan: a result if it is all that is wanted, otherwise a message."""
-        from mlx_attn.training.forecast import forecast
-        from mlx_attn.training.report import plan_facts, plan_rows
-        from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
-
-        single = trainer.ranks.size == 1
-        expected = forecast(trainer, corpus) if self.dry_run and single else None
-        rows = plan_rows(trainer, corpus, expected)
-        if self.dry_run and self.as_json:
-            say(json.dumps(plan_facts(trainer, corpus, expected)))
-        elif self.dry_run:
-            print_rows(rows, stdout_console())
-        elif not (self.as_json or self.quiet):
-            print_rows(rows, stderr_console())
-
-
-def _lead(
+def _prepare(
     ranks: "Distributed",
-    output: OutputOptions,
-    /,  # among the options is a setting called output
+    display: "Display",
+    dry_run: bool,
     *,
     resume: str | None,
     init_from: str | None,
@@ -98,34 +83,54 @@ def _lead(
     overwrite: bool,
     replicas: str | None,
     **options: Any,
-) -> None:
-    """Run the first process's options."""
-    from mlx_attn.runs import find_run
+) -> "Prepared":
+    """Return what the options of the first process ask for."""
+    from mlx_attn.api.trained import facts_of
+    from mlx_attn.convert.model import start_from_run
+    from mlx_attn.run_directory import check_free, new_run
+    from mlx_attn.runs import RUNS, find_run, free_name
+    from mlx_attn.training.trainer import Trainer
 
-    if replicas:
-        raise ConfigError(
-            "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
-            "judges their differences, or one train --seed for each"
-        )
     environment, flags = _layers(options)
+    refusals = {
+        "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
+        "judges their differences, or one train --seed for each": replicas,
+        "--resume continues a run in place: leave out --out, --name, --config and "
+        "--init-from": resume and (out or name or config or overwrite or init_from),
+        "--init-from takes all settings from its run: leave out --preset": (
+            init_from and "preset" in flags
+        ),
+        "--out and --name both say where the run goes: use one": out and name,
+        "--name is one name in runs/: --out names a directory elsewhere": (
+            name and (name != Path(name).name or not name.isprintable())
+        ),
+    }
+    for message, applies in refusals.items():
+        if applies:
+            raise ConfigError(message)
     if resume:
-        if out or name or config or overwrite or init_from:
-            raise ConfigError(
-                "--resume continues a run in place: leave out --out, --name, --config and "
-                "--init-from"
-            )
         # The environment's other settings are for new runs.
-        changes = {k: v for k, v in environment.items() if k in RESUMABLE} | flags
-        _resume(resume, changes, ranks, output)
-        return
-    if init_from and "preset" in flags:
-        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
+        changes = {key: value for key, value in environment.items() if key in RESUMABLE}
+        return _resume(resume, changes | flags, ranks, display)
     start = find_run(init_from) if init_from else None
     below = layer_from(start.settings) if start else {}
     settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-    is_named = bool(out or name)
-    target = RunTarget(_new_directory(settings, out, name), overwrite, init_from, is_named)
-    _train_new(settings, target, start, ranks, output)
+    path = out or (RUNS / user_path(name) if name else None)
+    if path:
+        check_free(path, overwrite)
+    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
+    trainer = Trainer(settings, corpus, ranks, draw=not dry_run)
+    if start:
+        start_from_run(trainer, start, corpus)
+
+    def open_run() -> "Run":
+        record = settings.record(trainer.model.config, **facts_of(corpus, init_from))
+        place = path or free_name(RUNS, settings.run_name)
+        run = new_run(place, record, overwrite, corpus.tokenizer)
+        # This process holds the directory until the command ends.
+        return click.get_current_context().with_resource(run)
+
+    return trainer, corpus, open_run
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -149,79 +154,10 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return environment, flags
 
 
-def _new_directory(settings: Settings, out: Path | None, name: str | None) -> Path:
-    """Return the directory of a new run: as told, or a free name in runs/."""
-    from mlx_attn.runs import RUNS, free_name
-
-    if out and name:
-        raise ConfigError("--out and --name both say where the run goes: use one")
-    if name and (name != Path(name).name or not name.isprintable()):
-        raise ConfigError("--name is one name in runs/: --out names a directory elsewhere")
-    if not (out or name):
-        return free_name(RUNS, settings.run_name)
-    return out or RUNS / user_path(str(name))
-
-
-@dataclass(frozen=True, slots=True)
-class RunTarget:
-    """The directory of a run, and the run that it starts from."""
-
-    path: Path  # the directory
-    overwrite: bool = False  # whether a run there is replaced
-    init_from: str | None = None  # the run that it starts from
-    # Whether the user chose the name; another free one will do where it is not.
-    is_named: bool = True
-
-    def record(self, trainer: "Trainer", corpus: "Corpus") -> "Run":
-        """Return the run directory with its settings; a new one gets the tokenizer, too.
-
-        This process holds it until the command ends.
-        """
-        from mlx_attn.api.trained import resumed_record
-        from mlx_attn.files import Locked
-        from mlx_attn.machine.facts import versions
-        from mlx_attn.run_directory import Taken, new_run
-        from mlx_attn.runs import free_name
-
-        facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
-        facts |= {"init_from": self.init_from} if self.init_from else {}
-        record = trainer.settings.record(trainer.model.config, **facts)
-        if trainer.run:
-            return trainer.run.with_settings(resumed_record(trainer.run, record))
-        path, hold = self.path, click.get_current_context().with_resource
-        while True:
-            try:
-                return hold(new_run(path, record, self.overwrite, corpus.tokenizer))
-            except (Taken, Locked):  # by a training that began after this one
-                if self.is_named:
-                    raise
-                path = free_name(path.parent, trainer.settings.run_name)
-
-
-def _train_new(
-    settings: Settings,
-    target: RunTarget,
-    start: "Run | None",
-    ranks: "Distributed",
-    output: OutputOptions,
-) -> None:
-    from mlx_attn import run_directory
-    from mlx_attn.training.trainer import Trainer
-
-    run_directory.check_free(target.path, target.overwrite)
-    corpus = _prepared_text(_agreed_settings(settings, ranks), output.display)
-    trainer = Trainer(settings, corpus, ranks, draw=not output.dry_run)
-    if start:
-        from mlx_attn.convert.model import start_from_run
-
-        start_from_run(trainer, start, corpus)
-    _show_and_train(trainer, corpus, target, output)
-
-
 def _resume(
-    name: str, changes: dict[str, Any], ranks: "Distributed", output: OutputOptions
-) -> None:
-    from mlx_attn.api.trained import continue_run, resumed_settings
+    name: str, changes: dict[str, Any], ranks: "Distributed", display: "Display"
+) -> "Prepared":
+    from mlx_attn.api.trained import continue_run, facts_of, resumed_record, resumed_settings
     from mlx_attn.run_directory import held
     from mlx_attn.runs import find_run
     from mlx_attn.training.trainer import Trainer
@@ -233,16 +169,19 @@ def _resume(
             f"{run.path} read its text from standard input: pipe the same text in again, or name a "
             "file that holds it with --data"
         )
-    corpus = _prepared_text(_agreed_settings(settings, ranks), output.display)
+    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
     has_checkpoint = run.checkpoint.exists()
     trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
     run.check_corpus(corpus, "name the old one with --data, or train a new run")
     if not has_checkpoint:
-        output.display.message(
-            f"{run.path} was stopped before its first checkpoint: it begins again"
-        )
+        display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
     continue_run(trainer, run, corpus)
-    _show_and_train(trainer, corpus, RunTarget(run.path), output)
+
+    def open_run() -> "Run":
+        record = settings.record(trainer.model.config, **facts_of(corpus))
+        return run.with_settings(resumed_record(run, record))
+
+    return trainer, corpus, open_run
 
 
 def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
@@ -279,19 +218,24 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     )
 
 
-def _show_and_train(
-    trainer: "Trainer", corpus: "Corpus", target: RunTarget, output: OutputOptions
-) -> None:
-    """Show the plan, and train unless that is all that is wanted."""
-    from mlx_attn.training.loggers import check_logger, logging_to
+def _at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
-    check_logger(output.log_to or "")
-    output.show_plan(trainer, corpus)
-    if output.dry_run:
-        return
-    trainer.run = target.record(trainer, corpus)
-    with logging_to(output.log_to or "", trainer.run) as trainer.log:
-        _train(trainer, corpus, output.display)
+
+def _show_plan(
+    trainer: "Trainer", corpus: "Corpus", dry_run: bool, as_json: bool, quiet: bool
+) -> None:
+    """Show the plan: a result if it is all that is wanted, otherwise a message."""
+    from mlx_attn.training.forecast import forecast
+    from mlx_attn.training.report import plan_facts, plan_rows
+    from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
+
+    expected = forecast(trainer, corpus) if dry_run and trainer.ranks.size == 1 else None
+    if dry_run and as_json:
+        say(json.dumps(plan_facts(trainer, corpus, expected)))
+    elif dry_run or not (as_json or quiet):
+        console = stdout_console() if dry_run else stderr_console()
+        print_rows(plan_rows(trainer, corpus, expected), console)
 
 
 def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
@@ -299,26 +243,18 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     from mlx_attn.training import loop
     from mlx_attn.training.show import follow, what_is_saved
 
-    def to_the_end(should_stop: StopRequested) -> str:
-        reason = follow(trainer, corpus.tokenizer, display, should_stop)
-        # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
-        # printed everything.
-        trainer.ranks.barrier()
-        return reason
-
     announce = "finishing this step; Ctrl-C again quits at once"
     try:
         with graceful_interrupt(lambda: display.message(announce)) as should_stop:
-            reason = to_the_end(should_stop)
+            reason = follow(trainer, corpus.tokenizer, display, should_stop)
+            # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
+            # printed everything.
+            trainer.ranks.barrier()
     except KeyboardInterrupt:
         display.message(what_is_saved(trainer))
         reason = loop.INTERRUPTED
     if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)
-
-
-def _at_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 command = SectionedCommand(

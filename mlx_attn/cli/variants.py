@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,8 +54,16 @@ def variants(
     """
     from mlx_attn.ui.terminal import stdout_console
 
-    if choices:
-        _show_choices(as_json)
+    if choices:  # of every map and of the settings around them, a user's own too
+        tables = {key: choices_of(key).values() for key in MAPS}
+        tables |= {key: table.values() for key, table in PARTS.items() if table}
+        facts = ("map", "name", "formula", "source", "cache", "affine")
+        record: list[dict[str, Any]] = []
+        shown: list[Any] = []
+        for key, table in tables.items():
+            record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
+            shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
+        emit({"choices": record}, as_json, lambda: shown, indent=1)
         return
     given = {key: value for key, value in flags.items() if value is not None}
     model = resolve({"preset": preset, **given}).model
@@ -71,18 +80,6 @@ def variants(
     title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
     found = {"preset": preset, "variants": rows}
     emit(found, as_json, lambda: _listing(rows, title, stdout_console().width), indent=1)
-
-
-def _show_choices(as_json: bool) -> None:
-    """Show the choices of every map and of the settings around them, a user's own too."""
-    keys = ("map", "name", "formula", "source", "cache", "affine")
-    tables = {name: choices_of(name).values() for name in MAPS}
-    tables |= {name: table.values() for name, table in PARTS.items() if table}
-    rows = (choice for table in tables.values() for choice in table)
-    found = [{key: getattr(choice, key, None) for key in keys} for choice in rows]
-    rows = {f"--{n}": [(f"  {c.name}", c.formula) for c in table] for n, table in tables.items()}
-    shown = [part for pair in rows.items() for part in pair]
-    emit({"choices": found}, as_json, lambda: shown, indent=1)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
@@ -103,34 +100,35 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
 def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[RenderableType]":
     """Return a line of costs for each row, by group, with its formula below.
 
-    Factors are relative to the first row, the standard one; in a narrow terminal they stand alone.
+    Factors are relative to the first row, the standard one; in a narrow terminal there is no room
+    for the numbers too.
     """
     from rich.padding import Padding
     from rich.text import Text
 
-    wide = width >= _WIDE
-    names = max(len(row["name"]) for row in rows)
-    standard, group = rows[0]["cost"] or {}, ""
-    yield Text(title)
-    for row in rows:
-        if row["group"] != group:
-            group = row["group"]
-            headings = "".join(f"{_COSTS[key][not wide]:>{16 if wide else 6}}" for key in _COSTS)
-            yield Text(f"\n{group:{names}}{headings}", "italic")
-        cost = row["cost"] or {}
-        first = cost is standard
-        cells = (_cell(cost.get(key), standard.get(key), wide, first) for key in _COSTS)
-        yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
-        yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
-
-
-def _cell(cost: int | None, standard: int | None, wide: bool, first: bool) -> str:
     from mlx_attn.ui.terminal import count
 
-    if cost is None:
-        return f"{'-':>{16 if wide else 6}}"
-    factor = f"{cost / standard:.2f}x" if standard else ""
-    return f"{count(cost):>9}{factor:>7}" if wide else f"{count(cost) if first else factor:>6}"
+    is_wide = width >= _WIDE
+    column = 16 if is_wide else 6
+    names = max(len(row["name"]) for row in rows)
+    standard = rows[0]["cost"] or {}
+
+    def cell(cost: dict[str, int] | None, key: str) -> str:
+        if not cost:
+            return "-"
+        factor = f"{cost[key] / standard[key]:.2f}x" if standard.get(key) else ""
+        if is_wide:
+            return f"{count(cost[key])}{factor:>7}"
+        return count(cost[key]) if cost is standard else factor
+
+    yield Text(title)
+    for group, members in groupby(rows, key=lambda row: row["group"]):
+        headings = "".join(f"{words[not is_wide]:>{column}}" for words in _COSTS.values())
+        yield Text(f"\n{group:{names}}{headings}", "italic")
+        for row in members:
+            cells = (f"{cell(row['cost'], key):>{column}}" for key in _COSTS)
+            yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
+            yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
 
 
 _what = partial(grouped, "What to show")

@@ -1,6 +1,6 @@
 """The commands of the REPL: one table, and the input that runs them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,9 +13,6 @@ from mlx_attn.sampling.generate import LoadedRun
 _QUOTES = '"""'
 _BARE = ("help", "exit", "quit", "?")
 """Words that people type for a command, and seldom for a text to continue."""
-_START_WITH_SLASH = (
-    f"commands start with /: /{{0}}; for the word itself type {_QUOTES}{{0}}{_QUOTES}"
-)
 
 
 def handle_input(session: Session, text: str) -> None:
@@ -23,8 +20,9 @@ def handle_input(session: Session, text: str) -> None:
     try:
         if is_command(text):
             _run_command(session, text[1:])
-        elif text.strip().lower() in _BARE:
-            session.screen.say(_START_WITH_SLASH.format(text.strip().lower()))
+        elif (word := text.strip().lower()) in _BARE:
+            quoted = f"{_QUOTES}{word}{_QUOTES}"
+            session.screen.say(f"commands start with /: /{word}; for the word itself type {quoted}")
         elif text.strip():
             session.ask(_parse_prompt(text))
     except (ConfigError, RunError) as error:
@@ -107,21 +105,14 @@ def _help(session: Session, argument: str) -> None:
 
 def _set(session: Session, argument: str) -> None:
     name, _, value = argument.replace("=", " ", 1).partition(" ")
-    names = [_find_setting(name)] if name else list(SETTINGS)
+    # top_k, top-k and TopK are the same.
+    names = [one for one in SETTINGS if not name or plain_name(one) == plain_name(name)]
+    if not names:
+        raise ConfigError(f"unknown setting '{name}'{did_you_mean(name, SETTINGS)}")
     if value.strip():
-        key = SETTINGS[names[0]].name
-        session.settings = replace(
-            session.settings, **{key: _parse_setting(names[0], value.strip())}
-        )
+        changed = {SETTINGS[names[0]].name: _parse_setting(names[0], value.strip())}
+        session.settings = replace(session.settings, **changed)
     _show_settings(session, names)
-
-
-def _find_setting(name: str) -> str:
-    """Return the name of a setting as in `SETTINGS`; top_k, top-k and TopK are the same."""
-    for known in SETTINGS:
-        if plain_name(known) == plain_name(name):
-            return known
-    raise ConfigError(f"unknown setting '{name}'{did_you_mean(name, SETTINGS)}")
 
 
 def _parse_setting(name: str, text: str) -> Any:
@@ -155,11 +146,9 @@ def _shown_setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _show_settings(session: Session, names: Sequence[str]) -> None:
-    values = [getattr(session.settings, SETTINGS[name].name) for name in names]
-    session.screen.table(
-        [(n, _shown_setting(value)) for n, value in zip(names, values, strict=True)]
-    )
+def _show_settings(session: Session, names: Iterable[str]) -> None:
+    values = ((name, getattr(session.settings, SETTINGS[name].name)) for name in names)
+    session.screen.table([(name, _shown_setting(value)) for name, value in values])
 
 
 def _more(session: Session, argument: str) -> None:
@@ -187,10 +176,6 @@ def _undo(session: Session, argument: str) -> None:
 def _reset(session: Session, argument: str) -> None:
     session.transcript.turns.clear()
     session.screen.say("forgot the conversation; settings and runs stay")
-
-
-def _clear(session: Session, argument: str) -> None:
-    session.screen.clear()
 
 
 def _attn(session: Session, argument: str) -> None:
@@ -231,29 +216,26 @@ def _model(session: Session, argument: str) -> None:
     if not argument:
         _runs(session, argument)
         return
-    session.run = _differs(_find(session, argument), session.other_run)
+    session.run = _find(session, argument, session.other_run)
     _say_who_answers(session)
-
-
-def _find(session: Session, name: str) -> LoadedRun:
-    """Return a run by name, or by its number in the list."""
-    names = session.numbered or [name for name, _ in session.list_runs()]
-    is_number = name.isdecimal() and 1 <= int(name) <= len(names)
-    return session.load_run(names[int(name) - 1] if is_number else name)
 
 
 def _vs(session: Session, argument: str) -> None:
     if argument == "off":
         session.other_run = None
     elif argument:
-        session.other_run = _differs(_find(session, argument), session.run)
+        session.other_run = _find(session, argument, session.run)
     _say_who_answers(session)
 
 
-def _differs(wanted: LoadedRun, present: LoadedRun | None) -> LoadedRun:
-    if present and wanted.title == present.title:
-        raise ConfigError(f"{wanted.title} answers already: name another run")
-    return wanted
+def _find(session: Session, name: str, present: LoadedRun | None) -> LoadedRun:
+    """Return another run than the present one, by name or by its number in the list."""
+    names = session.numbered or [name for name, _ in session.list_runs()]
+    is_number = name.isdecimal() and 1 <= int(name) <= len(names)
+    run = session.load_run(names[int(name) - 1] if is_number else name)
+    if present and run.title == present.title:
+        raise ConfigError(f"{run.title} answers already: name another run")
+    return run
 
 
 def _say_who_answers(session: Session) -> None:
@@ -264,7 +246,7 @@ def _say_who_answers(session: Session) -> None:
 def _info(session: Session, argument: str) -> None:
     for run in session.runs:
         session.screen.table(_facts(run))
-    _show_settings(session, list(SETTINGS))
+    _show_settings(session, SETTINGS)
 
 
 def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
@@ -293,7 +275,7 @@ _ROWS = (
     Command("retry", "answer the last prompt again, with another seed", _retry),
     Command("undo", "forget the last prompt and its answer", _undo),
     Command("attn", "what the heads attend to in the last text, as a page", _attn),
-    Command("clear", "clear the screen", _clear),
+    Command("clear", "clear the screen", lambda session, _: session.screen.clear()),
     Command("reset", "forget the conversation", _reset),
     Command("save", "save the conversation (.json can be loaded)", _save, "FILE", True, "file"),
     Command("load", "load a saved conversation", _restore, "FILE", True, "file"),

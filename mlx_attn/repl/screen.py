@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,15 +32,15 @@ from mlx_attn.ui.terminal import WordWrap
 class TerminalScreen(Screen):
     """A terminal, of any width; without colour or weight where NO_COLOR is set."""
 
-    def __init__(self, console: Console):
-        self._console = console
-        self._line_is_open = False
+    def __init__(self, console: Console | None = None):
+        colours = None if os.environ.get("NO_COLOR") else "auto"
+        self._console = console or Console(color_system=colours, highlight=False)
 
     def say(self, text: str) -> None:
-        self._print(text)
+        self._console.print(Text(text))
 
     def note(self, text: str) -> None:
-        self._print(text, "dim")
+        self._console.print(Text(text, "dim"))
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -49,38 +49,20 @@ class TerminalScreen(Screen):
         self._console.print(grid)
 
     def heading(self, text: str) -> None:
-        self._print(text, "bold")
+        self._console.print(Text(text, "bold"))
 
     def stream(self, texts: Iterator[str]) -> None:
         """Show a text as it comes, word by word: a line ends between two of them."""
         wrap = WordWrap(self._console.width)
-        self._line_is_open = True
         try:
             for text in texts:
                 self._console.out(wrap.push(printable(text)), end="", highlight=False)
         finally:
-            self._console.out(wrap.rest(), end="", highlight=False)
-            self._end_line()
+            self._console.out(wrap.rest(), highlight=False)
 
     def clear(self) -> None:
         """Clear the terminal."""
         self._console.clear()
-
-    def _end_line(self) -> None:
-        """End the line of an answer, if that has not been done: Ctrl-C may have come in between."""
-        if self._line_is_open:
-            self._line_is_open = False
-            self._console.out()
-
-    def _print(self, text: str, style: str = "") -> None:
-        self._end_line()
-        self._console.print(Text(text, style))
-
-
-def terminal_screen() -> TerminalScreen:
-    """Return the screen of this process's terminal."""
-    plain = bool(os.environ.get("NO_COLOR"))
-    return TerminalScreen(Console(color_system=None if plain else "auto", highlight=False))
 
 
 PROMPT = "> "
@@ -101,12 +83,26 @@ class Prompt:
         input: Input | None = None,
         output: Output | None = None,
     ):
+        keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
+
+        @keys.add("enter", filter=typing)
+        def enter(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if commands.is_open(buffer.text):
+                buffer.insert_text("\n")
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("escape", "enter", filter=typing)
+        def newline(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
         self._hint = hint
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
             prompt_continuation=" " * len(PROMPT),
-            key_bindings=_keys(),
+            key_bindings=keys,
             history=history or InMemoryHistory(),
             completer=CommandCompleter(),
             complete_while_typing=True,
@@ -128,24 +124,6 @@ class Prompt:
                 self._hint(HINT)
 
 
-def _keys() -> KeyBindings:
-    keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
-
-    @keys.add("enter", filter=typing)
-    def enter(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if commands.is_open(buffer.text):
-            buffer.insert_text("\n")
-        else:
-            buffer.validate_and_handle()
-
-    @keys.add("escape", "enter", filter=typing)
-    def newline(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return keys
-
-
 class CommandCompleter(Completer):
     """Completes commands, settings, names of runs and of files; never a prompt."""
 
@@ -161,23 +139,26 @@ class CommandCompleter(Completer):
             return
         name, space, argument = line[1:].partition(" ")
         command = commands.COMMANDS.get(plain_name(name))
-        if not space:
-            yield from _beginning(name, _command_words())
-        elif command and command.completes == "file":
+        if space and command and command.completes == "file":
             # No file has a name with a NUL in it, and no folder may be listed without permission.
             with contextlib.suppress(OSError, ValueError):
                 yield from self._paths.get_completions(Document(argument), complete_event)
-        else:
-            yield from _beginning(argument, _WORDS[command.completes if command else ""]())
+            return
+        typed = argument if space else name
+        for word, meaning in _words(command, bool(space)).items():
+            if word.startswith(typed):
+                yield Completion(word, -len(typed), display_meta=meaning)
 
 
-def _setting_words() -> dict[str, str]:
-    return {name: key.metadata["help"] for name, key in SETTINGS.items()}
-
-
-def _command_words() -> dict[str, str]:
-    words = {command.name: command.help for command in commands.COMMANDS.values()}
-    return words | {plain_name(name): help for name, help in _setting_words().items()}
+def _words(command: commands.Command | None, in_argument: bool) -> dict[str, str]:
+    """Return what a word of the line may be, and what the menu says of it."""
+    settings = {name: key.metadata["help"] for name, key in SETTINGS.items()}
+    if not in_argument:
+        words = {command.name: command.help for command in commands.COMMANDS.values()}
+        return words | {plain_name(name): meaning for name, meaning in settings.items()}
+    if command and command.completes == "run":
+        return {name: _variant_of(name) for name in run_names()}
+    return settings if command and command.completes == "setting" else {}
 
 
 @lru_cache
@@ -187,22 +168,6 @@ def _variant_of(run: str) -> str:
         return str(open_run(RUNS / run).settings.get("variant", "custom"))
     except RunError:
         return ""
-
-
-_WORDS: dict[str, Callable[[], dict[str, str]]] = {
-    "": dict,
-    "setting": _setting_words,
-    "run": lambda: {name: _variant_of(name) for name in run_names()},
-}
-"""What a word of each kind may be, and what the menu says of it."""
-
-
-def _beginning(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:
-    return (
-        Completion(word, -len(typed), display_meta=meta)
-        for word, meta in words.items()
-        if word.startswith(typed)
-    )
 
 
 class ForgivingHistory(FileHistory):
@@ -216,13 +181,10 @@ class ForgivingHistory(FileHistory):
 
 def open_history(directory: Path | None = None) -> History:
     """Earlier lines, in a file that only the user can read; in memory where that cannot be."""
-    directory = directory or user_directory("state")
-    path = directory / "repl_history"
+    path = (directory or user_directory("state")) / "repl_history"
     try:
-        make_directory(directory, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor):
-            os.fchmod(descriptor, 0o600)
+        make_directory(path.parent, mode=0o700)
+        path.touch(mode=0o600)
     except (OSError, RunError):
         return InMemoryHistory()
     return ForgivingHistory(str(path))
@@ -245,19 +207,13 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
 
 def read_lines(session: Session, lines: Iterable[str]) -> None:
     """A conversation from a pipe: one prompt, command or block in triple quotes after the other."""
-    for text in _blocks(lines):
-        commands.handle_input(session, text)
-        if session.over:
-            return
-
-
-def _blocks(lines: Iterable[str]) -> Iterable[str]:
-    """Yield lines without their ends, and the lines of an open block as one."""
     block = ""
     for line in lines:
         block += line
-        if not commands.is_open(block):
-            yield block.removesuffix("\n")
-            block = ""
-    if block:
-        yield block
+        if commands.is_open(block):
+            continue
+        commands.handle_input(session, block.removesuffix("\n"))
+        if session.over:
+            return
+        block = ""
+    commands.handle_input(session, block)

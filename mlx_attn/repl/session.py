@@ -73,8 +73,7 @@ class Turn:
 
     def answer_of(self, run: str) -> Answer:
         """Return the run's answer, or the first one where the run gave none."""
-        nothing = Answer(run, 0)
-        first = self.answers[0] if self.answers else nothing
+        first = self.answers[0] if self.answers else Answer(run, 0)
         return next((answer for answer in self.answers if answer.run == run), first)
 
 
@@ -200,8 +199,12 @@ class Session:
         settings = replace(self.settings, seed=seed)
         turn = Turn(prompt, [], follows, attempt)
         self.transcript.turns.append(turn)
+        streams = []
         try:
-            streams = [self._stream(run, settings) for run in self.runs]
+            for run in self.runs:
+                text = self.transcript.story(run.title)  # whose last turn still lacks an answer
+                stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
+                streams.append(run.stream(text, settings, settings.max_tokens, stop))
         except ConfigError:
             self.undo()
             raise
@@ -213,12 +216,6 @@ class Session:
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)
             self._show(answer, steps)
-
-    def _stream(self, run: LoadedRun, settings: Settings) -> Iterator[GenerationStep]:
-        """Return the run's continuation of the text, whose last turn still lacks an answer."""
-        stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
-        text = self.transcript.story(run.title)
-        return run.stream(text, settings, settings.max_tokens, stop)
 
     def _show(self, answer: Answer, steps: Iterator[GenerationStep]) -> None:
         cost: Statistics | None = None

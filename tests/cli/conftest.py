@@ -1,13 +1,21 @@
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from mlx_attn.attention.config import CHOICES, VARIANTS
 from mlx_attn.cli.main import group
 from mlx_attn.machine import device
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
+from mlx_attn.parts import PARTS
+from mlx_attn.plugins import unload_plugins
+from mlx_attn.run_directory import Run, create_run
+from mlx_attn.text.tokenizers import Tokenizer
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [
@@ -43,6 +51,16 @@ def workshop(tmp_path, monkeypatch) -> Path:
     return settle(tmp_path, monkeypatch)
 
 
+def untrained_run(path: Path, tokenizer: Tokenizer, **record: Any) -> Run:
+    """A run whose model was never trained and reads with this tokenizer."""
+    sizes: dict[str, Any] = {"context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, **sizes)
+    settings = {"model": config.as_dict(), "training": {}, "text": {}}
+    run = create_run(path, settings | record, tokenizer=tokenizer)
+    run.save_model(GPT(config))
+    return run
+
+
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory) -> Callable[..., Path]:
     """Makes a folder with a story and what these commands leave there, once for all tests.
@@ -72,6 +90,17 @@ def in_a_copy(tmp_path, monkeypatch) -> Callable[[Path], Path]:
         return settle(tmp_path, monkeypatch)
 
     return copy
+
+
+@pytest.fixture
+def no_plugins() -> Iterator[None]:
+    """The test begins and ends with the built-in tables."""
+    tables = {"variant": VARIANTS, **CHOICES, **PARTS}
+    unload_plugins()
+    before = {key: [*rows] for key, rows in tables.items()}
+    yield
+    unload_plugins()
+    assert {key: [*rows] for key, rows in tables.items()} == before
 
 
 @pytest.fixture(scope="session")
@@ -108,3 +137,9 @@ def refused(result: Result, code: int) -> str:
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
+
+
+def done(result: Result) -> str:
+    """What a command that succeeds writes to stdout."""
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -1,8 +1,11 @@
-"""What cannot work is one line on stderr and an exit code, and nothing is overwritten."""
+"""What cannot work is one line on stderr and an exit code, and nothing is overwritten.
+
+Here are the refusals of the command line, and one or two of each kind of the library's: the others
+are tested where they are raised.
+"""
 
 import errno
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,7 @@ from tests.cli.conftest import refused
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
-        (b"", 1, "the text is empty"),
         (b"a", 1, "1 character is too few"),
-        (b"a" * 500, 1, "every character is 'a'"),
-        (b"\x00\x01\x02" * 100, 1, "not a text, byte 0 is NUL"),
-        (b"\xff\xfe caf\xe9 " * 100, 1, "not UTF-8, byte 0 is 0xff"),
-        (b"the cat sat on it", 1, "17 characters are too few"),
         (b"the cat sat on a mat", 2, "18 tokens to train on, too few for context_length=32"),
     ],
 )
@@ -32,51 +30,23 @@ def test_texts_that_are_none(train, workshop, content, code, message):
     ("flags", "message"),
     [
         (["--n-heads", "3"], "emb_dim=16 must be a multiple of n_heads=3"),
-        (["--n-heads", "0"], "n_heads=0 must be at least 1"),
-        (["--context-length", "0"], "context_length=0 must be at least 1"),
-        (["--n-layers", "0"], "n_layers=0 must be at least 1"),
-        (["--emb-dim", "-16"], "emb_dim=-16 must be at least 1"),
-        (["--drop-rate", "1.5"], "drop_rate=1.5 must be in [0, 1)"),
         (["--drop-rate", "nan"], "drop_rate=nan must be a finite number"),
-        (["--scale", "inf"], "scale=inf must be a finite number"),
-        (["--batch-size", "0"], "batch_size=0 must be at least 1"),
-        (["--batch-size", "99999999999"], "batch_size=99999999999 must be at most 1048576"),
         (["--batch-size", "1000000", "--emb-dim", "4096"], "use fewer or narrower layers"),
         (["--n-layers", "4096", "--emb-dim", "65536"], "use fewer or narrower layers"),
-        (["--accumulate", "10000000"], "accumulate=10000000 must be at most 1048576"),
-        (["--n-layers", "99999999999"], "n_layers=99999999999 must be at most 4096"),
         (["--head-dim", "4294967296"], "head_dim=4294967296 must be at most 16777216"),
-        (["--value-dim", "4294967296"], "value_dim=4294967296 must be at most 16777216"),
-        (["--epochs", "1e308"], "epochs=1e+308 must be at most 1000000000"),
         (["--replicas", "4"], "--replicas is gone: use mlx-attn compare --seeds N"),
         (["--resume", "runs/x", "--replicas", "4"], "--replicas is gone"),
         (["--name", "../x"], "--name is one name in runs/"),
         (["--name", "a\x1bb"], "--name is one name in runs/"),
-        (["--name", "n" * 300], "is too long: a name has at most 255 bytes"),
         (["--out", "~nobody-here/x"], "there is no such user"),
         (["--data", ""], "names no file"),
-        (["--data", "x" * 5000], "is too long"),
-        (["--data", "~nobody-here/x"], "there is no such user"),
-        (["--init-from", "a\0b"], "names no file"),
-        (["--config", "\ud800"], "holds bytes that are not UTF-8"),
         (["--out", "a\udcff"], "holds bytes that are not UTF-8: rename it"),
-        (["--steps", "-1"], "steps=-1 must be at least 0"),
         (["--steps", "0"], "nothing bounds the training"),
-        (["--minutes", "nan"], "minutes=nan must be a finite number"),
-        (["--lr"], "Option '--lr' requires an argument"),
-        (["--lr", "-1"], "lr=-1.0 must be at least 0"),
-        (["--lr", "inf"], "lr=inf must be a finite number"),
-        (
-            ["--seed", "99999999999999999999"],
-            "seed=99999999999999999999 must be at most 4294967295",
-        ),
         (["--variant", "mergd"], "unknown variant 'mergd': did you mean 'merged'?"),
         (["--preset", "nanno"], "unknown preset 'nanno': did you mean 'nano'?"),
         (["--block", "modrn"], "unknown block 'modrn': did you mean 'modern'?"),
-        (["--score", "x"], "score='x' must be one of separate, merged"),
         (["--optimizer", "sgd"], "optimizer='sgd' must be one of adamw, muon"),
         (["--tokenizer", "word"], "unknown tokenizer 'word': choose from char, byte"),
-        (["--tokenizer", "bpe", "--vocab-size", "7"], "a vocabulary of 7 is not possible"),
         (["--out", "a", "--name", "b"], "--out and --name both say where the run goes"),
     ],
 )
@@ -113,11 +83,7 @@ def test_what_is_wrong_in_the_environment_is_named(train, variable, value, messa
 @pytest.mark.parametrize(
     ("flag", "file", "message"),
     [
-        (
-            "--data",
-            "the-verdct",
-            "the-verdct: no such file, folder or corpus; did you mean the-verdict?",
-        ),
+        ("--data", "the-verdct", "no such file, folder or corpus; did you mean the-verdict?"),
         ("--config", "none.toml", "none.toml: cannot be read"),
     ],
 )
@@ -128,36 +94,29 @@ def test_a_file_that_is_not_there_is_named(train, flag, file, message):
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
-        (b"steps = ", 1, "bad.toml: cannot be read as TOML"),
-        (b"\xff", 1, "bad.toml: cannot be read as TOML"),
-        (b"stepz = 3", 2, "bad.toml: unknown setting 'stepz': did you mean 'steps'?"),
-        (b"[modle]\nn_heads = 2", 2, "bad.toml: unknown table [modle]: did you mean 'model'?"),
-        (b"steps = '3'", 2, "bad.toml: steps='3' must be a whole number"),
-        (b"lr = nan", 2, "bad.toml: lr=nan must be a finite number"),
-        (b"variant = 'merrged'", 2, "bad.toml: unknown variant 'merrged': did you mean 'merged'?"),
+        ("steps = ", 1, "bad.toml: cannot be read as TOML"),
+        ("x = " + "[" * 100_000, 1, "bad.toml: cannot be read as TOML"),
+        ("steps = " + "9" * 5000, 1, "bad.toml: cannot be read as TOML"),
+        ("stepz = 3", 2, "bad.toml: unknown setting 'stepz': did you mean 'steps'?"),
+        ("[modle]\nn_heads = 2", 2, "bad.toml: unknown table [modle]: did you mean 'model'?"),
+        ("variant = 'merrged'", 2, "bad.toml: unknown variant 'merrged': did you mean 'merged'?"),
     ],
+    ids=["cut", "deep", "endless", "setting", "table", "variant"],
 )
 def test_bad_settings_files(train, workshop, content, code, message):
-    (workshop / "bad.toml").write_bytes(content)
+    (workshop / "bad.toml").write_text(content)
     assert message in refused(train("--config", "bad.toml"), code)
 
 
-def test_a_file_in_place_of_the_run_directory(train, workshop):
+def test_a_place_that_is_no_run_is_not_overwritten(train, workshop):
     (workshop / "mine").write_text("a file")
-    for flags in (["--out", "mine"], ["--out", "mine", "--overwrite"]):
-        refused(train(*flags), 1)
+    refused(train("--out", "mine", "--overwrite"), 1)
     assert (workshop / "mine").read_text() == "a file"
-
-
-def test_a_directory_that_is_no_run_is_not_overwritten(train, workshop):
     (workshop / "thesis").mkdir()
     (workshop / "thesis" / "chapter.txt").write_text("years of work")
     line = refused(train("--out", "thesis", "--overwrite"), 1)
     assert "thesis is not a run directory, so --overwrite leaves it alone" in line
     assert (workshop / "thesis" / "chapter.txt").exists()
-
-
-def test_a_run_directory_that_cannot_be_made(train):
     line = train("--out", "story.txt/run").stderr.splitlines()[-1]
     assert line.startswith("Error: story.txt/run: cannot be written (Not a directory)")
 
@@ -170,8 +129,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("mlx.core.save_safetensors", full)
-    result = train("--resume", "tiny-standard", "--steps", "9", "--quiet")
-    line = refused(result, 1)
+    line = refused(resumed(train), 1)
     assert "cannot be written (No space left on device); free some space" in line
     assert checkpoint.read_bytes() == before
 
@@ -179,16 +137,14 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkey
 @pytest.mark.parametrize(
     ("flags", "advice"),
     [
-        (["--lr", "1e30"], "at step 2, learning rate 1e+30"),
-        (["--lr", "1e30"], "no checkpoint was saved yet"),
-        (["--lr", "1e30"], "try a smaller --lr"),
-        (["--scale", "1e30"], "try a --scale nearer to 1 / sqrt(head_dim), 0.35, than 1e+30"),
-        (["--weight-decay", "1e8"], "try a smaller --weight-decay"),
+        (["--lr", "1e30"], ["at step 2, learning rate 1e+30", "was saved yet", "a smaller --lr"]),
+        (["--scale", "1e30"], ["try a --scale nearer to 1 / sqrt(head_dim), 0.35, than 1e+30"]),
+        (["--weight-decay", "1e8"], ["try a smaller --weight-decay"]),
     ],
 )
 def test_a_diverging_training_names_the_setting_to_blame(train, flags, advice):
-    flags += ["--warmup", "0", "--quiet", "--optimizer", "adamw"]
-    assert advice in refused(train(*flags), 1)
+    line = refused(train(*flags, "--warmup=0", "--quiet", "--optimizer=adamw"), 1)
+    assert all(words in line for words in advice)
 
 
 @pytest.fixture(scope="module")
@@ -206,19 +162,20 @@ def resumed(train):
     return train("--resume", "tiny-standard", "--steps", "9", "--quiet")
 
 
-@pytest.mark.parametrize("where", ["nothing", "story.txt", "."])
-def test_what_is_no_run_cannot_be_resumed(train, where):
-    line = refused(train("--resume", where), 1)
-    assert "not a run directory" in line or "there is no run" in line
+@pytest.mark.parametrize(
+    ("where", "message"), [("nothing", "there is no run"), (".", "not a run directory")]
+)
+def test_what_is_no_run_cannot_be_resumed(train, where, message):
+    assert message in refused(train("--resume", where), 1)
 
 
 @pytest.mark.parametrize(
-    ("kept", "message"),
+    ("size", "message"),
     [(0, "has no checkpoint: there is nothing to resume from"), (1000, "damaged or truncated")],
 )
-def test_a_run_whose_checkpoint_is_not_there_or_cut_short(train, run, kept, message):
+def test_a_run_whose_checkpoint_is_not_there_or_cut_short(train, run, size, message):
     file = run / "checkpoint" / "last.safetensors"
-    content = file.read_bytes()[:kept]
+    content = file.read_bytes()[:size]
     file.write_bytes(content) if content else file.unlink()
     assert message in refused(resumed(train), 1)
 
@@ -231,38 +188,21 @@ def test_a_checkpoint_of_another_training(train, run):
     assert "was saved with seed=7 and not with 0, which config.json says" in line
 
 
-@pytest.mark.parametrize("change", [{"scale": 0.01}, {"context_length": None}])
-def test_weights_of_another_config_json(run_command, run, change):
-    settings = json.loads((run / "config.json").read_text())
-    model = {**settings["model"], **change}
-    settings["model"] = {key: value for key, value in model.items() if value is not None}
-    (run / "config.json").write_text(json.dumps(settings))
-    line = refused(run_command("sample", str(run)), 1)
-    assert f"was saved with {next(iter(change))}=" in line
+def test_weights_of_another_config_json_and_a_damaged_one(run_command, train, run):
+    file = run / "config.json"
+    settings = json.loads(file.read_text())
+    model, training = settings["model"] | {"scale": 0.01}, settings["training"] | {"lr": "fast"}
+    file.write_text(json.dumps({**settings, "model": model}))
+    assert "was saved with scale=" in refused(run_command("sample", str(run)), 1)
+    file.write_text(json.dumps({**settings, "training": training}))
+    assert "config.json: lr='fast' must be a finite number" in refused(resumed(train), 2)
+    file.write_text('{"model": {}}')
+    assert "config.json: " in refused(resumed(train), 1)
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "message"),
-    [
-        ("{", 1, "config.json: "),
-        ("[]", 1, "config.json: "),
-        ('{"model": {}}', 1, "config.json: "),
-        ({"lr": "fast"}, 2, "config.json: lr='fast' must be a finite number"),
-    ],
-)
-def test_a_damaged_config(train, run, content, code, message):
-    if isinstance(content, dict):
-        settings = json.loads((run / "config.json").read_text())
-        content = json.dumps({**settings, "training": settings["training"] | content})
-    (run / "config.json").write_text(content)
-    assert message in refused(resumed(train), code)
-
-
-@pytest.mark.parametrize(
-    "flags", [["--out", "x"], ["--name", "x"], ["--overwrite"], ["--config", "x.toml"]]
-)
-def test_a_resumed_run_stays_where_it_is(train, run, flags):
-    line = refused(train("--resume", "tiny-standard", *flags), 2)
+@pytest.mark.parametrize("flag", ["--name=x", "--overwrite", "--config=x.toml"])
+def test_a_resumed_run_stays_where_it_is(train, run, flag):
+    line = refused(train("--resume", "tiny-standard", flag), 2)
     assert "--resume continues a run in place" in line
 
 
@@ -273,16 +213,8 @@ def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeyp
     assert "pipe the same text in again, or name a file that holds it with --data" in line
 
 
-def test_a_run_in_a_folder_whose_name_is_not_utf8_says_so(train, workshop, run_command):
-    train("--name=base")
-    os.rename(b"runs/base", b"runs/a\xff")  # noqa: PTH104, no Path holds these bytes
-    for command in (["sample"], ["convert", "--to=merged"], ["export", "--to=mlx-lm"], ["probe"]):
-        assert "holds bytes that are not UTF-8" in refused(run_command(*command), 1)
-    os.rename(b"runs/a\xff", b"runs/base")  # noqa: PTH104
-    assert run_command("sample", "-m2").exit_code == 0
-
-
-def test_a_link_to_nothing_is_named_before_anything_is_trained(train, workshop):
-    (workshop / "link").symlink_to("gone")
-    message = refused(train("--out=link"), 2)
-    assert "link is a symbolic link to gone, where there is nothing" in message
+@pytest.mark.parametrize("flag", ["--out", "--config", "--init-from"])
+def test_a_path_that_links_to_itself_is_named(train, workshop, flag):
+    (workshop / "loop").symlink_to("loop")
+    line = refused(train(flag, "loop"), 2)
+    assert "loop is a symbolic link that leads to itself" in line

@@ -38,11 +38,6 @@ def test_json_is_the_whole_result_and_the_same_command_trains_nothing_twice(comp
     assert again["budgets"] == first["budgets"]
 
 
-def test_reference_arms_and_arms_without_matrices_are_compared(compare):
-    found = json.loads(compare("--variants=standard,scores-off,gated", "--json").stdout)
-    assert found["budgets"][0]["verdicts"].keys() == {"scores-off", "gated"}
-
-
 def test_until_decided_chooses_the_seeds_and_says_after_how_many_it_looks(compare, run_command):
     line = refused(compare("--until-decided", "--dry-run"), 2)
     assert "leave out --seeds and --minutes" in line
@@ -64,9 +59,7 @@ def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, run_comma
     ("flags", "complaint"),
     [
         (["--variants=standard,no-quary"], "did you mean 'no-query'"),
-        (["--variants=standard"], "at least two arms"),
         (["--budgets=watts"], "budget 'watts'"),
-        (["--arm=x: merged, n_head=1"], "did you mean 'n_heads'"),
         (["--scales=1,a"], "numbers between commas"),
         (["--n-heads=3"], "3"),
     ],
@@ -76,29 +69,19 @@ def test_a_wrong_wish_is_one_line_before_anything_is_trained(compare, workshop, 
     assert not (workshop / "runs").exists()
 
 
-CLOSED = [pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGHUP)]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, *CLOSED])
-def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop, number):
-    program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-        "from mlx_attn.cli import main; main(sys.argv[1:])"
-    )
+def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop):
     flags = [*SMALL, "--seeds=40", "--jobs=1", "--variants=standard,no-query"]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "compare", *flags],
+        [sys.executable, "-m", "mlx_attn", "compare", *flags],
         cwd=workshop,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stderr
-    seen = next(line for line in process.stderr if "nats per token" in line)
-    process.send_signal(number)
+    assert any("nats per token" in line for line in process.stderr)
+    process.send_signal(signal.SIGTERM)
     output, rest = process.communicate(timeout=60)
-    assert seen
     assert process.returncode == INTERRUPTED
     last = rest.splitlines()[-1]
     assert last == "interrupted; finished trainings are kept: the same command continues"

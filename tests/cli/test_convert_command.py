@@ -5,13 +5,9 @@ from click.testing import CliRunner, Result
 
 from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.main import group
-from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
-from mlx_attn.training.config import resolve
-from tests.cli.conftest import refused
-
-SIZES = {"emb_dim": 16, "n_heads": 2, "n_layers": 1, "context_length": 16, "steps": 1}
+from tests.cli.conftest import refused, untrained_run
 
 
 @pytest.fixture
@@ -21,12 +17,9 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the mat sat on the cat. " * 20)
     corpus = prepare("text.txt", "char")
-    settings = resolve({"data": "text.txt", "tokenizer": "char", **SIZES})
-    config = settings.model_config(corpus.tokenizer.vocab_size)
-    record = settings.record(config, digest=corpus.digest)
-    run = create_run(tmp_path / "runs" / "nano", record)
-    run.save_model(GPT(config))
-    corpus.tokenizer.save(run.path)
+    settings = {"text": {"data": "text.txt", "tokenizer": "char"}, "training": {"steps": 1}}
+    path = tmp_path / "runs" / "nano"
+    untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
     return tmp_path
 
 
@@ -34,13 +27,15 @@ def convert(*arguments: str) -> Result:
     return CliRunner().invoke(group, ["convert", *arguments])
 
 
-def test_the_new_run_and_what_changed_go_to_stdout(place):
+def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place):
     result = convert("nano", "--to", "merged")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("runs/nano-merged\n")
     for fact in ("standard -> merged", "validation loss", "largest logit difference", "parameters"):
         assert fact in result.stdout
     assert open_run(place / "runs" / "nano-merged").load_model().config.score == "merged"
+    back = convert("nano-merged", "--to", "separate", "--rank", "8", "--out", "back", "--json")
+    assert json.loads(back.stdout)["logit_difference"] < 1e-5
 
 
 def test_json_is_one_object_with_every_figure(place):
@@ -52,19 +47,10 @@ def test_json_is_one_object_with_every_figure(place):
     assert facts["after"]["cache_bytes_per_token"] == facts["before"]["cache_bytes_per_token"] / 2
 
 
-def test_a_converted_run_samples_and_converts_further(place):
-    convert("nano", "--to", "merged", "--out", "there")
-    sampled = CliRunner().invoke(group, ["sample", "there", "-p", "the", "-m", "5"])
-    assert sampled.exit_code == 0
-    back = convert("there", "--to", "separate", "--rank", "8", "--out", "back", "--json")
-    assert json.loads(back.stdout)["logit_difference"] < 1e-5
-
-
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
-@pytest.mark.parametrize("out", ["runs/nano", "runs/../runs/nano"])
-def test_a_run_is_not_converted_onto_itself(place, out, flags):
+def test_a_run_is_not_converted_onto_itself(place):
     before = {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()}
-    line = refused(convert("nano", "--to", "merged", "--out", out, *flags), 2)
+    out = "runs/../runs/nano"
+    line = refused(convert("nano", "--to", "merged", "--out", out, "--overwrite"), 2)
     assert f"{out} is the run that is converted" in line
     assert {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()} == before
 
@@ -77,12 +63,8 @@ def test_several_ranks_give_a_table_and_a_figure(place):
     assert result.stdout.endswith("ranks-separate.svg\nruns/nano/ranks-separate.png\n")
     assert (place / "runs/nano/ranks-separate.svg").read_text().count("<svg") == 1
     assert result.stderr.splitlines()[-1] == "rank 8: 5 of 5"
-
-
-def test_ranks_as_json(place):
     curve = json.loads(convert("nano", "--rank", "2..8:3", "--json").stdout)
     assert [point["rank"] for point in curve["points"]] == [2, 5, 8]
-    assert curve["to"] == "separate"
     assert curve["points"][2]["figures"]["val_loss"] == curve["original"]["val_loss"]
 
 
@@ -97,17 +79,12 @@ def test_the_conversions_are_listed(place):
     ("arguments", "code", "message"),
     [
         (["nano"], 2, "--to FORM"),
-        (["nano", "--to", "merjed"], 2, "did you mean 'merged'"),
         (["nano", "--to", "no-query"], 2, "one head converts exactly"),
         (["nano", "--to", "separate", "--rank", "x"], 2, "write 8, or 1,2,4, or 1..128"),
         (["nano", "--to", "separate", "--rank", "0"], 2, "no rank of at least 1"),
         (["nano", "--to", "separate", "--rank", "1..2", "--fold-norm"], 2, "single conversion"),
-        (["nowhere", "--to", "merged"], 1, "nowhere"),
         (["nano", "--to", "merged", "--out", "data"], 1, "exists"),
     ],
 )
 def test_what_cannot_be_is_one_line(place, arguments, code, message):
-    result = convert(*arguments)
-    assert result.exit_code == code
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) <= 1 or "Usage" in result.stderr
+    assert message in refused(convert(*arguments), code)

@@ -8,9 +8,7 @@ import pytest
 
 COMMANDS = {
     "probe": ("probe",),
-    "probe a prompt": ("probe", "--prompt=a cat"),
     "convert": ("convert", "--to=merged"),
-    "prune": ("convert", "--to=separate", "--rank=2"),
     "curve": ("convert", "--rank=1..4"),
     "sample": ("sample", "--max-tokens=4"),
 }
@@ -40,13 +38,6 @@ def test_what_takes_more_is_said_to_take_more_and_people_read_it_in_megabytes(tr
     ]
     for less, more in (("sample", "-n8"), ("probe", "--windows=64")):
         assert plan_of(run_command, less)["peak"] < plan_of(run_command, less, more)["peak"]
-
-
-def test_a_conversion_that_is_refused_is_refused_beforehand(train, run_command):
-    train("--out=runs/mine", "--position=rope")
-    made = run_command("convert", "mine", "--to=merged", "--dry-run")
-    assert made.exit_code == 2
-    assert "RoPE rotates queries and keys" in str(made.output) + str(made.exception)
 
 
 LARGER = ("--n-layers=4", "--n-heads=12", "--emb-dim=768", "--context-length=128", "--block=book")

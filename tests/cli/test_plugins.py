@@ -1,6 +1,5 @@
 """`--plugin FILE`: a user's own attention, from training to talking, through the command line."""
 
-import ast
 import hashlib
 import json
 import re
@@ -10,17 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
 
 from mlx_attn import plugins
-from mlx_attn.attention.config import CHOICES, VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import PluginChanged, load_plugins, unload_plugins
 from mlx_attn.training.config import resolve
-from tests.cli.conftest import refused
+from tests.cli.conftest import done, refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TALKING = EXAMPLES / "talking_heads.py"
@@ -31,15 +28,7 @@ register(Variant(name={name!r}, score={score!r}, formula="", summary=""))
 """
 
 
-@pytest.fixture(autouse=True)
-def no_plugins():
-    """Every test begins and ends with the built-in tables."""
-    unload_plugins()
-    before = {kind: [*table] for kind, table in CHOICES.items()}, [*VARIANTS]
-    yield
-    unload_plugins()
-    assert all({*names} <= {*CHOICES[kind]} for kind, names in before[0].items())
-    assert [*VARIANTS] == before[1]
+pytestmark = pytest.mark.usefixtures("no_plugins")
 
 
 @pytest.fixture
@@ -51,8 +40,7 @@ def talk(workshop) -> Path:
 @pytest.fixture
 def trained(train, talk) -> Path:
     """A run of talking heads; the file is forgotten again."""
-    result = train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk")
-    assert result.exit_code == 0, result.output
+    done(train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk"))
     unload_plugins()
     return Path("runs/talk")
 
@@ -80,22 +68,17 @@ def test_a_run_records_the_files_that_it_uses(trained, talk, train):
     "arguments",
     [
         ["sample", "runs/talk", "--max-tokens=3"],
-        ["repl", "runs/talk", "--max-tokens=3"],
-        ["probe", "runs/talk"],
         ["convert", "runs/talk", "--to=merged"],
-        ["train", "--resume=runs/talk", "--steps=8"],
         ["train", "--init-from=runs/talk", "--steps=8"],
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_reading_a_run_needs_the_file_and_runs_none_unasked(trained, talk, run_command, arguments):
-    refused = run_command(*arguments, input="the cat\n")
-    assert refused.exit_code == 2
-    assert refused.stderr.startswith("Error: this run uses talk.py (sha256 ")
-    assert f"add --plugin {talk.resolve()}" in refused.stderr
+    line = refused(run_command(*arguments, input="the cat\n"), 2)
+    assert line.startswith("Error: this run uses talk.py (sha256 ")
+    assert f"add --plugin {talk.resolve()}" in line
     assert not plugins._loaded
-    given = run_command(*arguments, "--plugin", str(talk), input="the cat\n")
-    assert given.exit_code == 0, given.output
+    done(run_command(*arguments, "--plugin", str(talk), input="the cat\n"))
 
 
 EXAMPLE_FLAGS = {
@@ -110,45 +93,13 @@ EXAMPLE_FLAGS = {
 @pytest.mark.parametrize("example", EXAMPLE_FLAGS)
 def test_every_example_trains_and_is_read_or_refused_with_the_reason(train, run_command, example):
     plugin = f"--plugin={EXAMPLES / example}.py"
-    trained = train(plugin, *EXAMPLE_FLAGS[example], "--out=runs/one")
-    assert trained.exit_code == 0, trained.output
-    for command in (["sample", "--max-tokens=3"], ["repl"], ["train", "--resume"]):
-        result = run_command(*command, "runs/one", plugin, input="the cat\n")
-        assert result.exit_code == 0, result.output
-    assert run_command("probe", "runs/one", plugin).exit_code == 0
+    done(train(plugin, *EXAMPLE_FLAGS[example], "--out=runs/one"))
+    for command in (["repl"], ["train", "--resume"], ["probe"]):
+        done(run_command(*command, "runs/one", plugin, input="the cat\n"))
     result = run_command("convert", "runs/one", "--to=merged-output", plugin)
     refused = example == "differential"
     assert result.exit_code == (2 if refused else 0), result.output
     assert ("is not affine in x" in result.stderr) == refused
-
-
-@pytest.mark.parametrize("example", EXAMPLE_FLAGS)
-def test_every_example_decodes_as_it_reads(workshop, example):
-    load_plugins([EXAMPLES / f"{example}.py"])
-    flags = dict(flag.removeprefix("--").split("=") for flag in EXAMPLE_FLAGS[example])
-    sizes = {"emb_dim": 16, "n_heads": 4, "n_layers": 2, "context_length": 12}
-    model = GPT(resolve({**sizes, **flags}).model_config(11))
-    model.eval()
-    tokens = mx.random.randint(0, 11, (2, 12))
-    full, caches = model(tokens), model.new_caches()
-    steps = [model(tokens[:, t : t + 1], caches) for t in range(12)]
-    assert mx.allclose(mx.concatenate(steps, axis=1), full, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("example", "most"),
-    [
-        ("talking_heads", 10),
-        ("temperature", 6),
-        ("differential", 35),
-        ("stick_breaking", 11),
-        ("retention", 22),
-    ],
-)
-def test_an_example_is_short(example, most):
-    tree = ast.parse((EXAMPLES / f"{example}.py").read_text())
-    lines = ast.unparse(ast.Module(tree.body[1:], [])).splitlines()
-    assert len([line for line in lines if line.strip()]) <= most
 
 
 def test_the_guide_shows_the_whole_example():
@@ -168,16 +119,6 @@ def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_c
     assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
     talk.unlink()
     assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
-
-
-def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
-    config = trained / "config.json"
-    settings = json.loads(config.read_text())
-    odd = Path(shutil.copy(talk, "a b $(touch PWNED).py")).resolve()
-    settings["plugins"][0]["path"] = str(odd)
-    config.write_text(json.dumps(settings))
-    words = shlex.split(run_command("sample", "runs/talk").stderr)
-    assert words[-2:] == ["--plugin", str(odd)]
 
 
 def test_a_resumed_run_keeps_the_digest_of_the_file_it_began_with(trained, talk, train):
@@ -208,29 +149,6 @@ def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_comm
 
 SMALL = ["--budgets=steps", "--reference=none", "--no-tune", "--seeds=1", "--jobs=1", "--no-noise"]
 NOT_COMPARED = ("--eval-every=3", "--log-every=2")
-
-
-@pytest.fixture
-def compare(run_command, tiny_flags, talk):
-    """Compares standard attention with talking heads; returns the trainings that are kept."""
-    sizes = [flag for flag in tiny_flags if flag not in NOT_COMPARED]
-
-    def run(*flags: str) -> set[str]:
-        names = ["--variants=standard,talk", "--out=runs/both"]
-        result = run_command(
-            "compare", "--plugin=talk.py", *names, *sizes, *SMALL, "--quiet", *flags
-        )
-        assert result.exit_code == 0, result.output
-        return {path.name for path in Path("runs/both/trainings").iterdir()}
-
-    return run
-
-
-@pytest.mark.slow
-def test_a_comparison_trains_it_in_its_workers_and_nothing_twice(compare):
-    first = compare()
-    assert len(first) == 2
-    assert compare() == first
 
 
 def test_trainings_with_another_version_of_a_file_are_others(workshop, talk):
@@ -266,7 +184,7 @@ def test_variants_and_help_show_it(workshop, talk, run_command):
     assert "yours: talk" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize("words", ["--variant ta", "--logits self_mask+ta", "--mixing tal"])
+@pytest.mark.parametrize("words", ["--variant ta", "--logits self_mask+ta"])
 def test_the_shell_completes_it(talk, words):
     words = f"mlx-attn train --plugin talk.py {words}"
     shown = subprocess.run(
@@ -286,8 +204,7 @@ def test_choices_compose_with_flags_and_an_unknown_one_is_answered_with_all(work
     assert line.startswith("Error: mixing='tlak' must be one of softmax, uniform, ")
     assert line.endswith("talk\n")
     mixed = ["--variant=merged", "--mixing=talk", "--no-out-proj"]
-    result = train("--plugin=talk.py", *mixed, "--out=runs/mixed")
-    assert result.exit_code == 0, result.output
+    done(train("--plugin=talk.py", *mixed, "--out=runs/mixed"))
     (plugin,) = json.loads(Path("runs/mixed/config.json").read_text())["plugins"]
     assert plugin["names"] == ["mixing=talk"]
 
@@ -301,10 +218,6 @@ def test_a_variant_may_set_what_it_needs_beside_its_maps(workshop, train, run_co
     assert settings["variant"] == "turning"
     model = settings["model"]
     assert (model["position"], model["qk_norm"], model["n_kv_heads"]) == ("rope", True, 1)
-    flags = ["--variant=turning", "--position=learned", "--out=runs/other"]
-    assert train(plugin, *flags).exit_code == 0
-    settings = json.loads(Path("runs/other/config.json").read_text())
-    assert (settings["variant"], settings["model"]["position"]) == ("standard", "learned")
     rows = json.loads(run_command("variants", plugin, "--json").stdout)["variants"]
     assert rows[-1]["cost"]["parameters"] < rows[0]["cost"]["parameters"]
 
@@ -316,10 +229,8 @@ def test_a_variant_may_set_what_it_needs_beside_its_maps(workshop, train, run_co
     ("text", "complaint"),
     [
         ("x = 1\n\ny = x / 0\n", "line 3: ZeroDivisionError: division by zero"),
-        ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("x = 1\n", "registers nothing"),
-        ("x = 1\0\n", "Error: source code string cannot contain null bytes"),
         (VARIANT.format(name="standard", score="separate"), "line 3: 'standard' is registered"),
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
@@ -358,3 +269,13 @@ def test_a_worker_refuses_a_file_that_changed_meanwhile(workshop):
     file(VARIANT.format(name="own", score="merged"))
     with pytest.raises(RunError, match="has changed since the comparison began"):
         plugins.load_recorded([record])
+
+
+def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
+    config = trained / "config.json"
+    settings = json.loads(config.read_text())
+    odd = Path(shutil.copy(talk, "a b $(touch PWNED).py")).resolve()
+    settings["plugins"][0]["path"] = str(odd)
+    config.write_text(json.dumps(settings))
+    words = shlex.split(run_command("sample", "runs/talk").stderr)
+    assert words[-2:] == ["--plugin", str(odd)]

@@ -43,15 +43,14 @@ def without_steps(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("step ")]
 
 
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train, lost):
+def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train):
     ranks = two(*tiny_flags, *ENDLESS)
     wait_for(ranks[0], "step 5/")
-    ranks[lost].kill()
-    code, _, messages = ended(ranks[1 - lost])
+    ranks[1].kill()
+    code, _, messages = ended(ranks[0])
     (message,) = without_steps(messages)
     assert code == 1
-    assert message.startswith(f"Error: {'rank 1: ' * (1 - lost)}another of the 2 ranks ended")
+    assert message.startswith("Error: another of the 2 ranks ended")
     assert "the last good checkpoint, of step " in message
     assert train("--resume", str(RUN), "--steps=5", "--json").exit_code == 0
     assert open_run(RUN).metrics()[-1]["steps"] >= 5
@@ -108,34 +107,22 @@ def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):
     assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in refused(train(), 2)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(two, tiny_flags):
-    ranks = two(*tiny_flags, "--batch-size=5")
-    code, _, messages = ended(ranks[0])
-    assert code == 2
-    assert messages == [
-        "Error: batch_size=5 cannot be shared equally by 2 ranks: use a multiple of 2, such as 4"
-    ]
-
-
 TWO_HEADS = ["--n-heads=2", "--position=alibi", "--eval-every=0", "--compile=off"]
 """Where the slopes of 0.1.0's runs are not the default's: for four heads they are the same."""
 
 
-def test_two_ranks_train_the_model_of_a_single_process(two, tiny_flags, workshop, train):
-    ranks = two(*tiny_flags, *TWO_HEADS, "--out=shared", "-q")
-    assert [ended(process)[0] for process in ranks] == [0, 0]
-    assert train(*TWO_HEADS, "--out=single", "-q").exit_code == 0
-    shared, single = (open_run(workshop / name).metrics()[-1] for name in ("shared", "single"))
-    assert shared["val_loss"] == pytest.approx(single["val_loss"], abs=2e-6)
-
-
-def test_two_ranks_that_are_resumed_end_where_uninterrupted_ones_do(two, tiny_flags, workshop):
-    constant = [*tiny_flags, *TWO_HEADS, "--schedule=constant", "-q"]
+def test_two_ranks_train_the_model_of_one_process_and_are_resumed_to_the_same_bits(
+    two, tiny_flags, workshop, train
+):
+    constant = [*TWO_HEADS, "--schedule=constant", "-q"]
     for arguments in (
-        [*constant, "--steps=2", "--out=cut"],
-        [*constant, "--steps=4", "--out=whole"],
+        [*tiny_flags, *constant, "--steps=2", "--out=cut"],
+        [*tiny_flags, *constant, "--steps=4", "--out=whole"],
         ["--resume=cut", "--steps=4", "-q"],
     ):
         assert [ended(process)[0] for process in two(*arguments)[-2:]] == [0, 0]
     cut, whole = (workshop / name / "model.safetensors" for name in ("cut", "whole"))
     assert cut.read_bytes() == whole.read_bytes()
+    assert train(*constant, "--steps=4", "--out=single").exit_code == 0
+    shared, single = (open_run(workshop / name).metrics()[-1] for name in ("whole", "single"))
+    assert shared["val_loss"] == pytest.approx(single["val_loss"], abs=2e-6)

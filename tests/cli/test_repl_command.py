@@ -2,23 +2,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import refused
+from tests.cli.conftest import refused, untrained_run
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A directory with an untrained run, runs/bytes, that reads any text."""
     monkeypatch.chdir(tmp_path)
-    config = GPTConfig(vocab_size=256, context_length=16, emb_dim=16, n_heads=2, n_layers=1)
-    run = create_run(
-        tmp_path / "runs" / "bytes", {"model": config.as_dict(), "training": {}, "text": {}}
-    )
-    run.save_model(GPT(config))
-    train_tokenizer("byte", "", 0).save(run.path)
+    untrained_run(tmp_path / "runs" / "bytes", train_tokenizer("byte", "", 0))
     return tmp_path
 
 
@@ -28,17 +20,14 @@ def repl(lines: str | bytes, *arguments: str) -> Result:
 
 
 def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):
-    result = repl("once\nupon\n/help\n/info\n/set\n", "--stop", "\n", "--seed", "1", "--top-k", "1")
+    lines = b"once\n\xff\nupon\n/help\n/nope\n/quit\nonce\n"
+    result = repl(lines, "--stop", "\n", "--seed", "1", "--top-k", "1")
     assert result.exit_code == 0
     assert result.stdout.count("\n") == 2
     assert result.stderr.count("tok/s") == 2
+    assert "lone surrogate" in result.stderr
+    assert "unknown command '/nope'" in result.stderr
     assert "\x1b" not in result.stdout + result.stderr
-
-
-def test_commands_work_in_a_pipe(place):
-    result = repl("/temp 0\n/nope\n/quit\nonce\n")
-    assert result.stdout == ""
-    assert result.stderr.startswith("temp  0\nunknown command '/nope'")
 
 
 def test_options_are_the_first_settings(place):
@@ -47,24 +36,10 @@ def test_options_are_the_first_settings(place):
     assert (settings["temp"], settings["max"], settings["seed"]) == ("0.1", "7", "3")
 
 
-def test_bytes_that_are_not_utf8_are_refused_and_the_next_line_is_answered(place):
-    result = repl(b"\xff\nonce\n", "--stop", "\n")
-    assert "lone surrogate" in result.stderr
-    assert result.stdout.count("\n") == 1
-
-
 def test_chat_is_another_name_and_a_run_that_is_not_there_is_one_line(place):
     assert CliRunner().invoke(group, ["chat"], input="/quit\n").exit_code == 0
     line = "Error: there is no run 'byte', here or in runs: did you mean 'bytes'?\n"
     assert refused(repl("", "byte"), 1) == line
-
-
-def test_ctrl_c_in_a_pipe_exits_with_130(place, monkeypatch):
-    def pressed(session, lines):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mlx_attn.repl.screen.read_lines", pressed)
-    assert repl("once\n").exit_code == 130
 
 
 def test_attn_in_a_pipe_writes_a_page_and_opens_no_browser(place, monkeypatch):

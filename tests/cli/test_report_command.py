@@ -60,18 +60,10 @@ def test_markdown_or_json_goes_to_stdout_and_nothing_is_written(place, run_comma
     assert run_command("report", "alone", "--json", "--markdown").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "alone holds no comparison: there is no comparison.json in it"),
-        ("{", "damaged"),
-        ("[]", "damaged (Expected `object`, got `array`)"),
-        ("{}", "not a whole comparison"),
-        ('{"format": 9}', "has format 9, this version reads 1"),
-        (json.dumps(ALONE.as_dict() | {"budgets": [{"arms": 3}]}), "not a whole comparison"),
-    ],
-)
-def test_what_is_no_comparison_is_one_line(place, run_command, content, message):
+def test_what_is_no_comparison_is_one_line(place, run_command):
     file = place / "alone" / "comparison.json"
-    file.unlink() if content is None else file.write_text(content)
-    assert message in refused(run_command("report", "alone"), 1)
+    file.write_text('{"format": 9}')
+    assert "has format 9, this version reads 1" in refused(run_command("report", "alone"), 1)
+    file.unlink()
+    line = refused(run_command("report", "alone"), 1)
+    assert "alone holds no comparison: there is no comparison.json in it" in line

@@ -4,29 +4,25 @@ import re
 
 import pytest
 
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import create_run, held
 from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import refused
+from tests.cli.conftest import refused, untrained_run
+
+BYTES = train_tokenizer("byte", "", 0)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A directory with a run of 40 steps, runs/good, and three that cannot be used."""
     monkeypatch.chdir(tmp_path)
-    config = GPTConfig(vocab_size=256, context_length=8, emb_dim=8, n_heads=2, n_layers=1)
-    settings = {"variant": "merged", "model": config.as_dict(), "training": {}, "text": {}}
-    for name in ("good", "cut", "empty"):
-        run = create_run(tmp_path / "runs" / name, settings)
-        run.save_model(GPT(config))
-        train_tokenizer("byte", "", 0).save(run.path)
+    for name in ("good", "cut", "empty", "new"):
+        run = untrained_run(tmp_path / "runs" / name, BYTES, variant="merged")
         for step, loss in ((20, 2.0), (40, 2.5)):
             run.add_report({"event": "eval", "step": step, "val_loss": loss, "bits_per_byte": 1.5})
     (tmp_path / "runs" / "cut" / "model.safetensors").write_bytes(b"\x08")
     (tmp_path / "runs" / "empty" / "config.json").write_text("{")
-    create_run(tmp_path / "runs" / "new", settings)
+    (tmp_path / "runs" / "new" / "model.safetensors").unlink()
     return tmp_path
 
 
@@ -45,27 +41,12 @@ def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
 def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
     result = run_command("runs", "--json")
     runs = {run["name"]: run for run in json.loads(result.stdout)["runs"]}
-    assert result.exit_code == 0
     good = runs["good"]
     assert (good["val_loss"], good["steps"], good["path"]) == (2.0, 40, "runs/good")
-    assert good["n_bytes"] > 1000
-    assert good["problem"] == ""
+    assert (good["n_bytes"] > 1000, good["problem"]) == (True, "")
     assert runs["cut"]["problem"] == "runs/cut/model.safetensors: damaged or truncated"
     assert runs["empty"]["problem"].startswith("runs/empty/config.json: damaged")
     assert runs["new"]["problem"].startswith("no weights yet")
-
-
-def test_json_says_what_was_trained_on_what_and_how_far(tmp_path, monkeypatch, run_command):
-    monkeypatch.chdir(tmp_path)
-    settings = {"model": {}, "training": {"seed": 3}, "text": {}, "corpus": "tales"}
-    run = create_run(tmp_path / "runs" / "half", {**settings, "digest": "d1"})
-    run.add_report({"event": "start", "step": 0, "steps": 500, "params": 1234})
-    run.add_report({"event": "step", "step": 60, "steps": 500, "loss": 2.0})
-    run.add_report({"event": "end", "steps": 60, "reason": "interrupted"})
-    (half,) = json.loads(run_command("runs", "--json").stdout)["runs"]
-    assert (half["text"], half["digest"], half["seed"]) == ("tales", "d1", 3)
-    assert (half["parameters"], half["steps"], half["planned"]) == (1234, 60, 500)
-    assert (half["ended"], half["interrupted"]) == (True, True)
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
@@ -79,12 +60,8 @@ def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
 def several(tmp_path, monkeypatch):
     """A folder with runs of two texts: a is the oldest, and c, the latest, was interrupted."""
     monkeypatch.chdir(tmp_path)
-    config = GPTConfig(vocab_size=256, context_length=8, emb_dim=8, n_heads=2, n_layers=1)
     for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
-        settings = {"model": config.as_dict(), "training": {}, "text": {}, "corpus": text}
-        run = create_run(tmp_path / "runs" / name, settings | {"variant": "merged"})
-        run.save_model(GPT(config))
-        train_tokenizer("byte", "", 0).save(run.path)
+        run = untrained_run(tmp_path / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
         reason = "interrupted" if name == "c" else "done"
         run.add_report({"event": "end", "steps": 10, "reason": reason})
@@ -95,7 +72,7 @@ def several(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("key", "order"),
-    [("age", "cba"), ("name", "abc"), ("loss", "abc"), ("text", "acb"), ("size", "cab")],
+    [("age", "cba"), ("loss", "abc"), ("text", "acb"), ("size", "cab")],
 )
 def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key, order):
     (several / "runs" / "c" / "track").mkdir()
@@ -108,15 +85,9 @@ def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key
     assert "".join(run["name"] for run in runs) == order
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nowhere"], 1, "there is no such directory"),
-        (["--sort", "los"], 2, "did you mean 'loss'?"),
-    ],
-)
-def test_what_cannot_be_listed_is_one_line(several, run_command, arguments, code, message):
-    assert message in refused(run_command("runs", *arguments), code)
+def test_what_cannot_be_listed_is_one_line(several, run_command):
+    assert "there is no such directory" in refused(run_command("runs", "nowhere"), 1)
+    assert "did you mean 'loss'?" in refused(run_command("runs", "--sort", "los"), 2)
 
 
 def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_command):
@@ -127,26 +98,28 @@ def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_
 def test_rm_removes_what_is_named_after_a_yes_and_nothing_after_a_no(several, run_command):
     assert run_command("runs", "rm", "a", input="n\n").exit_code == 1
     assert (several / "runs" / "a" / "model.safetensors").exists()
-    result = run_command("runs", "rm", "a", "runs/b", input="y\n")
-    assert (result.exit_code, result.stdout) == (0, "removed runs/a\nremoved runs/b\n")
-    assert [path.name for path in (several / "runs").iterdir()] == ["c"]
-
-
-def test_rm_keeps_files_that_are_not_the_runs(several, run_command):
     (several / "runs" / "a" / "notes.md").write_text("mine")
-    result = run_command("runs", "rm", "a", "--yes")
-    assert result.stdout == "removed runs/a; notes.md stays there\n"
+    result = run_command("runs", "rm", "a", "runs/b", input="y\n")
+    assert result.stdout == "removed runs/a; notes.md stays there\nremoved runs/b\n"
+    assert sorted(path.name for path in (several / "runs").iterdir()) == ["a", "c"]
     assert [path.name for path in (several / "runs" / "a").iterdir()] == ["notes.md"]
 
 
-@pytest.mark.parametrize("name", ["runs", ".", "z"])
-def test_rm_refuses_what_is_no_run(several, run_command, name):
-    result = run_command("runs", "rm", name, "--yes")
-    assert (result.exit_code, len(list((several / "runs").iterdir()))) == (1, 3)
-
-
-def test_rm_refuses_a_run_that_another_process_writes(several, run_command):
+def test_rm_refuses_what_is_no_run_or_is_written_by_another_process(several, run_command):
     with held(find_run("a")):
-        result = run_command("runs", "rm", "a", "--yes")
-    assert result.exit_code == 1
-    assert (several / "runs" / "a" / "model.safetensors").exists()
+        for name in ("runs", "z", "a"):
+            assert run_command("runs", "rm", name, "--yes").exit_code == 1
+    assert len(list((several / "runs").glob("*/model.safetensors"))) == 3
+
+
+def test_json_says_what_was_trained_on_what_and_how_far(tmp_path, monkeypatch, run_command):
+    monkeypatch.chdir(tmp_path)
+    settings = {"model": {}, "training": {"seed": 3}, "text": {}, "corpus": "tales"}
+    run = create_run(tmp_path / "runs" / "half", {**settings, "digest": "d1"})
+    run.add_report({"event": "start", "step": 0, "steps": 500, "params": 1234})
+    run.add_report({"event": "step", "step": 60, "steps": 500, "loss": 2.0})
+    run.add_report({"event": "end", "steps": 60, "reason": "interrupted"})
+    (half,) = json.loads(run_command("runs", "--json").stdout)["runs"]
+    assert (half["text"], half["digest"], half["seed"]) == ("tales", "d1", 3)
+    assert (half["parameters"], half["steps"], half["planned"]) == (1234, 60, 500)
+    assert (half["ended"], half["interrupted"]) == (True, True)

@@ -41,28 +41,6 @@ def test_a_task_needs_no_other_choice_and_its_run_is_named_for_its_sizes(
     assert all(r["accuracy"] is not None for r in reports if r["event"] in ("eval", "end"))
 
 
-def test_people_read_the_share_of_right_answers(recall):
-    result = recall()
-    assert "% of answers right" in result.stderr
-    assert "bits per byte" not in result.stdout + result.stderr
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("best val loss")
-    assert "nats per token above the floor: context 0.000, answer" in lines[1]
-    assert lines[2].startswith("it writes: k")
-
-
-def test_a_stopped_training_on_a_task_goes_on(recall, run_command):
-    recall("--name", "whole", "--steps", "6")
-    recall("--name", "parts")
-    assert run_command("train", "--resume", "parts", "--steps", "6").exit_code == 0
-    samples = [
-        run_command("sample", name, "-p", "k1 v2 k1", "-m", "3", "--temp", "0").stdout
-        for name in ("whole", "parts")
-    ]
-    assert samples[0].split()
-    assert all(symbol[0] in "kv" for symbol in samples[0].split())
-
-
 def test_a_task_s_model_reads_its_symbols_alone_and_keeps_its_accuracy_when_converted(
     recall, run_command
 ):
@@ -87,3 +65,13 @@ def test_tasks_are_listed_with_what_they_separate_and_described_with_their_floor
     assert facts["floor_nats_per_token"] == pytest.approx(1.7054, abs=1e-4)
     assert facts["floor_bits_per_byte"] is None
     assert facts["scored_tokens"] == 10 * 63
+
+
+def test_people_read_the_share_of_right_answers(recall):
+    result = recall()
+    assert "% of answers right" in result.stderr
+    assert "bits per byte" not in result.stdout + result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("best val loss")
+    assert "nats per token above the floor: context 0.000, answer" in lines[1]
+    assert lines[2].startswith("it writes: k")

@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 
-import mlx.core as mx
 import pytest
 
 from mlx_attn.attention import attention
@@ -36,10 +35,6 @@ def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
     assert report["devices"][0] == "cpu"
     assert report["machine"]["mlx"]
     assert list(tmp_path.iterdir()) == []
-    compiling = next(row for row in report["checks"] if row["check"] == "compiling")
-    assert mx.metal.is_available() or compiling["notes"] == [
-        "left out: there is no g++ to compile with"
-    ]
 
 
 @pytest.mark.usefixtures("two_checks")
@@ -60,11 +55,6 @@ def test_what_is_wrong_is_named_and_ends_with_1(run_command):
     last = result.stdout.splitlines()[-1]
     assert last.startswith("WRONG: 1 of 2 checks failed, first positions on the processor")
     assert "RoPE, heads of" in last
-    result = run_command("verify", "--json")
-    report = json.loads(result.stdout)
-    assert (result.exit_code, report["right"]) == (1, False)
-    positions, activations = report["checks"]
-    assert (positions["right"], activations["right"]) == (False, True)
-    assert len(positions["furthest"]) > 5
-    assert positions["furthest"][0].keys() == {"case", "difference", "tolerance"}
-    assert len(activations["furthest"]) == 1
+    report = json.loads(run_command("verify", "--json").stdout)
+    assert [check["right"] for check in report["checks"]] == [False, True]
+    assert report["checks"][0]["furthest"][0].keys() == {"case", "difference", "tolerance"}

@@ -3,7 +3,6 @@
 import inspect
 import re
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
 
@@ -12,10 +11,10 @@ import pytest
 import mlx_attn
 from mlx_attn import api, attention
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.main import COMMANDS
-from mlx_attn.model.config import PRESETS, GPTConfig
+from mlx_attn.model.config import PRESETS
 from mlx_attn.text.tasks import TASKS
-from mlx_attn.training.config import TextConfig, TrainConfig
 from mlx_attn_studies.book import RecordBook
 from mlx_attn_studies.findings import Finding, findings
 from mlx_attn_studies.follow_ups import follow_up
@@ -61,13 +60,10 @@ def test_the_readme_s_first_screen_is_a_sentence_a_picture_and_one_line_to_type(
     assert lines[lines.index("</picture>") + 1 :][:3] == ["```sh", "uvx mlx-attn demo", "```"]
 
 
-def test_the_readme_has_the_lines_that_install_train_and_test():
+def test_the_readme_is_short_and_has_the_lines_that_install_train_and_test():
     """On lines of their own: CI runs the last one as it stands."""
     assert "\npip install -e . && python train.py\n" in readme()
     assert "\npip install -e '.[dev]' && pytest\n" in readme()
-
-
-def test_the_readme_is_short():
     commands = re.search(r"## Ten commands\n\n```sh\n(.*?)```", readme(), re.DOTALL)
     assert commands
     assert len(commands[1].splitlines()) == 10
@@ -132,24 +128,15 @@ def test_imports_in_the_documentation_s_python_work(page):
             exec(line, {})
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_in_the_guide(command):
-    assert f"`{command}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_is_in_the_guide(preset):
-    assert f"`{preset}`" in (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_is_in_its_page(task):
-    assert f"| `{task}` |" in (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-
-
-def test_every_setting_has_a_help_text():
-    for setting in (*fields(GPTConfig), *fields(TrainConfig), *fields(TextConfig)):
-        assert setting.metadata.get("help"), setting.name
+def test_every_command_preset_task_and_conversion_is_in_its_page():
+    guide, tasks, conversions = (
+        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        for name in ("guide", "tasks", "conversions")
+    )
+    assert [name for name in (*COMMANDS, *PRESETS) if f"`{name}`" not in guide] == []
+    assert [name for name in TASKS if f"| `{name}` |" not in tasks] == []
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", conversions, re.MULTILINE)
+    assert rows[1:] == [(row.name, row.identity, row.exact) for row in CONVERSIONS.values()]
 
 
 @pytest.mark.parametrize("page", [*PAGES, INDEX], ids=lambda page: page.name)

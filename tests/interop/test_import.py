@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.arrays import load_arrays, named_arrays
-from mlx_attn.cli.memory import model_facts
+from mlx_attn.cli.output import model_facts
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop.imported import find_source, find_tokenizer, import_run, memory_peaks

@@ -44,11 +44,12 @@ def test_the_story_is_what_was_said_and_answered_without_what_was_forgotten(type
     assert typed("/model beta").run.name == "beta"
 
 
-@pytest.mark.parametrize("word", ["help", "Exit", " quit ", "?"])
-def test_a_bare_word_of_a_command_is_no_prompt(typed, page, word):
-    typed(word)
-    assert not page.answers
-    assert page.messages[0].startswith(f"commands start with /: /{word.strip().lower()}; ")
+def test_blank_lines_and_the_bare_word_of_a_command_are_no_prompts(typed, page):
+    typed("", "  ", "\n", " Exit ")
+    assert page.answers == []
+    assert page.messages == [
+        'commands start with /: /exit; for the word itself type """exit"""',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,19 +62,10 @@ def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page
     assert len([line for line in page.messages if "your text costs it" in line]) == judged
 
 
-def test_nothing_typed_is_nothing_asked(typed, page):
-    typed("", "  ", "\n")
-    assert page.answers == page.messages == []
-
-
 def test_an_answer_is_followed_by_what_it_cost(typed, page):
-    typed("/max 1", "a", "/max 2", "a")
+    typed("/max 1", "a", "/max 2", "a" * 20)
     assert page.messages[1] == "1 token"
-    assert page.messages[3].startswith("2 tokens · ")
-
-
-def test_a_prompt_that_does_not_fit_is_pointed_out(typed, page):
-    typed("/max 1", "a" * 20)
+    assert page.messages[-1].startswith("2 tokens · ")
     assert page.messages[-1].endswith("read the last 8 of 20 prompt tokens")
 
 
@@ -82,45 +74,32 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(typed, page):
     [
         ("//a", "/a"),
         ('"""\n/quit\nx\n"""', "/quit\nx"),
-        ('"""/quit"""', "/quit"),
         ("/usr\n/bin", "/usr\n/bin"),
     ],
-    ids=["two slashes", "a block in quotes", "one line in quotes", "several lines"],
+    ids=["two slashes", "a block in quotes", "several lines"],
 )
 def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
     typed(line)
     assert [turn.prompt for turn in session.transcript.turns] == [prompt]
 
 
-TOO_LONG = "is too long: a name has at most 255 bytes, and a path 4095"
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("/hlep", "unknown command '/hlep': did you mean '/help'?"),
-        ("/tmep 1", "unknown command '/tmep': did you mean '/temp'?"),
         ("/set tmep 1", "unknown setting 'tmep': did you mean 'temp'?"),
         ("/set temp hot", "temp takes a number, not 'hot'"),
         ("/topk 1.5", "top_k takes a whole number, not '1.5'"),
         ("/ignoreeos 1", "ignore_eos is on or off, not '1'"),
         ("/attn", "there is no text to look into yet: type one"),
-        (
-            "/load ~no-such-person/x.json",
-            "'~no-such-person/x.json': there is no such user; write './~...' for a file",
-        ),
-        (f"/load {'x' * 300}.json", f"'{'x' * 40}...' {TOO_LONG}"),
-        (f"/save {'x' * 300}", f"'{'x' * 40}...' {TOO_LONG}"),
         ("/save a\0b", "'a\0b' names no file: give a path without NUL characters"),
         ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more, at most 1e6"),
         ("/max 0", "max=0 must be at least 1 and less than 2^31"),
         ("/save", "usage: /save FILE"),
-        ("/load", "usage: /load FILE"),
-        ("/retry", "the conversation is empty: type a text to continue"),
+        ("/load no.json", "no.json: cannot be read (No such file or directory)"),
         ("/undo", "the conversation is empty: type a text to continue"),
         ("/more", "there is no text to continue yet: type one"),
         ("/model nowhere", "there is no run 'nowhere'"),
-        ("/vs nowhere", "there is no run 'nowhere'"),
         ("/vs alpha", "alpha answers already: name another run"),
     ],
 )
@@ -135,7 +114,7 @@ def test_unknown_characters_are_named_and_nothing_is_kept(typed, page, session):
     assert session.transcript.turns == []
 
 
-@pytest.mark.parametrize("line", ["/set temp 0.5", "/temp 0.5", "/set temp=0.5", "/TEMP 0.5"])
+@pytest.mark.parametrize("line", ["/set temp=0.5", "/TEMP 0.5"])
 def test_a_setting_is_typed_in_several_ways(typed, page, line):
     assert typed(line).settings.temp == 0.5
     assert page.messages == ["temp: 0.5"]
@@ -150,20 +129,8 @@ def test_every_setting_can_be_typed(typed):
 
 def test_set_alone_shows_every_setting(typed, page):
     typed("/set")
-    assert page.messages == [
-        "temp: 0.8",
-        "top_k: 0",
-        "top_p: 1",
-        "min_p: 0",
-        "penalty: 1",
-        "seed: none",
-        "max: 200",
-        "stop: none",
-        "ignore_eos: off",
-    ]
-
-
-def test_seed_and_stop_can_be_taken_back(typed):
+    shown = "temp: 0.8, top_k: 0, top_p: 1, min_p: 0, penalty: 1, seed: none, max: 200, "
+    assert ", ".join(page.messages) == shown + "stop: none, ignore_eos: off"
     session = typed("/seed 5", "/seed none", "/stop x", "/stop none")
     assert (session.settings.seed, session.settings.stop) == (None, ())
 
@@ -241,21 +208,13 @@ def test_quit_ends_the_conversation(typed, session):
     assert all(typed(line).over for line in ("/quit", "/q", "/exit"))
 
 
-def test_help_shows_every_command_and_setting(typed, page):
-    typed("/help")
+def test_help_shows_every_command_and_setting_and_info_the_run(typed, page):
+    typed("/help", "/info")
+    assert {"run: runs/alpha", "context: 16 tokens", "temp: 0.8"} <= {*page.messages}
     lines = [line.partition(":")[0] for line in page.messages]
     assert {command.usage for command in COMMANDS.values()} <= set(lines)
     assert set(SETTINGS) <= set(lines)
     assert set(ALIASES.values()) <= COMMANDS.keys()
-
-
-def test_info_shows_the_run_and_the_settings(typed, page):
-    typed("/info")
-    assert page.messages[0] == "run: runs/alpha"
-    assert "context: 16 tokens" in page.messages
-    assert "vocabulary: 256 tokens (byte)" in page.messages
-    assert any("1 layer, 2 heads" in line for line in page.messages)
-    assert "temp: 0.8" in page.messages
 
 
 def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
@@ -295,16 +254,7 @@ def test_saving_overwrites_nothing_and_makes_no_folder(typed, page, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "once upon",
-        "[]",
-        '{"turns": 3}',
-        '{"turns": [{"prompt": "a"}]}',
-        '{"turns": [{"x": 1}]}',
-        '{"turns": [{"prompt": 3, "answers": []}]}',
-        '{"turns": [{"prompt": "a", "answers": [1]}]}',
-    ],
+    "content", ["once upon", '{"turns": [{"x": 1}]}', '{"turns": [{"prompt": 3, "answers": []}]}']
 )
 def test_a_file_that_is_no_transcript_changes_nothing(typed, session, page, tmp_path, content):
     path = tmp_path / "story.json"
@@ -312,11 +262,6 @@ def test_a_file_that_is_no_transcript_changes_nothing(typed, session, page, tmp_
     typed("a", f"/load {path}")
     assert "not a transcript" in page.messages[-1]
     assert len(session.transcript.turns) == 1
-
-
-def test_a_missing_file_is_said(typed, page, tmp_path):
-    typed(f"/load {tmp_path / 'no.json'}")
-    assert page.messages[-1].endswith("no.json: cannot be read (No such file or directory)")
 
 
 def test_the_documentation_has_every_command_and_setting():

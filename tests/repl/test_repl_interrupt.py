@@ -39,12 +39,6 @@ def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, 
     assert session.transcript.story("alpha") == "abcdefg"
 
 
-def test_ctrl_c_stops_both_of_two_answers(session, hasty):
-    interactive_loop(session, Fingers(["/vs beta", "a", "/quit"]))
-    assert hasty.answers == ["[alpha]", "bcd"]
-    assert session.over
-
-
 def test_a_bug_does_not_end_the_conversation(session, page, monkeypatch):
     def broken(session, text):
         raise KeyError("nothing")
@@ -60,12 +54,6 @@ def test_ctrl_d_ends_the_conversation_and_nothing_is_read_after_quit(session, pa
     fingers = Fingers(["/quit", "a"])
     interactive_loop(session, fingers)
     assert fingers.lines == ["a"]
-
-
-def test_ctrl_c_ends_a_conversation_from_a_pipe(session, hasty):
-    with pytest.raises(KeyboardInterrupt):
-        read_lines(session, ["a\n", "x\n"])
-    assert hasty.answers == ["bcd"]
 
 
 def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, page):
