@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -266,17 +266,3 @@ def compare(model: GPT, answer: Answer) -> Parity:
         by=reply.by,
         text_ids=reply.text_ids,
     )
-
-
-def compare_all(
-    model: GPT, answers: Iterable[Answer]
-) -> tuple[tuple[Parity, ...], tuple[str, ...]]:
-    """Compare a model with several programs; return also a line for each that cannot load it."""
-    parities: list[Parity] = []
-    unread: list[str] = []
-    for answer in answers:
-        try:
-            parities.append(compare(model, answer))
-        except RunError as error:
-            unread.append(str(error))
-    return tuple(parities), tuple(unread)

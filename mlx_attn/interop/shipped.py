@@ -27,21 +27,24 @@ CONFIG_FILE = "configuration_mlx_attn.py"
 
 def _code_of(model: GPT) -> tuple[Sources, str]:
     """Return the source of a model's choices, and the table of choices that `portable` reads."""
-    if model.config.pattern:
-        raise NotPortable(
-            f"its layers have several forms (pattern={model.config.pattern}), and the code that "
-            "ships computes one: train one variant in all layers"
+    config, reason = model.config, ""
+    if config.pattern:
+        reason = (
+            f"its layers have several forms (pattern={config.pattern}), and the code that ships "
+            "computes one: train one variant in all layers"
         )
-    if model.config.kv_sharing > 1:
-        raise NotPortable(
-            f"its layers share keys and values (kv_sharing={model.config.kv_sharing}), and the "
-            "code that ships caches those of every layer: train without kv_sharing"
+    elif config.kv_sharing > 1:
+        reason = (
+            f"its layers share keys and values (kv_sharing={config.kv_sharing}), and the code that "
+            "ships caches those of every layer: train without kv_sharing"
         )
-    if any(kind.short_conv != "none" for kind in model.config.kinds()):
-        raise NotPortable(
+    elif any(kind.short_conv != "none" for kind in config.kinds()):
+        reason = (
             "its convolutions read earlier tokens, which the code that ships does not cache: train "
             "without short_conv"
         )
+    if reason:
+        raise NotPortable(reason)
     maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
     sources = Sources({name for text in around for name in _defined(ast.parse(text))})
 
@@ -79,14 +82,12 @@ def portable_config(model: GPT) -> dict[str, Any]:
     config, attention = model.config, model.trf_blocks[0].att
     weights = [*(name for choice in attention.maps.all for name in choice.weights), "log_slopes"]
     kinds = {name: _kind(name, attention[name]) for name in weights if name in attention}
-    per_head = attention.maps.score.queries_per_head
-    layers = range(config.n_layers)
     return {
         **config.as_dict(),
         "cached_layers": config.n_layers + config.token_shift,
-        "queries_per_head": per_head,
+        "queries_per_head": attention.maps.score.queries_per_head,
         "slopes": list(config.attention().slopes()),
-        "windows": [config.attention(layer).window for layer in layers],
+        "windows": [config.attention(layer).window for layer in range(config.n_layers)],
         "attention_keys": asdict(attention.config),
         "maps": dict(sorted(kinds.items())),
     }

@@ -155,7 +155,7 @@ REFUSED = {
     ),
     "its model is WordPiece and not BPE": setting("model.type", "WordPiece"),
     "dropout=0.1": setting("model.dropout", 0.1),
-    "end_of_word_suffix='</w>'": setting("model.end_of_word_suffix", "</w>"),
+    "end_of_word_suffix=\"</w>\"": setting("model.end_of_word_suffix", "</w>"),
     "ignore_merges=true": setting("model.ignore_merges", True),
     r"the added token '\[PAD\]'": added("[PAD]", special=True),
     "takes the spaces around it": added(END_OF_TEXT, lstrip=True),
