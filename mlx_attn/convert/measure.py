@@ -274,8 +274,22 @@ def convert_run(
     metrics = measure_model(before, evaluator), measure_model(after, evaluator)
     outcome = Outcome(*metrics, compare_logits(before, after, split), *errors)
     _check_exact(to, outcome)
+    changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
+    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
+    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
+        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    return _write_converted(run, out, after, outcome, corpus, facts, overwrite), outcome
+    settings |= {**changed, "converted": facts}
+    # The new run is at step 0, from which `train --resume` trains on.
+    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
+        new.save_model(after)
+        trainer = Trainer(settings_from(new.settings, {}), corpus)
+        trainer.model.load_weights(list(named_arrays(after).items()))
+        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
+            trainer.progress.best = outcome.after.evaluation
+        trainer.run = new
+        trainer.save()
+    return new, outcome
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
@@ -293,32 +307,6 @@ def _check_exact(to: str, outcome: Outcome) -> None:
             f"{rounding:.1e}: a map of this model is not what its matrices say, so nothing is "
             "written; if it is a plugin's, declare it with affine=False"
         )
-
-
-def _write_converted(
-    run: Run,
-    out: Path,
-    model: GPT,
-    outcome: Outcome,
-    corpus: Corpus,
-    facts: dict[str, Any],
-    overwrite: bool,
-) -> Run:
-    """Write the converted model as a run at step 0, which `train --resume` trains on."""
-    changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
-    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
-    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
-        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
-    settings |= {**changed, "converted": facts}
-    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
-        new.save_model(model)
-        trainer = Trainer(settings_from(new.settings, {}), corpus)
-        trainer.model.load_weights(list(named_arrays(model).items()))
-        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
-            trainer.progress.best = outcome.after.evaluation
-        trainer.run = new
-        trainer.save()
-    return new
 
 
 @dataclass(frozen=True, slots=True)

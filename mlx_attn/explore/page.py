@@ -258,7 +258,10 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
     matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
     columns = show.columns(probe)
     values = [column.values(probe) for column in columns]
-    shades = [_shades(v, column.full) for v, column in zip(values, columns, strict=True)]
+    sizes = [np.nan_to_num(np.abs(value)) for value in values]
+    # The size that is shaded fully: that of the column, or its largest.
+    full = [column.full or size.max() for column, size in zip(columns, sizes, strict=True)]
+    shades = [np.minimum(s / max(most, 1e-12), 1) for s, most in zip(sizes, full, strict=True)]
     grouped = groupby(columns, key=lambda column: column.group)
     return {
         "measured": f"Measured while the model reads {source}, {T} tokens{' each' * (texts > 1)}.",
@@ -293,9 +296,3 @@ def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]
             return tokens, f"{plural(len(tokens), 'window')} of validation text"
     context, start = run.config.context_length, document_start(run)
     return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"
-
-
-def _shades(values: np.ndarray, full: float) -> np.ndarray:
-    """Scale sizes to 0...1, with 1 for `full`, or for the largest if `full` is 0."""
-    sizes = np.nan_to_num(np.abs(values))
-    return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)

@@ -152,17 +152,17 @@ def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | as
     code = function.__code__
     text, tree = _parsed(code.co_filename)
     arguments = list(code.co_varnames[: code.co_argcount])
-    found: list[ast.FunctionDef | ast.Lambda] = []
+    definitions: list[ast.FunctionDef | ast.Lambda] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             lines = [part.lineno for part in (node, *getattr(node, "decorator_list", ()))]
             own_arguments = [argument.arg for argument in node.args.args]
             if min(lines) == code.co_firstlineno and own_arguments == arguments:
-                found.append(node)
-    if len(found) != 1:
+                definitions.append(node)
+    if len(definitions) != 1:
         raise NotPortable(f"{function.__name__} cannot be found in {code.co_filename}: write a def")
-    source = ast.get_source_segment(text, found[0], padded=True) or ""
-    return textwrap.dedent(source).strip(), found[0]
+    source = ast.get_source_segment(text, definitions[0], padded=True) or ""
+    return textwrap.dedent(source).strip(), definitions[0]
 
 
 def _free_names(node: ast.AST) -> list[str]:

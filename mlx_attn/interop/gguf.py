@@ -60,8 +60,7 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
     if config.position != "rope":
         return "gpt2", standard.gpt2_form(model, "gguf")
     if reasons := standard.obstacles(config, {**standard.ARCEE, "qkv_bias": (False,)}):
-        arcee = "arcee (RoPE, RMSNorm, squared ReLU)"
-        raise standard.refused("gguf", arcee, reasons, standard.SHIPS_CODE)
+        raise standard.refused("gguf", "arcee (RoPE, RMSNorm, squared ReLU)", reasons)
     one_key = config.attention().choices("score")[0].shape(config.attention())[0] == 1
     groups = 1 if one_key else config.n_kv_heads
     wanted = standard.standard_config(

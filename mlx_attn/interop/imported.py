@@ -108,12 +108,7 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
     """Derive the configuration from the shapes of a state dict and the number of heads."""
-    try:
-        vocab_size, emb_dim = arrays["tok_emb.weight"].shape
-        context_length = arrays["pos_emb.weight"].shape[0]
-        hidden_dim = arrays["trf_blocks.0.ff.layers.0.weight"].shape[0]
-    except KeyError as error:
-        raise RunError(f"{path}: it has no {error}") from error
+    vocab_size, emb_dim = arrays["tok_emb.weight"].shape
     if not n_heads and emb_dim % _HEAD_WIDTH:
         raise ConfigError(
             f"{path}: a state dict does not say how many heads its {emb_dim} numbers are cut "
@@ -122,9 +117,9 @@ def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTC
     blocks = {name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}
     return GPTConfig(
         vocab_size=vocab_size,
-        context_length=context_length,
+        context_length=arrays["pos_emb.weight"].shape[0],
         emb_dim=emb_dim,
-        hidden_dim=hidden_dim,
+        hidden_dim=arrays["trf_blocks.0.ff.layers.0.weight"].shape[0],
         n_heads=n_heads or emb_dim // _HEAD_WIDTH,
         n_layers=len(blocks),
         qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,

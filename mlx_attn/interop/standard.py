@@ -156,11 +156,12 @@ def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarra
     return weights
 
 
-SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
-"""The way out for a model that no stock architecture can hold."""
+_SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
 
 
-def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
+def refused(
+    target: str, architecture: str, reasons: list[str], instead: str = _SHIPS_CODE
+) -> ConfigError:
     """Return the error for an architecture that cannot hold a model, with the way out."""
     return ConfigError(
         f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
@@ -173,12 +174,12 @@ def gpt2_form(model: GPT, target: str) -> GPT:
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
     if reasons:
-        raise refused(target, "GPT-2", reasons, SHIPS_CODE)
+        raise refused(target, "GPT-2", reasons)
     wanted = standard_config(model.config, width, position="learned")
     try:
         return standard_form(model, wanted)
     except ConfigError as error:
-        raise refused(target, "GPT-2", [str(error)], SHIPS_CODE) from error
+        raise refused(target, "GPT-2", [str(error)]) from error
 
 
 def how_written(model: GPT, form: GPT) -> str:

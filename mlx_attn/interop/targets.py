@@ -141,7 +141,7 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
     also = "" if stock else f"; not for mlx-lm: {_MLX_LM_GPT2}"
-    back = parity.by_reading(read_gpt2(out), "this program")
+    back = parity.by_reading(read_gpt2(out))
     readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
 
@@ -208,7 +208,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
     route = f"the book's GPTModel({settings}), {how}"
     back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
     facts = {"n_heads": config["n_heads"]}
-    return _Written(route, parity.by_reading(back, "this program"), ("torch",), facts)
+    return _Written(route, parity.by_reading(back), ("torch",), facts)
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
@@ -216,9 +216,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     config = loaded.model.config
     reasons = standard.obstacles(config, standard.GPT2)
     if reasons:
-        raise standard.refused(
-            "transformer-lens", "HookedTransformer", reasons, standard.SHIPS_CODE
-        )
+        raise standard.refused("transformer-lens", "HookedTransformer", reasons)
     width = max(standard.head_width(config), 1)
     wanted = standard.standard_config(config, width, position="learned")
     form = standard.standard_form(loaded.model, wanted)
@@ -242,7 +240,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
     back = standard.model_of(replace(form.config, tied_head=False), ours)
     route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(back, "this program"), ("transformer-lens",))
+    return _Written(route, parity.by_reading(back), ("transformer-lens",))
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
@@ -251,7 +249,7 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
     route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(read_gguf(out), "this program"), peers)
+    return _Written(route, parity.by_reading(read_gguf(out)), peers)
 
 
 TARGETS: dict[str, Target] = {

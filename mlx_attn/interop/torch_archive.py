@@ -22,25 +22,23 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
 
 _STORAGES = {
-    "FloatStorage": mx.float32,
-    "HalfStorage": mx.float16,
-    "BFloat16Storage": mx.bfloat16,
-    "DoubleStorage": mx.float64,
-    "LongStorage": mx.int64,
-    "IntStorage": mx.int32,
-    "ShortStorage": mx.int16,
-    "CharStorage": mx.int8,
-    "ByteStorage": mx.uint8,
-    "BoolStorage": mx.bool_,
+    "FloatStorage": np.dtype("<f4"),
+    "HalfStorage": np.dtype("<f2"),
+    "BFloat16Storage": np.dtype("<u2"),  # by its bits: NumPy has no such type
+    "DoubleStorage": np.dtype("<f8"),
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
 }
-_WIDER = {mx.float64: np.float64, mx.bfloat16: np.uint16}
-"""NumPy's type for the bytes of a type whose name NumPy lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
     key: str
-    dtype: mx.Dtype
+    dtype: np.dtype
     size: int
 
 
@@ -182,7 +180,7 @@ class _Machine:
 
     def _binpersid(self, argument: Any) -> None:
         match self.stack.pop():
-            case ("storage", mx.Dtype() as dtype, str(key), _, int(size)):
+            case ("storage", np.dtype() as dtype, str(key), _, int(size)):
                 self.stack.append(_Storage(key, dtype, size))
             case _:
                 raise ValueError("it refers to something that is no storage")
@@ -265,24 +263,22 @@ def _state_dict(content: Any) -> Mapping[str, _Tensor]:
 
 
 def _numbers(archive: zipfile.ZipFile, prefix: str, storage: _Storage) -> np.ndarray:
-    kind = np.dtype(_WIDER.get(storage.dtype) or str(storage.dtype).rpartition(".")[2].strip("_"))
-    data = archive.read(f"{prefix}data/{storage.key}")
-    if len(data) != storage.size * kind.itemsize:
+    data, size = archive.read(f"{prefix}data/{storage.key}"), storage.size
+    if len(data) != size * storage.dtype.itemsize:
         raise ValueError(
-            f"storage {storage.key} has {len(data):,} bytes and not {storage.size} {kind}"
+            f"storage {storage.key} has {len(data):,} bytes and not {size} {storage.dtype}"
         )
-    return np.frombuffer(data, kind.newbyteorder("<"))
+    return np.frombuffer(data, storage.dtype)
 
 
 def _view(numbers: np.ndarray, tensor: _Tensor) -> mx.array:
+    dtype, offset = numbers.dtype, tensor.offset * numbers.itemsize
     strides = [step * numbers.itemsize for step in tensor.strides]
-    view = np.ndarray(
-        tensor.shape, numbers.dtype, numbers, tensor.offset * numbers.itemsize, strides
-    )
-    if tensor.storage.dtype == mx.float64:
+    view = np.ndarray(tensor.shape, dtype, numbers, offset, strides)
+    if dtype == np.float64:
         return mx.array(view.astype(np.float32))
     array = mx.array(np.ascontiguousarray(view).reshape(tensor.shape))
-    return array.view(mx.bfloat16) if tensor.storage.dtype == mx.bfloat16 else array
+    return array.view(mx.bfloat16) if dtype == np.uint16 else array
 
 
 # Writing: the same program, in protocol 2.
