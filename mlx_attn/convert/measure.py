@@ -5,7 +5,7 @@ Logits are compared in the models' own precision and in float64, to separate rou
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,13 @@ from mlx_attn.plugins import plugins_of_resumed, used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_memory, evaluation_record
+from mlx_attn.training.evaluation import (
+    Evaluation,
+    Evaluator,
+    beginning,
+    evaluation_memory,
+    evaluation_record,
+)
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
@@ -71,11 +77,11 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     own, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
-        own.append((_largest(logits - to_numpy(after(tokens))), _largest(logits)))
+        own.append([np.abs(array).max() for array in (logits - to_numpy(after(tokens)), logits)])
     for tokens in _batches(_spread_windows(split, min(T, n_exact), n_exact), V):
         old, new = float64_logits(before, tokens), float64_logits(after, tokens)
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
-        exact.append([_largest(array) for array in (old - new, rounding, rounding_after)])
+        exact.append([np.abs(array).max() for array in (old - new, rounding, rounding_after)])
     return _LogitDifferences(*np.max(own, axis=0).tolist(), *np.max(exact, axis=0).tolist())
 
 
@@ -92,10 +98,11 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
         exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()
-        if not own_part("norm", model.config.norm):
+        is_own_norm = own_part("norm", model.config.norm)
+        if not is_own_norm:
             exact.final_norm = _PlainNorm(exact.final_norm)
         for block in exact.trf_blocks:
-            if not own_part("norm", model.config.norm):
+            if not is_own_norm:
                 block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
             block.att.attend = explicit_attention
             if model.config.qk_norm:
@@ -132,25 +139,17 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
 
     A beginning has neither a floor nor abilities.
     """
-    split, count = corpus.val, int(VALIDATION_WORK / parameters)
-    if len(split.tokens) <= count:
-        return split
-    tokens, starts, scored = split.tokens[:count], split.document_starts, split.scored
-    return Split(
-        tokens=tokens,
-        n_bytes=sum(len(corpus.tokenizer.token_bytes(token)) for token in tokens.tolist()),
-        document_starts=None if starts is None else starts[starts < count - 1],
-        scored=None if scored is None else scored[:count],
-    )
+    share = VALIDATION_WORK / parameters / len(corpus.val.tokens)
+    if share >= 1:
+        return corpus.val
+    part = beginning(corpus.val, share)
+    n_bytes = sum(len(corpus.tokenizer.token_bytes(token)) for token in part.tokens.tolist())
+    return replace(part, n_bytes=n_bytes, token_abilities=None)
 
 
 def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:
     size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
     return (windows[start : start + size] for start in range(0, len(windows), size))
-
-
-def _largest(array: Float[np.ndarray, "B T V"]) -> float:
-    return float(np.abs(array).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +217,15 @@ class Outcome:
 
 def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     """Return the relative errors of S_h and VO_h, each in the worst layer; 0 if unchanged."""
-    rows = [(0.0, 0.0)]
+    score_errors, output_errors = [0.0], [0.0]
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
-        configs, layers, row = (old.att.config, new.att.config), (old.att, new.att), [0.0, 0.0]
+        layers, configs = (old.att, new.att), (old.att.config, new.att.config)
         if changes_scores(*configs):
-            row[0] = relative_error(*(qk_circuit(att).products_with_bias for att in layers))
+            products = (qk_circuit(att).products_with_bias for att in layers)
+            score_errors.append(relative_error(*products))
         if changes_output(*configs):
-            row[1] = relative_error(*(ov_circuit(att).products for att in layers))
-        rows.append((row[0], row[1]))
-    score_error, output_error = np.max(rows, axis=0).tolist()
-    return score_error, output_error
+            output_errors.append(relative_error(*(ov_circuit(att).products for att in layers)))
+    return float(np.max(score_errors)), float(np.max(output_errors))
 
 
 def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
@@ -269,11 +267,29 @@ def convert_run(
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
+    split = validation_part(corpus, _parameters(before, after))
+    evaluator = Evaluator(split, before.config.context_length)
     # Folding changes S and VO but not the function, so compare with the folded model.
-    outcome = _measure(before, fold_norms(before) if fold_norm else before, after, corpus)
+    errors = weight_errors(fold_norms(before) if fold_norm else before, after)
+    metrics = measure_model(before, evaluator), measure_model(after, evaluator)
+    outcome = Outcome(*metrics, compare_logits(before, after, split), *errors)
     _check_exact(to, outcome)
+    changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
+    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
+    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
+        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    return _write_converted(run, out, after, outcome, corpus, facts, overwrite), outcome
+    settings |= {**changed, "converted": facts}
+    # The new run is at step 0, from which `train --resume` trains on.
+    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
+        new.save_model(after)
+        trainer = Trainer(settings_from(new.settings, {}), corpus)
+        trainer.model.load_weights(list(named_arrays(after).items()))
+        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
+            trainer.progress.best = outcome.after.evaluation
+        trainer.run = new
+        trainer.save()
+    return new, outcome
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
@@ -291,39 +307,6 @@ def _check_exact(to: str, outcome: Outcome) -> None:
             f"{rounding:.1e}: a map of this model is not what its matrices say, so nothing is "
             "written; if it is a plugin's, declare it with affine=False"
         )
-
-
-def _measure(before: GPT, folded: GPT, after: GPT, corpus: Corpus) -> Outcome:
-    split = validation_part(corpus, _parameters(before, after))
-    evaluator, errors = Evaluator(split, before.config.context_length), weight_errors(folded, after)
-    metrics = measure_model(before, evaluator), measure_model(after, evaluator)
-    return Outcome(*metrics, compare_logits(before, after, split), *errors)
-
-
-def _write_converted(
-    run: Run,
-    out: Path,
-    model: GPT,
-    outcome: Outcome,
-    corpus: Corpus,
-    facts: dict[str, Any],
-    overwrite: bool,
-) -> Run:
-    """Write the converted model as a run at step 0, which `train --resume` trains on."""
-    changed = {"model": model.config.as_dict(), "variant": outcome.after.variant}
-    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
-    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
-        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
-    settings |= {**changed, "converted": facts}
-    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
-        new.save_model(model)
-        trainer = Trainer(settings_from(new.settings, {}), corpus)
-        trainer.model.load_weights(list(named_arrays(model).items()))
-        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
-            trainer.progress.best = outcome.after.evaluation
-        trainer.run = new
-        trainer.save()
-    return new
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,12 +172,11 @@ def _from_arrays(
 ) -> GPT:
     """Return a model of these arrays in evaluation mode; convert NumPy's arrays to `dtype`."""
     model = GPT(config, seed=None)
-    model.load_weights(
-        [
-            (name, writers.to_mlx(array, dtype) if isinstance(array, np.ndarray) else array)
-            for name, array in arrays.items()
-        ]
-    )
+    plain = {
+        name: writers.to_mlx(array, dtype) if isinstance(array, np.ndarray) else array
+        for name, array in arrays.items()
+    }
+    model.load_weights(list(plain.items()))
     model.eval()
     return model
 
@@ -200,8 +199,14 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
         ConfigError: The weights cannot be converted exactly.
     """
     have = source.config
-    conversion = _merging(have, wanted)
-    target = converted_config(conversion, have) if conversion else have
+    conversion, target = None, have
+    maps = {"score": wanted.score, "output": wanted.output}
+    if maps != {"score": have.score, "output": have.output}:
+        for row in CONVERSIONS.values():
+            keys = {**have.as_dict(), **row.keys(have.attention(), 0)}
+            if row.exact == "always" and keys.items() >= maps.items():
+                conversion, target = row, converted_config(row, have)
+                break
     ours, theirs = target.as_dict(), wanted.as_dict()
     for key in ours:
         if key not in _OF_TRAINING and ours[key] != theirs[key]:
@@ -211,17 +216,6 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
                 "score=merged or output=merged"
             )
     return convert(source, conversion.name) if conversion else source
-
-
-def _merging(have: GPTConfig, wanted: GPTConfig) -> Conversion | None:
-    """Return the always exact conversion to the wanted score and output, or None."""
-    maps = {"score": wanted.score, "output": wanted.output}
-    for row in CONVERSIONS.values():
-        converted = {**have.as_dict(), **row.keys(have.attention(), 0)}
-        differs = any(getattr(have, key) != word for key, word in maps.items())
-        if row.exact == "always" and differs and converted.items() >= maps.items():
-            return row
-    return None
 
 
 def written_out(model: GPT) -> GPT:

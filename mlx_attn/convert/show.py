@@ -47,10 +47,11 @@ def rank_table(curve: measure.RankCurve) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for point in curve.points:
-        change = f"{point.metrics.val_loss - original.val_loss:+.4f}"
-        table.add_row(str(point.rank), *_cells(point.metrics, change), f"{point.error:.1e}")
-    table.add_row("model", *_cells(original, ""), "")
+    rows = [(str(point.rank), point.metrics, f"{point.error:.1e}") for point in curve.points]
+    for rank, metrics, error in (*rows, ("model", original, "")):
+        change = f"{metrics.val_loss - original.val_loss:+.4f}" if error else ""
+        counts = (f"{metrics.params:,}", f"{metrics.cache_bytes_per_token:,}")
+        table.add_row(rank, f"{metrics.val_loss:.4f}", change, *counts, error)
     return table
 
 
@@ -66,35 +67,30 @@ def conversions_table() -> Table:
     return table
 
 
-def _cells(metrics: measure.ModelMetrics, change: str) -> tuple[str, ...]:
-    counts = (f"{metrics.params:,}", f"{metrics.cache_bytes_per_token:,}")
-    return (f"{metrics.val_loss:.4f}", change, *counts)
-
-
 def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
     """Write the figure as ranks-FORM.svg and ranks-FORM.png; return their paths."""
-    return save_figure(lambda: _draw_rank_curve(curve), directory / f"ranks-{curve.to}")
 
+    def draw() -> "Figure":
+        ranks, original = [point.rank for point in curve.points], curve.original
+        figure, (axis,) = panels(1, 1, (5.2, 3.2))
+        losses = [point.metrics.val_loss for point in curve.points]
+        axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
+        axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
+        axis.annotate(
+            f"the model as trained: {original.val_loss:.4f}",
+            (0, original.val_loss),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 4),
+            textcoords="offset points",
+            color=COLOURS[0],
+        )
+        if max(ranks) >= 8 * min(ranks):
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(
+            xlabel=f"rank: {find_conversion(curve.to).ranked}",
+            ylabel="validation loss, nats per token",
+        )
+        return figure
 
-def _draw_rank_curve(curve: measure.RankCurve) -> "Figure":
-    """Draw validation loss against rank, with the original model's loss as a line."""
-    ranks, original = [point.rank for point in curve.points], curve.original
-    figure, (axis,) = panels(1, 1, (5.2, 3.2))
-    losses = [point.metrics.val_loss for point in curve.points]
-    axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
-    axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
-    axis.annotate(
-        f"the model as trained: {original.val_loss:.4f}",
-        (0, original.val_loss),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 4),
-        textcoords="offset points",
-        color=COLOURS[0],
-    )
-    if max(ranks) >= 8 * min(ranks):
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_formatter("{x:g}")
-    axis.set(
-        xlabel=f"rank: {find_conversion(curve.to).ranked}", ylabel="validation loss, nats per token"
-    )
-    return figure
+    return save_figure(draw, directory / f"ranks-{curve.to}")

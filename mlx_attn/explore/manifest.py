@@ -30,7 +30,6 @@ from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
 from mlx_attn.text.characters import SymbolTokenizer
-from mlx_attn.text.corpus import Split
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
@@ -72,7 +71,7 @@ def page_model(
         ConfigError: The page cannot compute the model; the message names the choice.
         RunError: The run cannot be read.
     """
-    model = run.load_model()
+    model, name = run.load_model(), variant_name(run.settings["model"])
     numbers = count_parameters(model)
     if numbers > LARGEST:
         raise ConfigError(
@@ -82,10 +81,21 @@ def page_model(
     arrays = named_arrays(model).values()
     constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
     graphs = traced_model(model, constants)
+    row, pattern, best = VARIANTS.get(name), model.config.pattern, run.best_validation()
+    summary = row.summary if row else ""
+    if pattern:
+        of_layers = f"the variants of the layers in turn: {pattern}"
+        summary = f"{of_layers}; the formulas are the first layer's"
     facts = {
         "name": run.title,
-        **_variant_facts(run),
-        **_text_facts(run),
+        "variant": name,
+        "formula": row.formula if row and not pattern else "",
+        "summary": summary,
+        "start": document_start(run),
+        "read": describe(str(run.settings.get("corpus", ""))),
+        "validation": {"text": run.settings.get("digest"), "loss": best["val_loss"]}
+        if best
+        else None,
         "words": None if words is None else [*words],
         "heads": heads,
         "parameters": numbers,
@@ -108,43 +118,18 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
     return base64.b64encode(joined.astype(dtype).tobytes()).decode()
 
 
-def _variant_facts(run: Run) -> dict[str, str]:
-    name = variant_name(run.settings["model"])
-    row, pattern = VARIANTS.get(name), run.settings["model"].get("pattern")
-    formula, summary = (row.formula, row.summary) if row else ("", "")
-    if pattern:
-        formula = ""
-        summary = (
-            f"the variants of the layers in turn: {pattern}; the formulas are the first layer's"
-        )
-    return {"variant": name, "formula": formula, "summary": summary}
-
-
-def _text_facts(run: Run) -> dict[str, Any]:
-    """Describe the text that a run was trained on, and its validation loss."""
-    best = run.best_validation()
-    validation = best and {"text": run.settings.get("digest"), "loss": best["val_loss"]}
-    return {
-        "start": document_start(run),
-        "read": describe(str(run.settings.get("corpus", ""))),
-        "validation": validation or None,
-    }
-
-
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
     learned = np.exp(np.array(layer.log_slopes)).tolist() if "log_slopes" in layer else None
+    keys = ("d_in", "n_heads", "n_kv_heads", "scale", "window", "position", "qk_norm")
+    is_pointwise = config.short_conv == "none"
+    # A pair of queries has a matrix for each of its maps.
+    has_matrices = maps.score.affine or maps.score.queries_per_head > 1
     return {
-        "d_in": config.d_in,
-        "n_heads": config.n_heads,
-        "n_kv_heads": config.n_kv_heads,
+        **{key: getattr(config, key) for key in keys},
         "queries_per_head": maps.score.queries_per_head,
-        "scale": config.scale,
-        "window": config.window,
-        "position": config.position,
         "slopes": learned or list(config.slopes()),
-        "qk_norm": config.qk_norm,
         "choices": {
             "score": maps.score.name,
             "value": maps.value.name,
@@ -152,18 +137,10 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
             "logits": [hook.name for hook in maps.logits],
             "mixing": maps.mixing.name,
         },
-        # A pair of queries has a matrix for each of its maps.
-        "has_score_matrix": bool(maps.score.weights)
-        and config.short_conv == "none"
-        and (maps.score.affine or maps.score.queries_per_head > 1),
+        "has_score_matrix": bool(maps.score.weights) and is_pointwise and has_matrices,
         "has_square_projection": is_square(layer),
-        "has_output_matrix": config.short_conv == "none"
-        and maps.value.affine
-        and maps.output.affine,
+        "has_output_matrix": is_pointwise and maps.value.affine and maps.output.affine,
     }
-
-
-# Tokenizers.
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -184,16 +161,15 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     layer = model.trf_blocks[0].att
-    score, value, output = layer.maps.score, layer.maps.value, layer.maps.output
-    mixing = layer.maps.mixing
-    of_input, of_block = _block_steps(model)
-    yield of_input
+    maps, mixing = layer.maps, layer.maps.mixing
+    before_attention, after_attention = _block_steps(model)
+    yield before_attention
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
-        f"{score.formula}; {value.formula}",
+        f"{maps.score.formula}; {maps.value.formula}",
         "The query of a token searches, its key is compared with queries, its value is passed on.",
-        *(source_of(score.apply), *_turned(layer), source_of(value.apply)),
+        *(source_of(maps.score.apply), *_turned(layer), source_of(maps.value.apply)),
     )
     yield _step(
         "score",
@@ -217,8 +193,8 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     )
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"
-    yield _step(title, "context_vec, 3.6", output.formula, text, source_of(output.apply))
-    yield of_block
+    yield _step(title, "context_vec, 3.6", maps.output.formula, text, source_of(maps.output.apply))
+    yield after_attention
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
     formula = f"p = softmax(final_norm(x) {head}^T)"
@@ -227,20 +203,21 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
 
 def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the steps before and after attention, which a user's own block may change."""
-    block, has_pre_norm = model.trf_blocks[0].residual, model.trf_blocks[0].has_pre_norm
+    block = model.trf_blocks[0].residual
     formula = PARTS["residual"][model.config.residual].formula
+    feed_forward = source_of(FeedForward.__call__, "layer(x)")
     if isinstance(block, nn.Module):  # a user's class
         block = type(block).__call__
-    if has_pre_norm:
+    if model.trf_blocks[0].has_pre_norm:
+        read = "x = norm1(stream)"
         before = "The residual stream of each token, to which every layer adds, normalised."
         after = "The result is added to the stream, then the output of the feed-forward layer."
         sources = source_of(block, "norm1(x)"), source_of(block, "x + ")
     else:
+        read = "x = the input of attention"
         before = "The input of attention, from the residual stream."
         after = "The results of attention and of the feed-forward layer join the stream."
         sources = source_of(block), source_of(block)
-    read = "x = norm1(stream)" if has_pre_norm else "x = the input of attention"
-    feed_forward = source_of(FeedForward.__call__, "layer(x)")
     return (
         _step("x", "inputs, 3.3", read, before, sources[0]),
         _step("y, residual", "shortcut, 4.4", formula, after, sources[1], feed_forward),
@@ -248,14 +225,15 @@ def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _mask_step(layer: Attention) -> dict[str, Any]:
+    hooks, window = layer.maps.logits, layer.config.window
+    is_alibi = layer.config.position == "alibi"
     text = "A token must not look ahead: later tokens get minus infinity."
-    hooks, is_alibi = layer.maps.logits, layer.config.position == "alibi"
     if is_alibi:
         text += " ALiBi, the farther, the lower: a score loses slope_h for each token of distance."
-    before = "s_h" if hooks else "score_h"
+    scores = "s_h" if hooks else "score_h"
     bias = " - slope_h (i - j)" if is_alibi else ""
-    window = f", none before i - {layer.config.window - 1}" if layer.config.window else ""
-    masked = f"s_h(i, j) = {before}(i, j){bias} for j <= i{window}, else -infinity"
+    limit = f", none before i - {window - 1}" if window else ""
+    masked = f"s_h(i, j) = {scores}(i, j){bias} for j <= i{limit}, else -infinity"
     formula = " then ".join([*(hook.formula for hook in hooks), masked])
     sources = [*(source_of(hook.apply) for hook in hooks), source_of(attention.causal_mask)]
     sources += [source_of(attention.alibi_bias)] if is_alibi else []
@@ -292,23 +270,17 @@ def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
     `marked` lists the lines that contain `piece`, counted from 0.
     """
     function = inspect.unwrap(function)
-    file = inspect.getsourcefile(function)
-    assert file
+    path, root = Path(inspect.getsourcefile(function) or ""), Path(mlx_attn.__file__).parent.parent
     lines, first = inspect.getsourcelines(function)
     definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    start = definition.lineno
-    hidden: set[int] = set()
+    start = definition.lineno - 1  # the number of lines of decorators
     if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition):
         text = definition.body[0]
-        hidden = {*range(text.lineno, (text.end_lineno or text.lineno) + 1)}
-    shown = [
-        line for number, line in enumerate(lines, 1) if number >= start and number not in hidden
-    ]
-    path, root = Path(file), Path(mlx_attn.__file__).parent.parent
+        del lines[text.lineno - 1 : text.end_lineno]
+    code = textwrap.dedent("".join(lines[start:])).rstrip()
     path = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
-    code = textwrap.dedent("".join(shown)).rstrip()
     marked = [place for place, line in enumerate(code.splitlines()) if piece and piece in line]
-    line = max(first, 1) + start - 1
+    line = max(first, 1) + start
     return {"file": path.as_posix(), "line": line, "code": code, "marked": marked}
 
 
@@ -339,19 +311,15 @@ def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
         samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
         written = samples[-1].strip() if samples else ""
         return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
-    passages = _passages(corpus.val, run.config.context_length)
-    return [_whole_words(tokenizer, tokens) for tokens in passages]
-
-
-def _passages(split: Split, context_length: int) -> Iterator[Integer[np.ndarray, " N"]]:
-    """Yield beginnings of documents spread over the split; of windows for a plain text."""
+    split = corpus.val
     if split.document_starts is None:
-        yield from Evaluator(split, context_length).texts(EXAMPLES)[:, :LONGEST]
-        return
-    ends = np.append(split.document_starts[1:], len(split.tokens))
-    spread = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
-    for start, end in zip(split.document_starts[spread], ends[spread], strict=True):
-        yield split.tokens[start : min(end, start + LONGEST)]
+        passages = Evaluator(split, run.config.context_length).texts(EXAMPLES)[:, :LONGEST]
+    else:
+        ends = np.append(split.document_starts[1:], len(split.tokens))
+        chosen = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
+        spans = zip(split.document_starts[chosen], ends[chosen], strict=True)
+        passages = [split.tokens[start : min(end, start + LONGEST)] for start, end in spans]
+    return [_whole_words(tokenizer, tokens) for tokens in passages]
 
 
 def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str:

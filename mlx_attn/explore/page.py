@@ -22,7 +22,6 @@ from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.explore.manifest import PageModel, example_texts, page_model, training_words
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
-from mlx_attn.probe.heads import Probe
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.runs import RUNS
 from mlx_attn.sampling.documents import document_start
@@ -62,12 +61,15 @@ def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[PageModel]) 
 
 def _rendered(title: str, models: Sequence[PageModel], data: Mapping[str, Any]) -> str:
     style, script = template("page.css") + _web("explore.css"), page_script()
+    policy = f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+    content = json.dumps(
+        {"models": [model.facts for model in models], **data}, allow_nan=False, ensure_ascii=False
+    )
     parts = {
         "title": html.escape(title),
-        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
-        f"style-src '{_digest(style)}'; script-src '{_digest(script)}'",
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {policy}",
         "style": style,
-        "data": _json({"models": [model.facts for model in models], **data}),
+        "data": content.replace("<", "\\u003c"),  # so that it cannot close the element around it
         "weights": "\n".join(
             f'<script type="text/plain" id="weights-{i}">{model.weights}</script>'
             for i, model in enumerate(models)
@@ -99,7 +101,8 @@ def write_home(
     path = path or directory / "home.html"
     check_page(path, overwrite)
     rows, models = home_of(summarise_runs(directory), dtype, progress=progress)
-    return _written(path, render_home(rows, models))
+    write_text(path, render_home(rows, models))
+    return path, path.stat().st_size
 
 
 def write_page(
@@ -135,11 +138,7 @@ def write_page(
         page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
         for run in runs
     ]
-    return _written(path, render_page(models, texts, at_heads=windows is not None))
-
-
-def _written(path: Path, page: str) -> tuple[Path, int]:
-    write_text(path, page)
+    write_text(path, render_page(models, texts, at_heads=windows is not None))
     return path, path.stat().st_size
 
 
@@ -155,11 +154,6 @@ def _web(name: str) -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _json(data: Any) -> str:
-    """Return JSON that cannot close the HTML element around it."""
-    return json.dumps(data, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 
 # The home page.
@@ -191,22 +185,25 @@ def home_of(
     """
     rows, models = list[dict[str, Any]](), list[PageModel]()
     passages: dict[str, tuple[list[str] | None, list[str]]] = {}
+    share = {"float32": 1.0, "float16": 0.5}[dtype]
     for summary in summaries:
         row = _row(summary)
         rows.append(row)
         if summary.problem:
             continue
         run = open_run(summary.path)
-        row |= _text_of(run) | {"curve": [*_curve(run.metrics())]}
+        text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
+        # Runs with the same content and tokens have comparable losses.
+        group = f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}"
+        row |= {"group": group, "vocabulary": size, "curve": [*_curve(run.metrics())]}
         row["best_at"] = run.best_validation().get("tokens")
-        share = {"float32": 1.0, "float16": 0.5}[dtype]
         if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
             row["closed"] = "the page has no room for it"
             continue
         try:
-            if row["group"] not in passages:  # the same for all runs of one text
-                passages[row["group"]] = training_words(run, progress), example_texts(run, progress)
-            words, texts = passages[row["group"]]
+            if group not in passages:
+                passages[group] = training_words(run, progress), example_texts(run, progress)
+            words, texts = passages[group]
             model = page_model(run, dtype, words, head_numbers(run, texts[0], WINDOWS))
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
@@ -218,31 +215,18 @@ def home_of(
 
 
 def _row(summary: RunSummary) -> dict[str, Any]:
+    keys = ("name", "variant", "seed", "parameters", "changed", "steps", "planned", "problem")
     return {
-        "name": summary.name,
-        "variant": summary.variant,
+        **{key: getattr(summary, key) for key in keys},
         "text": describe(summary.text),
         "group": "",
-        "seed": summary.seed,
-        "parameters": summary.parameters,
         "loss": summary.val_loss,
         "bits": summary.bits_per_byte,
-        "changed": summary.changed,
-        "steps": summary.steps,
-        "planned": summary.planned,
         "unfinished": summary.is_unfinished,
-        "problem": summary.problem,
         "model": None,
         "closed": "",
         "curve": [],
     }
-
-
-def _text_of(run: Run) -> dict[str, Any]:
-    """Return the group of runs with the same content and tokens, so comparable losses."""
-    text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
-    kind = text.get("tokenizer", "")
-    return {"group": f"{run.settings.get('digest', '')} {kind} {size}", "vocabulary": size}
 
 
 def _curve(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
@@ -264,6 +248,7 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
     """Return the numbers of a run's heads, measured on windows of its validation text.
 
     Without that text, or with `windows` 0, use `text`; return None if it has under two tokens.
+    The result has grouped columns, and a row of cells per map, each shaded relative to its column.
     """
     try:
         tokens, source = _tokens_to_read(run, text, windows)
@@ -271,12 +256,30 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
         return None
     probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
     matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
+    columns = show.columns(probe)
+    values = [column.values(probe) for column in columns]
+    sizes = [np.nan_to_num(np.abs(value)) for value in values]
+    # The size that is shaded fully: that of the column, or its largest.
+    full = [column.full or size.max() for column, size in zip(columns, sizes, strict=True)]
+    shades = [np.minimum(s / max(most, 1e-12), 1) for s, most in zip(sizes, full, strict=True)]
+    grouped = groupby(columns, key=lambda column: column.group)
     return {
         "measured": f"Measured while the model reads {source}, {T} tokens{' each' * (texts > 1)}.",
         "maps": show.how_many_maps(probe),
         "patterns": show.patterns(probe),
         "caveat": show.caveat(probe),
-        **_table(probe),
+        "groups": [{"heading": heading, "span": len([*of])} for heading, of in grouped],
+        "columns": [{"heading": of.heading, "meaning": of.meaning} for of in columns],
+        "rows": [
+            {
+                "layer": layer,
+                "head": head,
+                "cells": [show.number(value[layer, head]) for value in values],
+                "shades": [round(float(shade[layer, head]), 2) for shade in shades],
+            }
+            for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
+        ],
+        "uniform": [column.uniform(probe) for column in columns],
         "alignment": {
             name: np.round(of.alignment, 3).tolist()
             for name, of in matrices.items()
@@ -293,31 +296,3 @@ def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]
             return tokens, f"{plural(len(tokens), 'window')} of validation text"
     context, start = run.config.context_length, document_start(run)
     return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"
-
-
-def _table(probe: Probe) -> dict[str, Any]:
-    """Return grouped columns, and a row of cells per map, each shaded relative to its column."""
-    shown = show.columns(probe)
-    values = [column.values(probe) for column in shown]
-    shades = [_shades(v, column.full) for v, column in zip(values, shown, strict=True)]
-    grouped = groupby(shown, key=lambda column: column.group)
-    return {
-        "groups": [{"heading": heading, "span": len([*of])} for heading, of in grouped],
-        "columns": [{"heading": of.heading, "meaning": of.meaning} for of in shown],
-        "rows": [
-            {
-                "layer": layer,
-                "head": head,
-                "cells": [show.number(value[layer, head]) for value in values],
-                "shades": [round(float(shade[layer, head]), 2) for shade in shades],
-            }
-            for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
-        ],
-        "uniform": [column.uniform(probe) for column in shown],
-    }
-
-
-def _shades(values: np.ndarray, full: float) -> np.ndarray:
-    """Scale sizes to 0...1, with 1 for `full`, or for the largest if `full` is 0."""
-    sizes = np.nan_to_num(np.abs(values))
-    return np.minimum(sizes / max(full or sizes.max(), 1e-12), 1)

@@ -8,7 +8,7 @@ does not see. The second pass of each length takes the page's switches as furthe
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
@@ -64,19 +64,15 @@ class Constants:
 
     def __post_init__(self):
         for place, array in enumerate(self.weights):
-            self._places.setdefault(_content(array), place)
+            self._places.setdefault((array.shape, array.tobytes()), place)
 
     def place_of(self, array: np.ndarray) -> int:
         """Return the index of an array: in `weights`, or -1 - its index in `others`."""
-        content = _content(array)
+        content = array.shape, array.tobytes()
         if content not in self._places:
             self.others.append(array)
             self._places[content] = -len(self.others)
         return self._places[content]
-
-
-def _content(array: np.ndarray) -> tuple[Any, ...]:
-    return array.shape, array.tobytes()
 
 
 def lengths_of(context_length: int) -> list[int]:
@@ -99,37 +95,33 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
         ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.
     """
     lengths = lengths_of(model.config.context_length)
-    names = list(_names(model))
+    names = ["logits", *(f"{layer}.{name}" for layer, name in _recorded(model))]
+    layers = range(len(model.trf_blocks))
     return {
         "lengths": lengths,
         "plain": [trace(_plain_pass(model), names, [_tokens(T)], constants) for T in lengths],
         "edited": [
             trace(_edited_pass(model), names, _like_switches(model, T), constants) for T in lengths
         ],
-        "layers": [_layer_graphs(model, layer, lengths, constants) for layer in _layers(model)],
+        "layers": [_layer_graphs(model, layer, lengths, constants) for layer in layers],
     }
 
 
 # The functions to trace.
 
 
-def _layers(model: GPT) -> range:
-    return range(len(model.trf_blocks))
-
-
 def _tokens(T: int) -> mx.array:
     return mx.zeros((1, T), dtype=mx.uint32)
 
 
-def _names(model: GPT) -> Iterator[str]:
-    yield "logits"
-    yield from (f"{layer}.{name}" for layer, name in _recorded(model))
-
-
-def _recorded(model: GPT) -> Iterator[tuple[int, str]]:
-    """Yield each layer with the page's name of each activation that it has."""
-    for layer, block in enumerate(model.trf_blocks):
-        yield from ((layer, name) for name in OF_A_LAYER if name != "middle" or block.has_pre_norm)
+def _recorded(model: GPT) -> list[tuple[int, str]]:
+    """Return each layer with the page's name of each activation that it has."""
+    return [
+        (layer, name)
+        for layer, block in enumerate(model.trf_blocks)
+        for name in OF_A_LAYER
+        if name != "middle" or block.has_pre_norm
+    ]
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
@@ -147,10 +139,15 @@ def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
             name = f"trf_blocks.{layer}.att"
             scores = _Last()
             edits[f"{name}.attn_scores"] = scores
-            edits[f"{name}.masked"] = partial(_add_mask, block.att, scores)
+            edits[f"{name}.masked"] = partial(_masked, block.att, scores)
         return _outputs(model, tokens, edits)
 
     return run
+
+
+def _masked(a: Attention, scores: "_Last", masked: mx.array) -> mx.array:
+    T = masked.shape[-1]
+    return scores.value + _mask(a, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
 
 
 class _Last:
@@ -163,23 +160,19 @@ class _Last:
         return value
 
 
-def _add_mask(a: Attention, scores: _Last, masked: mx.array) -> mx.array:
-    T = masked.shape[-1]
-    return scores.value + _mask(a, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
-
-
 def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
     """Return a pass whose further inputs are the switches of `_like_switches`."""
 
     def run(tokens: mx.array, *switches: mx.array) -> list[mx.array]:
         length, later, positions, projection, *of_layers = switches
         edits: dict[str, Callable[[mx.array], mx.array]] = {}
+        added = None
         if model.config.position == "learned":
             added = model.pos_emb(mx.arange(tokens.shape[1]))
+        elif own := input_position(model.config):
+            added = own.apply(model.config, mx.arange(tokens.shape[1]))
+        if added is not None:
             edits["embedding"] = lambda x: x - (1 - positions) * added
-        if own := input_position(model.config):
-            sums = own.apply(model.config, mx.arange(tokens.shape[1]))
-            edits["embedding"] = lambda x: x - (1 - positions) * sums
         for layer, block in enumerate(model.trf_blocks):
             own = of_layers[5 * layer : 5 * layer + 5]
             changes = _layer_edits(block.att, own, (length, later, positions, projection))
@@ -200,7 +193,7 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
     tokens, scalar = _tokens(T), mx.zeros(())
     _, activations = model.run_with_cache(tokens[:, :1])
     switches = [tokens, scalar, scalar, scalar, scalar]
-    for layer in _layers(model):
+    for layer in range(len(model.trf_blocks)):
         _, H, _, K = activations[f"trf_blocks.{layer}.att.raw_queries"].shape
         switches += [mx.zeros((H, 1, 1))] * 3 + [mx.zeros((H, K, K)), mx.zeros((H, 1, K))]
     return switches
@@ -222,21 +215,17 @@ def _layer_edits(
         bare = a.normalize if a.config.qk_norm else lambda y: y
         return lambda y: positions * y + (1 - positions) * bare(raw.value)
 
-    def masked(y: mx.array) -> mx.array:
-        return cooling * (scores.value + _mask(a, y.shape[-1], length, later, positions))
-
-    def output(y: mx.array) -> mx.array:
-        return _output(a, heads.value, inputs.value, projection)
-
     edits = {
         "norm1": inputs,
         "att.raw_queries": lambda q: queries(q @ rank + rank_shift),
         "att.raw_keys": keys,
         "att.raw_scores": lambda y: scored * y,
         "att.attn_scores": scores,
-        "att.masked": masked,
+        "att.masked": lambda y: (
+            cooling * (scores.value + _mask(a, y.shape[-1], length, later, positions))
+        ),
         "att.context_vec": lambda y: heads(on * y),
-        "att.out": output,
+        "att.out": lambda y: _output(a, heads.value, inputs.value, projection),
     }
     if a.config.position == "rope":
         edits |= {"att.queries": unrotated, "att.keys": unrotated}
@@ -335,6 +324,12 @@ def trace(
             mx.export_function(events.append, without_gradients(function), *like)
     except ValueError as error:
         raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error
+    used = {event["name"] for event in events if event["type"] == "primitive"}
+    if missing := sorted(used - known_primitives()):
+        raise ConfigError(
+            f"a choice of this model uses MLX's primitive {missing[0]}, which a page in a browser "
+            "does not have: use 'mlx-attn probe' or 'mlx-attn sample'"
+        )
     return _graph(events, names, constants)
 
 
@@ -356,7 +351,6 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
                 outputs = zip(names, event["outputs"], strict=True)
                 graph["outputs"] = {name: number(output[0]) for name, output in outputs}
             case "primitive":
-                _check_known(event["name"])
                 inputs = [number(name) for name, *_ in event["inputs"]]
                 outputs = [[number(name), shape] for name, shape, _ in event["outputs"]]
                 arguments = [_plain(argument) for argument in event["arguments"]]
@@ -374,14 +368,6 @@ def _plain(argument: Any) -> Any:
         kind = "float" if mx.issubdtype(argument, mx.floating) else "int"
         return "bool" if argument == mx.bool_ else kind
     return argument
-
-
-def _check_known(primitive: str) -> None:
-    if primitive not in known_primitives():
-        raise ConfigError(
-            f"a choice of this model uses MLX's primitive {primitive}, which a page in a browser "
-            "does not have: use 'mlx-attn probe' or 'mlx-attn sample'"
-        )
 
 
 @cache

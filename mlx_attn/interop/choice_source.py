@@ -142,27 +142,26 @@ def _is_there(name: str, value: Any) -> bool:
 
 
 @cache
-def _parsed(file: str) -> tuple[list[str], ast.Module]:
-    lines = linecache.getlines(file)
-    return lines, ast.parse("".join(lines))
+def _parsed(file: str) -> tuple[str, ast.Module]:
+    text = "".join(linecache.getlines(file))
+    return text, ast.parse(text)
 
 
 def _definition(function: Callable[..., Any]) -> tuple[str, ast.FunctionDef | ast.Lambda]:
     """Return the source of a function without decorators, and its syntax."""
     code = function.__code__
-    lines, tree = _parsed(code.co_filename)
+    text, tree = _parsed(code.co_filename)
     arguments = list(code.co_varnames[: code.co_argcount])
-    definitions = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.Lambda)
-        and min(n.lineno for n in [node, *getattr(node, "decorator_list", [])])
-        == code.co_firstlineno
-        and [argument.arg for argument in node.args.args] == arguments
-    ]
+    definitions: list[ast.FunctionDef | ast.Lambda] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            lines = [part.lineno for part in (node, *getattr(node, "decorator_list", ()))]
+            own_arguments = [argument.arg for argument in node.args.args]
+            if min(lines) == code.co_firstlineno and own_arguments == arguments:
+                definitions.append(node)
     if len(definitions) != 1:
         raise NotPortable(f"{function.__name__} cannot be found in {code.co_filename}: write a def")
-    source = ast.get_source_segment("".join(lines), definitions[0], padded=True) or ""
+    source = ast.get_source_segment(text, definitions[0], padded=True) or ""
     return textwrap.dedent(source).strip(), definitions[0]
 
 

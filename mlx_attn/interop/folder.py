@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import mlx.core as mx
 import msgspec
 
-from mlx_attn.arrays import load_arrays
+from mlx_attn.arrays import Arrays, load_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
 from mlx_attn.files import aside, atomic_write, remove_directory, replace_directory, write_text
@@ -64,20 +64,23 @@ class _GPT2(TypedDict, total=False):
     tie_word_embeddings: bool
 
 
+class _Index(msgspec.Struct):
+    """The index of a model whose weights are split over several files."""
+
+    weight_map: dict[str, str]
+
+
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
     """Return the config.json of a model in the standard form."""
-    sizes = {theirs: getattr(config, ours) for theirs, (ours, _) in _GPT2_SIZES.items()}
-    facts = {key: values[0] for key, values in _GPT2_FACTS.items()}
-    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate)
     return {
         "architectures": ["GPT2LMHeadModel"],
         "n_ctx": config.context_length,
         "tie_word_embeddings": config.tied_head,
         "bos_token_id": None,
         "eos_token_id": None,
-        **facts,
-        **sizes,
-        **rates,
+        **{key: values[0] for key, values in _GPT2_FACTS.items()},
+        **{theirs: getattr(config, ours) for theirs, (ours, _) in _GPT2_SIZES.items()},
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate),
     }
 
 
@@ -108,14 +111,21 @@ def read_gpt2(folder: Path) -> GPT:
     Raises:
         RunError: It is another architecture, or its weights belong to another model.
     """
-    config = gpt2_settings(folder)
-    arrays: dict[str, mx.array] = {}
-    for path in _weight_files(folder):
+    config, index = gpt2_settings(folder), folder / f"{WEIGHTS}.index.json"
+    files = sorted(folder.glob("*.safetensors"))
+    if index.is_file():  # it lists the files over which the weights are split
+        names_of_files = sorted({*read_record(index, _Index).weight_map.values()})
+        for name in names_of_files:
+            if Path(name).name != name or not (folder / name).is_file():
+                raise RunError(f"{index}: there is no file '{name}' in this folder")
+        files = [folder / name for name in names_of_files]
+    arrays: Arrays = {}
+    for path in files:
         part = load_arrays(path)[0]
         if twice := sorted(arrays.keys() & part.keys()):
             raise RunError(
                 f"{path}: {twice[0]} is in another *.safetensors of this folder too: remove the "
-                f"file that is not of this model, or add {_INDEX}"
+                f"file that is not of this model, or add {index.name}"
             )
         arrays |= part
     if not arrays:
@@ -124,27 +134,6 @@ def read_gpt2(folder: Path) -> GPT:
         )
     with names.understood(folder):
         return standard.model_of(config, names.from_gpt2(arrays))
-
-
-_INDEX = f"{WEIGHTS}.index.json"
-
-
-class _Index(msgspec.Struct):
-    """The index of a model whose weights are split over several files."""
-
-    weight_map: dict[str, str]
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the weight files of a folder: the files that its index lists, or all."""
-    if not (folder / _INDEX).is_file():
-        return sorted(folder.glob("*.safetensors"))
-    index = read_record(folder / _INDEX, _Index)
-    files = sorted({*index.weight_map.values()})
-    for name in files:
-        if Path(name).name != name or not (folder / name).is_file():
-            raise RunError(f"{folder / _INDEX}: there is no file '{name}' in this folder")
-    return [folder / name for name in files]
 
 
 def write_folder(
@@ -186,9 +175,8 @@ def write_card(
         parities: The comparison with each program that read it back.
     """
     config, settings = loaded.model.config, loaded.run.settings
-    code = (place / "model.py").exists()
     variant = str(settings.get("variant", ""))
-    row = VARIANTS.get(variant)
+    row, best = VARIANTS.get(variant), loaded.run.best_validation()
     about = {
         "attention": variant + (f": {row.formula}" if row else ""),
         "positions": config.position,
@@ -196,11 +184,14 @@ def write_card(
         "context": f"{config.context_length} tokens",
         "vocabulary": f"{config.vocab_size} tokens ({loaded.tokenizer.kind})",
         "trained on": str(settings.get("text", {}).get("data", "unknown")),
-        **_losses(loaded),
-        "written as": route,
     }
+    for key, (heading, unit) in _LOSSES.items():
+        if best.get(key) is not None:
+            about[heading] = f"{best[key]:.4f}{unit}"
+    about["written as"] = route
     rows = "\n".join(f"| {key} | {escaped(value)} |" for key, value in about.items())
     lines = "\n".join(f"- {parity.line}" for parity in parities)
+    code = (place / "model.py").exists()
     notes = "\n".join(f"- {note}" for note in _notes(loaded, code))
     is_lens = not (place / "generation_config.json").exists()
     command = _LENS if is_lens else _command(loaded, name, code)
@@ -209,6 +200,11 @@ def write_card(
     write_text(place / "README.md", f"{text}## What to mind\n\n{notes}\n\n## Parity\n\n{lines}\n")
 
 
+_LOSSES = {
+    "val_loss": ("validation loss", " nats per token"),
+    "bits_per_byte": ("bits per byte", ""),
+    "above_floor": ("above the text's exact floor", ""),
+}
 _LENS = """With `pip install 'transformer-lens<4'`. Later versions have no HookedTransformer and
 read what `--to gpt2` writes: `TransformerBridge.boot_transformers(folder)`.
 
@@ -244,18 +240,6 @@ def _word(text: str) -> str:
     return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
-def _losses(loaded: LoadedRun) -> dict[str, str]:
-    best = loaded.run.best_validation()
-    if not best:
-        return {}
-    facts = {"validation loss": f"{best['val_loss']:.4f} nats per token"}
-    if best.get("bits_per_byte") is not None:
-        facts["bits per byte"] = f"{best['bits_per_byte']:.4f}"
-    if best.get("above_floor") is not None:
-        facts["above the text's exact floor"] = f"{best['above_floor']:.4f}"
-    return facts
-
-
 def _notes(loaded: LoadedRun, code: bool) -> list[str]:
     context = loaded.model.config.context_length
     notes = [
@@ -269,20 +253,20 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
             "prompt with that, or the first words surprise it."
         )
     if code:
-        notes.append(
+        notes += [
             "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "
             "--trust-remote-code (mlx-lm) or trust_remote_code=True (transformers). LM Studio "
-            "loads no such folder."
-        )
-        notes.append("It reads one sequence at a time, or several of one length without padding.")
-    return [*notes, *([NOTES[kind]] if (kind := loaded.tokenizer.kind) in NOTES else [])]
+            "loads no such folder.",
+            "It reads one sequence at a time, or several of one length without padding.",
+        ]
+    if loaded.tokenizer.kind in NOTES:
+        notes.append(NOTES[loaded.tokenizer.kind])
+    return notes
 
 
 # Which files of a folder are the export's own.
 
 _LIST = f"{OWN}/exported.json"
-_OF_THE_SYSTEM = (f"{OWN}/.DS_Store",)
-"""A file that the Finder writes into each folder that it shows."""
 
 
 def is_exported_folder(folder: Path) -> bool:
@@ -304,11 +288,16 @@ def new_folder(out: Path) -> Iterator[Path]:
     new = aside(out)
     try:
         yield new
-        written = sorted(path.relative_to(new).as_posix() for path in _entries(new))
-        digests = {name: _digest(new / name) for name in written}
+        written = _entries(new)
+        digests = {name: _digest(path) for name, path in sorted(written.items())}
         write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
-        own = _files_of_the_export(out)
-        _check_distinct(out, own, new)
+        own, there = _files_of_the_export(out), _entries(out) if out.is_dir() else {}
+        for name in sorted(there.keys() - own):
+            if name in {*written, _LIST} or name.startswith(f"{OWN}/"):
+                raise RunError(
+                    f"{out / name} was changed since the export, or is not of it: move it "
+                    "elsewhere, or --out names another place"
+                )
     except BaseException:
         if new.exists():
             remove_directory(new)
@@ -316,36 +305,21 @@ def new_folder(out: Path) -> Iterator[Path]:
     replace_directory(out, new, keep=lambda name: name not in own)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the paths in an exported folder and in its `OWN` folder."""
-    for path in folder.iterdir():
-        if path.name != OWN or not path.is_dir():
-            yield path
-    if (folder / OWN).is_dir():
-        yield from (folder / OWN).iterdir()
+def _entries(folder: Path) -> dict[str, Path]:
+    """Return the paths in an exported folder and in its `OWN` folder, by name."""
+    inner = folder / OWN
+    paths = [path for path in folder.iterdir() if path != inner or not path.is_dir()]
+    paths += inner.iterdir() if inner.is_dir() else ()
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def _files_of_the_export(folder: Path) -> set[str]:
     """Return the names of files that export wrote and nobody changed since."""
-    file = folder / _LIST
-    if not file.is_file():
+    if not (folder / _LIST).is_file():
         return set()
-    listed = read_record(file, dict[str, str])
-    own = {path.relative_to(folder).as_posix(): path for path in _entries(folder)}
-    unchanged = {name for name, path in own.items() if _digest(path) == listed.get(name, "")}
-    return unchanged | {OWN, _LIST, *_OF_THE_SYSTEM}
-
-
-def _check_distinct(out: Path, own: set[str], new: Path) -> None:
-    """Refuse user's files whose names the new folder needs."""
-    written = {path.relative_to(new).as_posix() for path in _entries(new)}
-    there = _entries(out) if out.is_dir() else ()
-    for name in sorted({path.relative_to(out).as_posix() for path in there} - own):
-        if name in written or name.startswith(f"{OWN}/"):
-            raise RunError(
-                f"{out / name} was changed since the export, or is not of it: move it elsewhere, "
-                "or --out names another place"
-            )
+    listed, entries = read_record(folder / _LIST, dict[str, str]), _entries(folder)
+    own = {name for name, path in entries.items() if _digest(path) == listed.get(name, "")}
+    return own | {OWN, _LIST, f"{OWN}/.DS_Store"}  # the Finder writes the last
 
 
 def _digest(path: Path) -> str | None:

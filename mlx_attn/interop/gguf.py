@@ -1,19 +1,17 @@
 """GGUF, llama.cpp's single-file format: GPT-2, and arcee for RoPE, RMSNorm and squared ReLU.
 
 MLX writes and reads the container. RoPE in llama.cpp rotates neighbouring coordinates of a head,
-and this program pairs its two halves, so arcee's queries and keys are stored with the two halves
-interleaved.
+and this program pairs its two halves, so arcee's queries and keys are stored with them interleaved.
 """
 
 import math
 import mmap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
 from mlx_attn.interop import names, standard
@@ -22,7 +20,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.tokenizers import Tokenizer
 
-_SIZES = {
+_GPT2_SIZES = {
     "block_count": "n_layers",
     "context_length": "context_length",
     "embedding_length": "emb_dim",
@@ -30,13 +28,17 @@ _SIZES = {
     "attention.head_count": "n_heads",
     "vocab_size": "vocab_size",
 }
-_ROPE_SIZES = {
-    "attention.head_count_kv": "n_kv_heads",
-    "attention.key_length": "head_dim",
-    "attention.value_length": "value_dim",
-    "rope.dimension_count": "head_dim",
+_SIZES = {
+    "gpt2": _GPT2_SIZES,
+    "arcee": _GPT2_SIZES
+    | {
+        "attention.head_count_kv": "n_kv_heads",
+        "attention.key_length": "head_dim",
+        "attention.value_length": "value_dim",
+        "rope.dimension_count": "head_dim",
+    },
 }
-"""GGUF's keys, without the architecture's prefix, and our keys."""
+"""GGUF's keys of each architecture, without its prefix, and our keys."""
 
 _CONSTANTS = {
     "gpt2": {"attention.layer_norm_epsilon": 1e-5},
@@ -58,8 +60,7 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
     if config.position != "rope":
         return "gpt2", standard.gpt2_form(model, "gguf")
     if reasons := standard.obstacles(config, {**standard.ARCEE, "qkv_bias": (False,)}):
-        arcee = "arcee (RoPE, RMSNorm, squared ReLU)"
-        raise standard.refused("gguf", arcee, reasons, standard.SHIPS_CODE)
+        raise standard.refused("gguf", "arcee (RoPE, RMSNorm, squared ReLU)", reasons)
     one_key = config.attention().choices("score")[0].shape(config.attention())[0] == 1
     groups = 1 if one_key else config.n_kv_heads
     wanted = standard.standard_config(
@@ -73,9 +74,8 @@ def write_gguf(path: Path, architecture: str, model: GPT, tokenizer: Tokenizer, 
     config = model.config
     arrays = names.to_gguf(named_arrays(model), architecture)
     if architecture == "arcee":
-        arrays = {k: _interleaved(k, array, config.head_dim) for k, array in arrays.items()}
-    keys = _SIZES | (_ROPE_SIZES if architecture == "arcee" else {})
-    sizes = {theirs: getattr(config, ours) for theirs, ours in keys.items()}
+        arrays = _with_heads_as(arrays, 2, config.head_dim // 2)
+    sizes = {theirs: getattr(config, ours) for theirs, ours in _SIZES[architecture].items()}
     facts = {
         "general.architecture": architecture,
         "general.name": name,
@@ -100,12 +100,22 @@ def _value(value: Any) -> Any:
     return mx.array(value, mx.int32 if of_tokens else kinds[type(first)])
 
 
-def _interleaved(name: str, array: mx.array, width: int) -> mx.array:
-    """Interleave the two halves of each head in the weights of queries and keys."""
-    if "attn_q." not in name and "attn_k." not in name:
-        return array
-    heads = array.reshape(-1, 2, width // 2, array.shape[1])
-    return heads.swapaxes(1, 2).reshape(array.shape)
+def _with_heads_as(arrays: Arrays, rows: int, columns: int) -> Arrays:
+    """Transpose the coordinates of each head of queries and keys, read as rows x columns."""
+    turned = dict(arrays)
+    for name, array in arrays.items():
+        if "attn_q." in name or "attn_k." in name:
+            heads = array.reshape(-1, rows, columns, array.shape[1])
+            turned[name] = heads.swapaxes(1, 2).reshape(array.shape)
+    return turned
+
+
+_NUMBERS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY = 8, 9
+"""Types of values in a header; of numbers also the bytes."""
+_TENSORS = {0: 4, 1: 2, 30: 2}
+"""Bytes of a number in float32, float16 and bfloat16, the types of tensors that are read."""
+_MOST_AXES = 4
 
 
 class _Header:
@@ -114,18 +124,13 @@ class _Header:
     MLX's own reader trusts every length, and reads foreign memory if one is wrong.
     """
 
-    _SIZES: ClassVar = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-    _STRING, _ARRAY = 8, 9
-    _TYPES: ClassVar = {0: 4, 1: 2, 30: 2}  # bytes of a number in float32, float16 and bfloat16
-    _MOST_AXES = 4
-
     def __init__(self, data: bytes | mmap.mmap):
         self.data, self.place, self.alignment = data, 0, 32
         self.keys: set[bytes] = set()
 
     def check(self) -> None:
         """Raise a `ValueError` if the file does not match its header."""
-        if self.data[:4] != b"GGUF" or self._number(8, 4) not in (2, 3):
+        if self._take(4) != b"GGUF" or self._number(4) not in (2, 3):
             raise ValueError("no GGUF of version 2 or 3")
         tensors, facts = self._number(8), self._number(8)
         for _ in range(facts):
@@ -142,41 +147,44 @@ class _Header:
         self.place += size
         return taken
 
-    def _number(self, size: int, start: int = 0) -> int:
-        return int.from_bytes(self._take(size)[start:], "little")
+    def _number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "little")
 
     def _fact(self) -> None:
-        name, kind = self._take(self._number(8)), self._number(4)
+        name, kind, count = self._take(self._number(8)), self._number(4), 1
         self.keys.add(name)
         if name == b"general.alignment" and kind == 4:
             self.alignment = self._number(4)
             if self.alignment not in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
                 raise ValueError(f"an alignment of {self.alignment}")
-        elif kind == self._ARRAY:
+            return
+        if kind == _ARRAY:
             kind, count = self._number(4), self._number(8)
-            if kind == self._STRING:
-                for _ in range(count):
-                    self._take(self._number(8))
-            else:
-                self._take(count * self._size(kind))
+        if kind == _STRING:
+            for _ in range(count):
+                self._take(self._number(8))
+        elif kind in _NUMBERS:
+            self._take(count * _NUMBERS[kind])
         else:
-            self._take(self._number(8) if kind == self._STRING else self._size(kind))
-
-    def _size(self, kind: int) -> int:
-        if kind not in self._SIZES:
             raise ValueError(f"a value of type {kind}")
-        return self._SIZES[kind]
 
     def _tensor(self) -> int:
         """Return the end of a tensor in bytes from the start of the tensor data."""
         name, axes = self._take(self._number(8)), self._number(4)
-        if axes > self._MOST_AXES:
+        if axes > _MOST_AXES:
             raise ValueError(f"{name!r} has {axes} axes")
         count = math.prod(self._number(8) for _ in range(axes))
         kind, offset = self._number(4), self._number(8)
-        if kind not in self._TYPES:
+        if kind not in _TENSORS:
             raise ValueError(f"{name!r} is quantized, which is not read")
-        return offset + count * self._TYPES[kind]
+        return offset + count * _TENSORS[kind]
+
+
+def _checked_header(path: Path) -> _Header:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _Header(data)
+        header.check()
+        return header
 
 
 _GENERAL = {b"general.architecture", b"general.name", b"general.file_type"}
@@ -191,13 +199,6 @@ def is_exported_gguf(path: Path) -> bool:
         return False
     sizes = {f"{architecture}.vocab_size".encode() for architecture in _BLOCKS}
     return {key for key in keys if key.startswith(b"general.")} == _GENERAL and bool(keys & sizes)
-
-
-def _checked_header(path: Path) -> _Header:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        header = _Header(data)
-        header.check()
-        return header
 
 
 def read_gguf(path: Path) -> GPT:
@@ -215,25 +216,15 @@ def read_gguf(path: Path) -> GPT:
     architecture = facts.get("general.architecture")
     if architecture not in _BLOCKS:
         raise RunError(f"{path}: holds {architecture}, and only gpt2 and arcee are read")
-    config = _config(path, architecture, facts, tied="output.weight" not in arrays)
-    ours = names.from_gguf(arrays)
-    for name, array in ours.items():
-        if architecture == "arcee" and (".W_query." in name or ".W_key." in name):
-            if array.ndim != 2 or array.shape[0] % config.head_dim:
-                raise RunError(f"{path}: {name} is {array.shape}, no heads of {config.head_dim}")
-            heads = array.reshape(-1, config.head_dim // 2, 2, array.shape[1])
-            ours[name] = heads.swapaxes(1, 2).reshape(array.shape)
-    return standard.model_of(config, ours)
-
-
-def _config(path: Path, architecture: str, facts: Mapping[str, Any], tied: bool) -> GPTConfig:
-    keys = _SIZES | (_ROPE_SIZES if architecture == "arcee" else {})
+    rows = _SIZES[architecture].items()
     try:
-        sizes = {
-            ours: int(facts[f"{architecture}.{theirs}"].item()) for theirs, ours in keys.items()
-        }
+        sizes = {ours: int(facts[f"{architecture}.{theirs}"].item()) for theirs, ours in rows}
     except KeyError as error:
         raise RunError(f"{path}: it does not say {error}") from error
     except (AttributeError, ValueError) as error:
         raise RunError(f"{path}: a size is no number") from error
-    return GPTConfig(**sizes, **_BLOCKS[architecture], tied_head=tied)
+    config = GPTConfig(**sizes, **_BLOCKS[architecture], tied_head="output.weight" not in arrays)
+    with names.understood(path):
+        if architecture == "arcee":
+            arrays = _with_heads_as(arrays, config.head_dim // 2, 2)
+        return standard.model_of(config, names.from_gguf(arrays))

@@ -13,6 +13,9 @@ from pathlib import Path
 import mlx.core as mx
 
 from mlx_attn.arrays import load_arrays
+from mlx_attn.attention.conversions import find_conversion
+from mlx_attn.convert.measure import conversion_memory
+from mlx_attn.convert.model import converted_config
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
@@ -91,35 +94,21 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
         return Source(path, "GGUF", model.config, lambda: model, peer)
     arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
     with names.understood(path):
-        return _state_dict(path, arrays, n_heads, lora_alpha)
-
-
-def _state_dict(path: Path, arrays: dict[str, mx.array], n_heads: int, alpha: float) -> Source:
-    if any(name.endswith("wte.weight") for name in arrays):
-        ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
-    else:
-        ours, what, peer = names.from_book(arrays, alpha), "the book's GPTModel", "torch"
-    ours = _tied(ours)
-    config = _config_of(path, ours, n_heads)
-    facts = {"n_heads": config.n_heads, "lora_alpha": alpha}
+        if any(name.endswith("wte.weight") for name in arrays):
+            ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
+        else:
+            ours, what, peer = names.from_book(arrays, lora_alpha), "the book's GPTModel", "torch"
+        head, embedding = (ours.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
+        if head is not None and embedding is not None and mx.array_equal(head, embedding).item():
+            del ours["out_head.weight"]  # the embedding itself, saved twice
+        config = _config_of(path, ours, n_heads)
+    facts = {"n_heads": config.n_heads, "lora_alpha": lora_alpha}
     return Source(path, what, config, lambda: standard.model_of(config, ours), peer, facts)
-
-
-def _tied(arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """Return the arrays without an output head that is the embedding itself, saved twice."""
-    head, embedding = (arrays.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
-    is_same = head is not None and embedding is not None and mx.array_equal(head, embedding).item()
-    return {k: array for k, array in arrays.items() if not (is_same and k == "out_head.weight")}
 
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
     """Derive the configuration from the shapes of a state dict and the number of heads."""
-    try:
-        vocab_size, emb_dim = arrays["tok_emb.weight"].shape
-        context_length = arrays["pos_emb.weight"].shape[0]
-        hidden_dim = arrays["trf_blocks.0.ff.layers.0.weight"].shape[0]
-    except KeyError as error:
-        raise RunError(f"{path}: it has no {error}") from error
+    vocab_size, emb_dim = arrays["tok_emb.weight"].shape
     if not n_heads and emb_dim % _HEAD_WIDTH:
         raise ConfigError(
             f"{path}: a state dict does not say how many heads its {emb_dim} numbers are cut "
@@ -128,9 +117,9 @@ def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTC
     blocks = {name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}
     return GPTConfig(
         vocab_size=vocab_size,
-        context_length=context_length,
+        context_length=arrays["pos_emb.weight"].shape[0],
         emb_dim=emb_dim,
-        hidden_dim=hidden_dim,
+        hidden_dim=arrays["trf_blocks.0.ff.layers.0.weight"].shape[0],
         n_heads=n_heads or emb_dim // _HEAD_WIDTH,
         n_layers=len(blocks),
         qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
@@ -169,8 +158,15 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
     """
-    tokenizer = _named_tokenizer(named) if named else _tokenizer_in_folder(source)
     size = source.config.vocab_size
+    if named:
+        tokenizer = _named_tokenizer(named)
+    else:
+        folder = source.path if source.path.is_dir() else source.path.parent
+        tokenizer = read_tokenizer(folder)
+        is_of_model = tokenizer is not None and tokenizer.vocab_size == size
+        if not is_of_model and size == _GPT2_VOCABULARY:
+            tokenizer = _published()
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
@@ -181,16 +177,6 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
             f"the {tokenizer.kind} tokenizer has {tokenizer.vocab_size} tokens, and the model "
             f"{size}: give --tokenizer with the one that it was trained with"
         )
-    return tokenizer
-
-
-def _tokenizer_in_folder(source: Source) -> Tokenizer | None:
-    folder = source.path if source.path.is_dir() else source.path.parent
-    tokenizer = read_tokenizer(folder)
-    if tokenizer and tokenizer.vocab_size == source.config.vocab_size:
-        return tokenizer
-    if source.config.vocab_size == _GPT2_VOCABULARY:
-        return _published()
     return tokenizer
 
 
@@ -293,10 +279,6 @@ def memory_peaks(config: GPTConfig) -> dict[str, int]:
     `import_peak` counts the arrays of file and run, `merged_parameters` the weights after `convert
     --to merged`, and `convert_peak` the comparison of both models.
     """
-    from mlx_attn.attention.conversions import find_conversion
-    from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.model import converted_config
-
     merged = converted_config(find_conversion("merged"), config)
     return {
         "import_peak": PROCESS_MEMORY + 3 * 4 * model_cost(config).parameters,

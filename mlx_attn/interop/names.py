@@ -6,17 +6,15 @@ from ours only in the norms.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
 
+from mlx_attn.arrays import Arrays
 from mlx_attn.errors import ConfigError, RunError
 
-Arrays = dict[str, mx.array]
-
-_PARTS = ("weight", "bias")
 _QKV = ("W_query", "W_key", "W_value")
 
 _GPT2 = {
@@ -26,25 +24,25 @@ _GPT2 = {
     "out_head": "lm_head",
     "trf_blocks.{i}.norm1": "h.{i}.ln_1",
     "trf_blocks.{i}.norm2": "h.{i}.ln_2",
+    "trf_blocks.{i}.att.qkv": "h.{i}.attn.c_attn",
     "trf_blocks.{i}.att.out_proj": "h.{i}.attn.c_proj",
     "trf_blocks.{i}.ff.layers.0": "h.{i}.mlp.c_fc",
     "trf_blocks.{i}.ff.layers.2": "h.{i}.mlp.c_proj",
 }
-_GGUF_GPT2 = {
+_GGUF = {
     "tok_emb": "token_embd",
     "pos_emb": "position_embd",
     "final_norm": "output_norm",
     "out_head": "output",
     "trf_blocks.{i}.norm1": "blk.{i}.attn_norm",
     "trf_blocks.{i}.norm2": "blk.{i}.ffn_norm",
-    "trf_blocks.{i}.att.out_proj": "blk.{i}.attn_output",
-    "trf_blocks.{i}.ff.layers.0": "blk.{i}.ffn_up",
-    "trf_blocks.{i}.ff.layers.2": "blk.{i}.ffn_down",
-}
-_GGUF_ARCEE = _GGUF_GPT2 | {
+    "trf_blocks.{i}.att.qkv": "blk.{i}.attn_qkv",
     "trf_blocks.{i}.att.W_query": "blk.{i}.attn_q",
     "trf_blocks.{i}.att.W_key": "blk.{i}.attn_k",
     "trf_blocks.{i}.att.W_value": "blk.{i}.attn_v",
+    "trf_blocks.{i}.att.out_proj": "blk.{i}.attn_output",
+    "trf_blocks.{i}.ff.layers.0": "blk.{i}.ffn_up",
+    "trf_blocks.{i}.ff.layers.2": "blk.{i}.ffn_down",
 }
 
 
@@ -68,7 +66,7 @@ def _renamed(name: str, table: Mapping[str, str]) -> str:
     number = re.search(r"\.(\d+)\.", name)
     i = number[1] if number else ""
     module, _, part = name.rpartition(".")
-    plain = re.sub(r"^(trf_blocks|h|blk|blocks)\.\d+", r"\1.{i}", module)
+    plain = re.sub(r"^(trf_blocks|h|blk)\.\d+", r"\1.{i}", module)
     return f"{table.get(plain, plain).replace('{i}', i)}.{part}"
 
 
@@ -82,43 +80,45 @@ def _blocks(arrays: Iterable[str]) -> range:
     return range(len(numbers))
 
 
-def _joined(arrays: Arrays, i: int, part: str) -> mx.array:
-    """Join W_query, W_key and W_value of a block into one array, (out, in)."""
-    return mx.concatenate([arrays[f"trf_blocks.{i}.att.{name}.{part}"] for name in _QKV])
+def _with_one_map(arrays: Arrays) -> Arrays:
+    """Join W_query, W_key and W_value of each block into `qkv`, (out, in)."""
+    joined = {k: array for k, array in arrays.items() if not any(f".{word}." in k for word in _QKV)}
+    for i in _blocks(arrays):
+        for part in ("weight", "bias"):
+            three = [arrays[f"trf_blocks.{i}.att.{word}.{part}"] for word in _QKV]
+            joined[f"trf_blocks.{i}.att.qkv.{part}"] = mx.concatenate(three)
+    return joined
 
 
-def _divided(array: mx.array, i: int, part: str) -> Arrays:
-    return {
-        f"trf_blocks.{i}.att.{name}.{part}": third
-        for name, third in zip(_QKV, mx.split(array, 3), strict=True)
-    }
+def _with_three_maps(arrays: Arrays) -> Arrays:
+    """Invert `_with_one_map`."""
+    divided: Arrays = {}
+    for name, array in arrays.items():
+        if ".att.qkv." in name:
+            thirds = mx.split(array, 3)
+            names = (name.replace(".qkv.", f".{word}.") for word in _QKV)
+            divided |= dict(zip(names, thirds, strict=True))
+        else:
+            divided[name] = array
+    return divided
 
 
 def to_gpt2(arrays: Arrays) -> Arrays:
     """Translate to OpenAI's names without a prefix, which mlx-lm and transformers both read."""
-    theirs = {
+    return {
         _renamed(name, _GPT2): array.T if _is_matrix(name) else array
-        for name, array in arrays.items()
-        if not any(f".{word}." in name for word in _QKV)
+        for name, array in _with_one_map(arrays).items()
     }
-    for i in _blocks(arrays):
-        theirs[f"h.{i}.attn.c_attn.weight"] = _joined(arrays, i, "weight").T
-        theirs[f"h.{i}.attn.c_attn.bias"] = _joined(arrays, i, "bias")
-    return theirs
 
 
 def from_gpt2(arrays: Arrays) -> Arrays:
     """Invert `to_gpt2`, without a prefix `transformer.` and without buffers."""
-    plain = {name.removeprefix("transformer."): array for name, array in arrays.items()}
     ours: Arrays = {}
-    for name, array in plain.items():
-        if joined := re.fullmatch(r"h\.(\d+)\.attn\.c_attn\.(weight|bias)", name):
-            i, part = int(joined[1]), joined[2]
-            ours |= _divided(array.T if part == "weight" else array, i, part)
-        elif not name.endswith((".attn.bias", ".attn.masked_bias")):
-            renamed = _renamed(name, _inverse(_GPT2))
+    for name, array in arrays.items():
+        if not name.endswith((".attn.bias", ".attn.masked_bias")):
+            renamed = _renamed(name.removeprefix("transformer."), _inverse(_GPT2))
             ours[renamed] = array.T if _is_matrix(renamed) else array
-    return ours
+    return _with_three_maps(ours)
 
 
 def _is_matrix(name: str) -> bool:
@@ -130,15 +130,12 @@ def to_book(arrays: Arrays) -> Arrays:
     """Translate to the book's GPTModel (chapter 4), with the mask that each block registers."""
     context = arrays["pos_emb.weight"].shape[0]
     mask = mx.triu(mx.ones((context, context)), k=1)
-    theirs = {_book_norm(name): array for name, array in arrays.items()}
+    theirs: Arrays = {}
+    for name, array in arrays.items():
+        scaled = re.sub(r"(norm\d?)\.weight$", r"\1.scale", name)
+        theirs[re.sub(r"(norm\d?)\.bias$", r"\1.shift", scaled)] = array
     theirs.setdefault("out_head.weight", theirs["tok_emb.weight"])
     return theirs | {f"trf_blocks.{i}.att.mask": mask for i in _blocks(arrays)}
-
-
-def _book_norm(name: str) -> str:
-    if "norm" not in name:
-        return name
-    return name.replace(".weight", ".scale").replace(".bias", ".shift")
 
 
 _BOOK = (
@@ -152,11 +149,6 @@ _BOOK = (
 LORA_ALPHA = 16.0
 """The factor of LoRA's product in the book's appendix E, which no state dict records."""
 
-_CLASSIFIER = (
-    "its head has {classes} classes and not a vocabulary's {tokens} tokens: a classifier (the "
-    "book's chapter 6) writes no text; import the model it was fine-tuned from"
-)
-
 
 def from_book(arrays: Arrays, lora_alpha: float = LORA_ALPHA) -> Arrays:
     """Translate a state dict of the book to our names, and add LoRA to the matrices it adapts.
@@ -164,26 +156,24 @@ def from_book(arrays: Arrays, lora_alpha: float = LORA_ALPHA) -> Arrays:
     Raises:
         RunError: The arrays belong to a classifier, or not to a GPTModel.
     """
-    ours = {_spelled(name): array for name, array in arrays.items() if not name.endswith(".mask")}
+    ours: Arrays = {}
+    for name, array in arrays.items():
+        for pattern, spelling in _BOOK:
+            name = re.sub(pattern, spelling, name)
+        if not name.endswith(".mask"):
+            ours[name] = array
     ours = _without_lora(ours, lora_alpha)
     if "tok_emb.weight" not in ours or "trf_blocks.0.norm1.weight" not in ours:
         some = ", ".join(sorted(arrays)[:4]) or "nothing"
         raise RunError(f"no state dict of the book's GPTModel: it holds {some}")
-    head = ours.get("out_head.weight", ours["tok_emb.weight"])
-    if head.shape[0] != ours["tok_emb.weight"].shape[0] or "out_head.bias" in ours:
-        sizes = {"classes": head.shape[0], "tokens": ours["tok_emb.weight"].shape[0]}
-        raise RunError(_CLASSIFIER.format(**sizes))
-    for i in _blocks(ours):
-        for part in _PARTS:
-            if (joined := ours.pop(f"trf_blocks.{i}.att.qkv.{part}", None)) is not None:
-                ours |= _divided(joined, i, part)
-    return ours
-
-
-def _spelled(name: str) -> str:
-    for pattern, ours in _BOOK:
-        name = re.sub(pattern, ours, name)
-    return name
+    tokens = ours["tok_emb.weight"].shape[0]
+    classes = ours.get("out_head.weight", ours["tok_emb.weight"]).shape[0]
+    if classes != tokens or "out_head.bias" in ours:
+        raise RunError(
+            f"its head has {classes} classes and not a vocabulary's {tokens} tokens: a classifier "
+            "(the book's chapter 6) writes no text; import the model it was fine-tuned from"
+        )
+    return _with_three_maps(ours)
 
 
 def _without_lora(arrays: Arrays, alpha: float) -> Arrays:
@@ -201,94 +191,80 @@ def _without_lora(arrays: Arrays, alpha: float) -> Arrays:
 
 
 def to_gguf(arrays: Arrays, architecture: str) -> Arrays:
-    """Translate to llama.cpp's names for `gpt2` or `arcee`."""
-    if architecture == "arcee":
-        return {_renamed(name, _GGUF_ARCEE): array for name, array in arrays.items()}
-    theirs = {
-        _renamed(name, _GGUF_GPT2): array
-        for name, array in arrays.items()
-        if not any(f".{word}." in name for word in _QKV)
-    }
-    for i in _blocks(arrays):
-        for part in _PARTS:
-            theirs[f"blk.{i}.attn_qkv.{part}"] = _joined(arrays, i, part)
-    return theirs
+    """Translate to llama.cpp's names for `gpt2`, which joins query, key and value, or `arcee`."""
+    ours = arrays if architecture == "arcee" else _with_one_map(arrays)
+    return {_renamed(name, _GGUF): array for name, array in ours.items()}
 
 
 def from_gguf(arrays: Arrays) -> Arrays:
     """Invert `to_gguf`."""
-    ours: Arrays = {}
-    for name, array in arrays.items():
-        if joined := re.fullmatch(r"blk\.(\d+)\.attn_qkv\.(weight|bias)", name):
-            ours |= _divided(array, int(joined[1]), joined[2])
-        else:
-            ours[_renamed(name, _inverse(_GGUF_ARCEE))] = array
-    return ours
+    ours = {_renamed(name, _inverse(_GGUF)): array for name, array in arrays.items()}
+    return _with_three_maps(ours)
+
+
+_LENS = {
+    "tok_emb.weight": "embed.W_E",
+    "pos_emb.weight": "pos_embed.W_pos",
+    "final_norm.weight": "ln_final.w",
+    "final_norm.bias": "ln_final.b",
+    "out_head.weight": "unembed.W_U",
+    "norm1.weight": "ln1.w",
+    "norm1.bias": "ln1.b",
+    "norm2.weight": "ln2.w",
+    "norm2.bias": "ln2.b",
+    "att.W_query.weight": "attn.W_Q",
+    "att.W_query.bias": "attn.b_Q",
+    "att.W_key.weight": "attn.W_K",
+    "att.W_key.bias": "attn.b_K",
+    "att.W_value.weight": "attn.W_V",
+    "att.W_value.bias": "attn.b_V",
+    "att.out_proj.weight": "attn.W_O",
+    "att.out_proj.bias": "attn.b_O",
+    "ff.layers.0.weight": "mlp.W_in",
+    "ff.layers.0.bias": "mlp.b_in",
+    "ff.layers.2.weight": "mlp.W_out",
+    "ff.layers.2.bias": "mlp.b_out",
+}
+"""TransformerLens' names; those of a block come after `blocks.{i}.`."""
 
 
 def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
     """Translate to TransformerLens' names; all its matrices, as W_Q [H, C, D], act as x W."""
-    C = arrays["tok_emb.weight"].shape[1]
-    head = arrays.get("out_head.weight", arrays["tok_emb.weight"])
-    theirs = {
-        "embed.W_E": arrays["tok_emb.weight"],
-        "pos_embed.W_pos": arrays["pos_emb.weight"],
-        "ln_final.w": arrays["final_norm.weight"],
-        "ln_final.b": arrays["final_norm.bias"],
-        "unembed.W_U": head.T,
-        "unembed.b_U": mx.zeros((head.shape[0],)),
-    }
-    split: dict[str, Callable[[mx.array], mx.array]] = {
-        "weight": lambda w: w.reshape(n_heads, -1, C).swapaxes(1, 2),
-        "bias": lambda b: b.reshape(n_heads, -1),
-    }
-    for i in _blocks(arrays):
-        ours, block = f"trf_blocks.{i}", f"blocks.{i}"
-        for name, letter in zip(_QKV, "QKV", strict=True):
-            for part, prefix in (("weight", "W"), ("bias", "b")):
-                array = arrays[f"{ours}.att.{name}.{part}"]
-                theirs[f"{block}.attn.{prefix}_{letter}"] = split[part](array)
-        out = arrays[f"{ours}.att.out_proj.weight"].T
-        theirs |= {
-            f"{block}.attn.W_O": out.reshape(n_heads, -1, C),
-            f"{block}.attn.b_O": arrays[f"{ours}.att.out_proj.bias"],
-            f"{block}.mlp.W_in": arrays[f"{ours}.ff.layers.0.weight"].T,
-            f"{block}.mlp.b_in": arrays[f"{ours}.ff.layers.0.bias"],
-            f"{block}.mlp.W_out": arrays[f"{ours}.ff.layers.2.weight"].T,
-            f"{block}.mlp.b_out": arrays[f"{ours}.ff.layers.2.bias"],
-        }
-        for n in (1, 2):
-            theirs[f"{block}.ln{n}.w"] = arrays[f"{ours}.norm{n}.weight"]
-            theirs[f"{block}.ln{n}.b"] = arrays[f"{ours}.norm{n}.bias"]
+    vocab_size, C = arrays["tok_emb.weight"].shape
+    theirs = {"unembed.b_U": mx.zeros((vocab_size,))}
+    for name, array in {"out_head.weight": arrays["tok_emb.weight"], **arrays}.items():
+        inner = re.sub(r"^trf_blocks\.\d+\.", "", name)
+        word = _LENS[inner]
+        match word[-3:]:
+            case "W_Q" | "W_K" | "W_V":
+                array = array.reshape(n_heads, -1, C).swapaxes(1, 2)
+            case "b_Q" | "b_K" | "b_V":
+                array = array.reshape(n_heads, -1)
+            case "W_O":
+                array = array.T.reshape(n_heads, -1, C)
+            case "W_U" | "_in" | "out":
+                array = array.T
+        theirs[name.removeprefix("trf_").removesuffix(inner) + word] = array
     return theirs
 
 
 def from_transformer_lens(arrays: Arrays) -> Arrays:
     """Invert `to_transformer_lens`, without the masks that TransformerLens registers."""
-    ours = {
-        "tok_emb.weight": arrays["embed.W_E"],
-        "pos_emb.weight": arrays["pos_embed.W_pos"],
-        "final_norm.weight": arrays["ln_final.w"],
-        "final_norm.bias": arrays["ln_final.b"],
-        "out_head.weight": arrays["unembed.W_U"].T,
-    }
-    C = ours["tok_emb.weight"].shape[1]
-    single = {"W_O": "att.out_proj.weight", "b_O": "att.out_proj.bias"}
-    single |= {"W_in": "ff.layers.0.weight", "b_in": "ff.layers.0.bias"}
-    single |= {"W_out": "ff.layers.2.weight", "b_out": "ff.layers.2.bias"}
-    heads = dict(zip("QKV", _QKV, strict=True))
+    C = arrays["embed.W_E"].shape[1]
+    names = _inverse(_LENS)
+    ours: Arrays = {}
     for name, array in arrays.items():
-        match = re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(\w+)", name)
-        if not match:
-            continue
-        block, module, word = f"trf_blocks.{match[1]}", match[2], match[3]
-        if module.startswith("ln"):
-            ours[f"{block}.norm{module[2:]}.{'weight' if word == 'w' else 'bias'}"] = array
-        elif word in single:
-            flat = array.reshape(-1, array.shape[-1]).T if word.startswith("W") else array
-            ours[f"{block}.{single[word]}"] = flat
-        elif word[:2] in ("W_", "b_"):
-            part = "weight" if word.startswith("W") else "bias"
-            flat = array.swapaxes(1, 2).reshape(-1, C) if part == "weight" else array.reshape(-1)
-            ours[f"{block}.att.{heads[word[2]]}.{part}"] = flat
+        word = re.sub(r"^blocks\.\d+\.", "", name)
+        match word[-3:]:
+            case "W_Q" | "W_K" | "W_V":
+                array = array.swapaxes(1, 2).reshape(-1, C)
+            case "b_Q" | "b_K" | "b_V":
+                array = array.reshape(-1)
+            case "W_O":
+                array = array.reshape(-1, C).T
+            case "W_U" | "_in" | "out":
+                array = array.T
+        if word in names:
+            block = name.removesuffix(word)
+            ours[f"trf_{block}{names[word]}" if block else names[word]] = array
     return ours

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,16 +116,16 @@ def encoded_text(tokenizer: Tokenizer, model: GPT) -> EncodedText:
     """Return a text that the tokenizer can encode, with its ids."""
     text = _TEXT
     if tokenizer.kind in ("char", "symbols"):
-        text = tokenizer.decode(sample_tokens(model))
+        text = tokenizer.decode(_sample_tokens(model))
     if tokenizer.kind == "symbols":
         text = "\n" + text.removeprefix("\n")  # every text of symbols begins with a newline
     return EncodedText(text, tokenizer.encode(text).tolist())
 
 
-def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
+def _sample_tokens(model: GPT) -> _Tokens:
     """Return a window of tokens drawn from the model's own distribution."""
     size = min(WINDOW, model.config.context_length)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     tokens = [int(rng.integers(model.config.vocab_size))]
     caches = model.new_caches()
     while len(tokens) < size:
@@ -133,19 +133,6 @@ def sample_tokens(model: GPT, seed: int = 0) -> _Tokens:
         chances = np.array(mx.softmax(logits)).astype(np.float64)
         tokens.append(int(rng.choice(len(chances), p=chances / chances.sum())))
     return np.array(tokens)
-
-
-def _own(model: GPT, tokens: _Tokens, prompt: list[int], count: int) -> tuple[_Logits, list[int]]:
-    """Return the logits of a window and the greedy tokens after a prompt, with the cache."""
-    logits = np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
-    caches, greedy = model.new_caches(), [*prompt]
-    following = model(mx.array(prompt)[None], caches)
-    for _ in range(count):
-        likeliest: Any = following[0, -1].argmax().item()
-        greedy.append(likeliest)
-        if len(greedy) < len(prompt) + count:
-            following = model(mx.array([greedy[-1:]]), caches)
-    return logits, greedy[len(prompt) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +149,21 @@ Answer = Callable[[_Tokens, list[int], int], Reply]
 """Computes the reply for a window, a prompt, and the number of greedy tokens after it."""
 
 
-def by_reading(model: GPT, what: str) -> Answer:
-    """Return the answer of a model that this package read back."""
-    return lambda tokens, prompt, count: Reply(*_own(model, tokens, prompt, count), what)
+def by_reading(model: GPT, what: str = "this program") -> Answer:
+    """Return the answer of a model of this package, which decodes with its cache."""
+
+    def answer(tokens: _Tokens, prompt: list[int], count: int) -> Reply:
+        logits = np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
+        caches, greedy = model.new_caches(), [*prompt]
+        following = model(mx.array(prompt)[None], caches)
+        for _ in range(count):
+            likeliest: Any = following[0, -1].argmax().item()
+            greedy.append(likeliest)
+            if len(greedy) < len(prompt) + count:
+                following = model(mx.array([greedy[-1:]]), caches)
+        return Reply(logits, greedy[len(prompt) :], what)
+
+    return answer
 
 
 def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts: float) -> Answer:
@@ -245,38 +244,18 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
         raise RunError(f"{PEERS_PYTHON}={python}: cannot be run ({reason})") from error
 
 
-def question(model: GPT) -> tuple[_Tokens, list[int], int]:
-    """Return the same task for every program: a window, a prompt, a number of greedy tokens."""
-    tokens = sample_tokens(model)
-    prompt = tokens[: max(1, len(tokens) // 4)].tolist()
-    return tokens, prompt, min(GREEDY, model.config.context_length - len(prompt))
-
-
 def compare(model: GPT, answer: Answer) -> Parity:
-    """Compare a model with another program's answer."""
-    tokens, prompt, count = question(model)
-    logits, greedy = _own(model, tokens, prompt, count)
-    reply = answer(tokens, prompt, count)
+    """Compare a model with another program's answer: a window, and tokens after its beginning."""
+    tokens = _sample_tokens(model)
+    prompt = tokens[: max(1, len(tokens) // 4)].tolist()
+    count = min(GREEDY, model.config.context_length - len(prompt))
+    own, reply = by_reading(model)(tokens, prompt, count), answer(tokens, prompt, count)
     return Parity(
-        logit_difference=float(np.abs(logits - reply.logits).max()),
-        largest_logit=float(np.abs(logits).max()),
+        logit_difference=float(np.abs(own.logits - reply.logits).max()),
+        largest_logit=float(np.abs(own.logits).max()),
         tokens=len(tokens),
-        greedy_equal=sum(a == b for a, b in zip(greedy, reply.greedy, strict=False)),
+        greedy_equal=sum(a == b for a, b in zip(own.greedy, reply.greedy, strict=False)),
         greedy=count,
         by=reply.by,
         text_ids=reply.text_ids,
     )
-
-
-def compare_all(
-    model: GPT, answers: Iterable[Answer]
-) -> tuple[tuple[Parity, ...], tuple[str, ...]]:
-    """Compare a model with several programs; return also a line for each that cannot load it."""
-    parities: list[Parity] = []
-    unread: list[str] = []
-    for answer in answers:
-        try:
-            parities.append(compare(model, answer))
-        except RunError as error:
-            unread.append(str(error))
-    return tuple(parities), tuple(unread)

@@ -10,7 +10,7 @@ package, so it proves that an exported folder works without it.
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,18 @@ import numpy as np
 _Answer = tuple[np.ndarray, list[int], str]
 
 
-def _continue(logits: Callable[[list[int]], np.ndarray], prompt: list[int], count: int) -> Any:
-    """Return the likeliest tokens after a prompt, computed without a cache."""
-    tokens = [*prompt]
+def _answer(
+    logits: Callable[[list[int]], np.ndarray],
+    tokens: np.ndarray,
+    prompt: list[int],
+    count: int,
+    by: str,
+) -> _Answer:
+    """Return the logits of the tokens, and the likeliest tokens after a prompt, without a cache."""
+    ids = [*prompt]
     for _ in range(count):
-        tokens.append(int(logits(tokens)[-1].argmax()))
-    return tokens[len(prompt) :]
+        ids.append(int(logits(ids)[-1].argmax()))
+    return logits(tokens.tolist()), ids[len(prompt) :], by
 
 
 def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
@@ -50,15 +56,14 @@ def with_mlx(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _
             self.offset = self.rows.shape[2]
             return self.rows, nothing
 
-    def logits(ids: Iterable[int], cache: list[Rows] | None = None) -> np.ndarray:
-        row = mx.array([int(token) for token in ids])
-        return np.array(model(row[None], cache)[0].astype(mx.float32))
+    def logits(ids: list[int], cache: list[Rows] | None = None) -> np.ndarray:
+        return np.array(model(mx.array([ids]), cache)[0].astype(mx.float32))
 
     cache, greedy, following = [Rows() for _ in range(config["cached_layers"])], [], prompt
     while len(greedy) < count:
         greedy.append(int(logits(following, cache)[-1].argmax()))
         following = greedy[-1:]
-    return logits(tokens), greedy, "its own model.py, by MLX"
+    return logits(tokens.tolist()), greedy, "its own model.py, by MLX"
 
 
 def with_mlx_lm(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
@@ -128,12 +133,11 @@ def with_transformer_lens(path: Path, tokens: np.ndarray, prompt: list[int], cou
         model = TransformerBridge.boot_transformers(str(path), device="cpu")
     model.eval()
 
-    def logits(ids: Iterable[int]) -> np.ndarray:
+    def logits(ids: list[int]) -> np.ndarray:
         with torch.no_grad():
-            return model(torch.tensor([[int(token) for token in ids]]))[0].numpy()
+            return model(torch.tensor([ids]))[0].numpy()
 
-    greedy = _continue(logits, prompt, count)
-    return logits(tokens), greedy, f"TransformerLens {version('transformer-lens')}"
+    return _answer(logits, tokens, prompt, count, f"TransformerLens {version('transformer-lens')}")
 
 
 def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int) -> _Answer:
@@ -145,14 +149,13 @@ def with_llama_cpp(path: Path, tokens: np.ndarray, prompt: list[int], count: int
         str(path), n_ctx=0, logits_all=True, type_k=float32, type_v=float32, verbose=False
     )
 
-    def logits(ids: Iterable[int]) -> np.ndarray:
-        row = [int(token) for token in ids]
+    def logits(ids: list[int]) -> np.ndarray:
         model.reset()
-        model.eval(row)
-        return np.array(model.scores[: len(row)])
+        model.eval(ids)
+        return np.array(model.scores[: len(ids)])
 
-    greedy = _continue(logits, prompt, count)
-    return logits(tokens), greedy, f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
+    by = f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
+    return _answer(logits, tokens, prompt, count, by)
 
 
 class _BookModel:
@@ -178,10 +181,8 @@ class _BookModel:
 
     def norm(self, x: Any, name: str) -> Any:
         """Apply LayerNorm, under the book's names or PyTorch's."""
-        scale, shift = (
-            self.weights.get(f"{name}.{own}", self.weights.get(f"{name}.{stock}"))
-            for own, stock in (("scale", "weight"), ("shift", "bias"))
-        )
+        parts = ("scale", "shift") if f"{name}.scale" in self.weights else ("weight", "bias")
+        scale, shift = (self.weights[f"{name}.{part}"] for part in parts)
         centred = x - x.mean(-1, keepdim=True)
         return scale * centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() + shift
 
@@ -234,12 +235,12 @@ def with_torch(
     weights.setdefault("out_head.weight", weights["tok_emb.weight"])
     model = _BookModel(weights, n_heads, lora_alpha)
 
-    def logits(ids: Iterable[int]) -> np.ndarray:
+    def logits(ids: list[int]) -> np.ndarray:
         with torch.no_grad():
-            return model(torch.tensor([int(token) for token in ids])).numpy()
+            return model(torch.tensor(ids)).numpy()
 
     by = f"PyTorch {torch.__version__} and the book's formulas"
-    return logits(tokens), _continue(logits, prompt, count), by
+    return _answer(logits, tokens, prompt, count, by)
 
 
 READERS: dict[str, Callable[..., _Answer]] = {
@@ -252,29 +253,22 @@ READERS: dict[str, Callable[..., _Answer]] = {
 }
 
 
-def _ids_by_transformers(path: Path, text: str) -> list[int]:
-    from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports]
-
-    return AutoTokenizer.from_pretrained(path).encode(text)
-
-
-def _ids_by_mlx_lm(path: Path, text: str) -> list[int]:
-    from mlx_lm.utils import load_tokenizer  # pyright: ignore[reportMissingImports]
-
-    return load_tokenizer(path).encode(text)
-
-
-TOKENIZERS: dict[str, Callable[[Path, str], list[int]]] = {
-    "transformers": _ids_by_transformers,
-    "mlx-lm": _ids_by_mlx_lm,
-}
+TOKENIZERS = ("transformers", "mlx-lm")
 """Readers that also load the tokenizer of a folder."""
 
 
 def text_ids(reader: str, path: Path, text: str) -> dict[str, Any]:
     """Encode a text with a program's own tokenizer; return the ids or the error."""
     try:
-        return {"ids": np.array(TOKENIZERS[reader](path, text), np.int64)}
+        if reader == "mlx-lm":
+            from mlx_lm.utils import load_tokenizer  # pyright: ignore[reportMissingImports]
+
+            tokenizer = load_tokenizer(path)
+        else:
+            from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports]
+
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        return {"ids": np.array(tokenizer.encode(text), np.int64)}
     except Exception as error:  # whatever another program raises
         return {"ids_error": np.array(f"{type(error).__name__}: {error}".splitlines()[0])}
 

@@ -27,23 +27,26 @@ CONFIG_FILE = "configuration_mlx_attn.py"
 
 def _code_of(model: GPT) -> tuple[Sources, str]:
     """Return the source of a model's choices, and the table of choices that `portable` reads."""
-    if model.config.pattern:
-        raise NotPortable(
-            f"its layers have several forms (pattern={model.config.pattern}), and the code that "
-            "ships computes one: train one variant in all layers"
+    config, reason = model.config, ""
+    if config.pattern:
+        reason = (
+            f"its layers have several forms (pattern={config.pattern}), and the code that ships "
+            "computes one: train one variant in all layers"
         )
-    if model.config.kv_sharing > 1:
-        raise NotPortable(
-            f"its layers share keys and values (kv_sharing={model.config.kv_sharing}), and the "
-            "code that ships caches those of every layer: train without kv_sharing"
+    elif config.kv_sharing > 1:
+        reason = (
+            f"its layers share keys and values (kv_sharing={config.kv_sharing}), and the code that "
+            "ships caches those of every layer: train without kv_sharing"
         )
-    if any(kind.short_conv != "none" for kind in model.config.kinds()):
-        raise NotPortable(
+    elif any(kind.short_conv != "none" for kind in config.kinds()):
+        reason = (
             "its convolutions read earlier tokens, which the code that ships does not cache: train "
             "without short_conv"
         )
-    maps, around = model.trf_blocks[0].att.maps, (_portable_text(), _TORCH_HEADING)
-    sources = Sources({name for text in around for name in _defined(ast.parse(text))})
+    if reason:
+        raise NotPortable(reason)
+    maps = model.trf_blocks[0].att.maps
+    sources = Sources({*_definitions(_PORTABLE), *_definitions(_TORCH_HEADING)})
 
     def row(choice: Choice, **facts: Any) -> str:
         facts = {"apply": sources.add(choice, choice.apply), **facts}
@@ -79,14 +82,12 @@ def portable_config(model: GPT) -> dict[str, Any]:
     config, attention = model.config, model.trf_blocks[0].att
     weights = [*(name for choice in attention.maps.all for name in choice.weights), "log_slopes"]
     kinds = {name: _kind(name, attention[name]) for name in weights if name in attention}
-    per_head = attention.maps.score.queries_per_head
-    layers = range(config.n_layers)
     return {
         **config.as_dict(),
         "cached_layers": config.n_layers + config.token_shift,
-        "queries_per_head": per_head,
+        "queries_per_head": attention.maps.score.queries_per_head,
         "slopes": list(config.attention().slopes()),
-        "windows": [config.attention(layer).window for layer in layers],
+        "windows": [config.attention(layer).window for layer in range(config.n_layers)],
         "attention_keys": asdict(attention.config),
         "maps": dict(sorted(kinds.items())),
     }
@@ -122,9 +123,9 @@ def shipped_code(model: GPT, library: str) -> str:
     (sources, table), heading = _code_of(model), _HEADINGS[library]
     if library == "torch":
         heading += _torch_operations(sources.operations)
-    own, texts = _defined(ast.parse(heading)), sources.texts.values()
-    roots = [n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)]
-    needed = _needed([*roots, "parameter", "build", "compute_logits"], own=own)
+    texts = sources.texts.values()
+    roots = [name for text in texts for name in _names_in(text)]
+    needed = _needed([*roots, "parameter", "build", "compute_logits"], own=_definitions(heading))
     functions = "\n\n\n".join([*needed, *texts])
     name = variant_name(model.config.as_dict())
     about = _ABOUT.format(variant=name, version=__version__)
@@ -154,28 +155,29 @@ _KINDS = """KINDS = {
 """
 
 
-def _portable_text() -> str:
-    return Path(portable.__file__).read_text(encoding="utf-8")
+_PORTABLE = Path(portable.__file__).read_text(encoding="utf-8")
 
 
 def _needed(roots: Iterable[str], own: Iterable[str]) -> list[str]:
     """Return the source of functions and classes with their dependencies, in module order."""
-    text = _portable_text()
-    defined, needed, waiting = _defined(ast.parse(text)), set[str](), [*roots]
+    available = {name: text for name, text in _definitions(_PORTABLE).items() if name not in own}
+    needed, waiting = set[str](), [*roots]
     while waiting:
         name = waiting.pop()
-        if name in needed or name not in defined or name in own:
-            continue
-        needed.add(name)
-        nodes = ast.walk(defined[name])
-        waiting += [node.id for node in nodes if isinstance(node, ast.Name)]
-    sources = (ast.get_source_segment(text, defined[name]) for name in defined if name in needed)
-    return [source for source in sources if source]
+        if name in available and name not in needed:
+            needed.add(name)
+            waiting += _names_in(available[name])
+    return [text for name, text in available.items() if name in needed]
 
 
-def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    return {node.name: node for node in tree.body if isinstance(node, kinds)}
+def _names_in(text: str) -> list[str]:
+    return [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+
+
+def _definitions(text: str) -> dict[str, str]:
+    """Return the source of each function and class of a module."""
+    nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    return {node.name: ast.get_source_segment(text, node) or "" for node in nodes}
 
 
 _ABOUT = '''"""A language model whose attention is `{variant}`, written by mlx_attn {version}.

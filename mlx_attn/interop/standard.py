@@ -51,15 +51,18 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
         config: The model's configuration.
         holds: The values that the architecture supports, by key.
     """
-    attention, reasons = config.attention(), []
-    for key, values in {**_NORMAL, **holds}.items():
-        if getattr(config, key) not in values:
-            reasons.append(f"{key}={getattr(config, key)}")
+    required = {**_NORMAL, **holds}
+    reasons = [
+        f"{key}={getattr(config, key)}"
+        for key, values in required.items()
+        if getattr(config, key) not in values
+    ]
+    attention = config.attention()
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
-    hooks = attention.choices("logits")
-    remaining = [choice for choice in maps if not choice.affine]
-    remaining += [hook for hook in hooks if not hook.score_factor]  # others fold into W_query
-    return reasons + [f"{choice.map}={choice.name}" for choice in remaining]
+    obstacles = [choice for choice in maps if not choice.affine]
+    # A hook that multiplies scores by a factor folds into W_query.
+    obstacles += [hook for hook in attention.choices("logits") if not hook.score_factor]
+    return reasons + [f"{choice.map}={choice.name}" for choice in obstacles]
 
 
 def head_width(config: GPTConfig) -> int:
@@ -134,35 +137,31 @@ def _widths(config: GPTConfig) -> tuple[int, int]:
 def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
     """Return the weights of one layer with separate maps, in float64."""
     heads = (target.n_kv_heads, target.head_dim)
+    temperatures = np.ones(attention.config.n_maps)
+    for hook in attention.maps.logits:
+        if hook.score_factor:
+            temperatures = temperatures * to_numpy(hook.score_factor(attention)).reshape(-1)
+    factor = attention.config.scale / target.scale * temperatures
     score = qk_circuit(attention).widened(*heads)
-    factor = attention.config.scale / target.scale * _temperatures(attention)
     query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
     weights = score_weights(replace(score, query=query, query_bias=bias))
     weights |= output_weights(ov_circuit(attention).widened(*heads))
-    return {k: v for k, v in weights.items() if _has_place(k, v, target)}
+    for name in [name for name in weights if name.endswith(".bias")]:
+        has_place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
+        if has_place:
+            continue
+        array = weights.pop(name)
+        if name != "W_key.bias" and np.abs(array).max() > 0:  # a key's bias cancels in the softmax
+            raise ConfigError(f"{name} is not 0, and that architecture has no place for it")
+    return weights
 
 
-def _has_place(name: str, array: np.ndarray, target: AttentionConfig) -> bool:
-    """Return True if the target has a weight; refuse a bias without place that matters."""
-    if not name.endswith(".bias"):
-        return True
-    place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
-    if not place and name != "W_key.bias" and np.abs(array).max() > 0:
-        raise ConfigError(f"{name} is not 0, and that architecture has no place for it")
-    return place
+_SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
 
 
-def _temperatures(attention: Attention) -> np.ndarray:
-    factors = [hook.score_factor(attention) for hook in attention.maps.logits if hook.score_factor]
-    ones = np.ones(attention.config.n_maps)
-    return np.prod([ones, *(to_numpy(factor).reshape(-1) for factor in factors)], axis=0)
-
-
-SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
-"""The way out for a model that no stock architecture can hold."""
-
-
-def refused(target: str, architecture: str, reasons: list[str], instead: str) -> ConfigError:
+def refused(
+    target: str, architecture: str, reasons: list[str], instead: str = _SHIPS_CODE
+) -> ConfigError:
     """Return the error for an architecture that cannot hold a model, with the way out."""
     return ConfigError(
         f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
@@ -175,12 +174,12 @@ def gpt2_form(model: GPT, target: str) -> GPT:
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
     if reasons:
-        raise refused(target, "GPT-2", reasons, SHIPS_CODE)
+        raise refused(target, "GPT-2", reasons)
     wanted = standard_config(model.config, width, position="learned")
     try:
         return standard_form(model, wanted)
     except ConfigError as error:
-        raise refused(target, "GPT-2", [str(error)], SHIPS_CODE) from error
+        raise refused(target, "GPT-2", [str(error)]) from error
 
 
 def how_written(model: GPT, form: GPT) -> str:

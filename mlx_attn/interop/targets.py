@@ -77,15 +77,14 @@ class Target:
                 f"{out} is the folder that you are in, or a parent of it: --out names a folder of "
                 "the export's own"
             )
-        if not out.exists():
-            return
-        if not self.suffix and not out.is_dir():
+        if not self.suffix and out.exists() and not out.is_dir():
             raise RunError(
                 f"{out} is a file, and this target is a folder: --out names another place"
             )
-        if not overwrite:
+        if out.exists() and not overwrite:
             raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
-        if (self.suffix and not out.is_file()) or not self.is_exported(out):
+        is_special = bool(self.suffix) and not out.is_file()  # reading a pipe would block
+        if out.exists() and (is_special or not self.is_exported(out)):
             raise RunError(
                 f"{out} was not written by export, so --overwrite leaves it alone: --out names "
                 "another place"
@@ -108,25 +107,29 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
     """
     target.check_free(out, overwrite)
     config = loaded.model.config
-    own = [
-        *own_parts(config),
-        *(row for kind in config.kinds() for row in kind.choices("position")),
-    ]
-    if names := ", ".join(dict.fromkeys(f"{row.map}={row.name}" for row in own)):
-        raise ConfigError(f"{names} is of a plugin, and no other program has it")
+    positions = [row for kind in config.kinds() for row in kind.choices("position")]
+    own = [f"{row.map}={row.name}" for row in (*own_parts(config), *positions)]
+    if own:
+        names_of_own = ", ".join(dict.fromkeys(own))
+        raise ConfigError(f"{names_of_own} is of a plugin, and no other program has it")
     with target.place(out) as place:
         written = target.write(loaded, place)
         peers = [name for name in written.peers if parity.interpreter(name)]
         text = parity.encoded_text(loaded.tokenizer, loaded.model) if peers else None
-        answers = [parity.by_peer(name, place, text, **written.facts) for name in peers]
-        theirs, unread = parity.compare_all(loaded.model, answers)
-        parities = (*theirs, parity.compare(loaded.model, written.back))
+        parities: list[parity.Parity] = []
+        unread: list[str] = []
+        for name in peers:
+            answer = parity.by_peer(name, place, text, **written.facts)
+            try:
+                parities.append(parity.compare(loaded.model, answer))
+            except RunError as error:  # the program cannot load it
+                unread.append(str(error).replace(str(place), str(out)))
+        parities.append(parity.compare(loaded.model, written.back))
         for each in parities:
             each.check(str(out))
         if not target.suffix:
             write_card(loaded, place, out.name, written.route, parities)
-    unread = tuple(line.replace(str(place), str(out)) for line in unread)
-    return Exported(out, written.route, parities, unread)
+    return Exported(out, written.route, tuple(parities), tuple(unread))
 
 
 # The targets.
@@ -138,7 +141,7 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
     also = "" if stock else f"; not for mlx-lm: {_MLX_LM_GPT2}"
-    back = parity.by_reading(read_gpt2(out), "this program")
+    back = parity.by_reading(read_gpt2(out))
     readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
 
@@ -205,7 +208,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
     route = f"the book's GPTModel({settings}), {how}"
     back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
     facts = {"n_heads": config["n_heads"]}
-    return _Written(route, parity.by_reading(back, "this program"), ("torch",), facts)
+    return _Written(route, parity.by_reading(back), ("torch",), facts)
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
@@ -213,9 +216,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     config = loaded.model.config
     reasons = standard.obstacles(config, standard.GPT2)
     if reasons:
-        raise standard.refused(
-            "transformer-lens", "HookedTransformer", reasons, standard.SHIPS_CODE
-        )
+        raise standard.refused("transformer-lens", "HookedTransformer", reasons)
     width = max(standard.head_width(config), 1)
     wanted = standard.standard_config(config, width, position="learned")
     form = standard.standard_form(loaded.model, wanted)
@@ -239,7 +240,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
     back = standard.model_of(replace(form.config, tied_head=False), ours)
     route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(back, "this program"), ("transformer-lens",))
+    return _Written(route, parity.by_reading(back), ("transformer-lens",))
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
@@ -248,7 +249,7 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
     route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(read_gguf(out), "this program"), peers)
+    return _Written(route, parity.by_reading(read_gguf(out)), peers)
 
 
 TARGETS: dict[str, Target] = {

@@ -9,6 +9,7 @@ With a step that GPT-2 lacks, a text would get different ids there and here, and
 read different words. So the ids come from the file, and any additional step is refused by name.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,13 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
         pairs = [["\n" + rows[0][0], rows[0][1]], *([p, score] for p, score, _ in rows[1:])]
         model = {"type": "Unigram", "unk_id": 0, "vocab": pairs, "byte_fallback": True}
     else:
-        merges = [cut for _, cut in sorted(_cuts(rows, ids), key=lambda pair: pair[0])]
+        cuts = [
+            (-score, ids[piece[:n]], ids[piece[n:]], [piece[:n], piece[n:]])
+            for piece, score, kind in rows
+            for n in range(1, len(piece))
+            if kind == "piece" and piece[:n] in ids and piece[n:] in ids
+        ]
+        merges = [pair for *_, pair in sorted(cuts)]
         model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
         model |= {"byte_fallback": True, "fuse_unk": True}
     underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}
@@ -126,16 +133,6 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
     cut["pretokenizers"].append({**underlined, "split": False})
     join = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]}
     return {"model": model, "pre_tokenizer": cut, "decoder": join}
-
-
-def _cuts(
-    rows: list[tuple[str, float, str]], ids: Mapping[str, int]
-) -> Iterator[tuple[tuple[float, int, int], list[str]]]:
-    """Yield every cut of a piece into two pieces, after its place in the order of merges."""
-    for piece, score, kind in rows:
-        for left, right in ((piece[:n], piece[n:]) for n in range(1, len(piece))):
-            if kind == "piece" and left in ids and right in ids:
-                yield (-score, ids[left], ids[right]), [left, right]
 
 
 _FORMS: dict[str, Callable[[Tokenizer], _Json]] = {
@@ -184,7 +181,7 @@ _OTHER = "give --tokenizer with one that has the ids of the model"
 
 
 class _Model(msgspec.Struct):
-    type: str = ""
+    type: str = "not named"
     vocab: Any = None
     merges: list[str | list[str]] = []
     dropout: float | None = None
@@ -224,13 +221,6 @@ class _TokenizerJson(msgspec.Struct):
     post_processor: _Step | None = None
 
 
-class _TokenizerConfig(msgspec.Struct):
-    """The keys of tokenizer_config.json that are read."""
-
-    add_prefix_space: bool | None = None
-    add_bos_token: bool | None = None
-
-
 def read_tokenizer(folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a run, an export or a Hugging Face folder; None without files.
 
@@ -241,8 +231,8 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
         path = place / "tokenizer.json"
         if path.is_file() and "kind" in read_record(path):
             return load_tokenizer(place)
-    files = ("tokenizer.json", "merges.txt", "vocab.json")
-    path, merges, vocabulary = (folder / name for name in files)
+    files = ("tokenizer.json", "merges.txt", "vocab.json", "tokenizer_config.json")
+    path, merges, vocabulary, settings = (folder / name for name in files)
     if path.is_file():
         tokenizer = _of_json(path)
     elif vocabulary.is_file() and merges.is_file():
@@ -252,25 +242,27 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
         tokenizer = GPT2Tokenizer.from_file(merges)
     else:
         return None
-    _check_config(folder / "tokenizer_config.json")
+    config = read_record(settings) if settings.is_file() else {}
+    for key in ("add_prefix_space", "add_bos_token"):
+        if config.get(key):
+            raise _refusal(settings, f"{key}=true", _REMOVE)
     return tokenizer
-
-
-def _check_config(path: Path) -> None:
-    config = read_record(path, _TokenizerConfig) if path.is_file() else _TokenizerConfig()
-    for key in config.__struct_fields__:
-        if getattr(config, key):
-            raise _refusal(path, f"{key}=true", _REMOVE)
 
 
 def _of_json(path: Path) -> Tokenizer:
     content = read_record(path, _TokenizerJson)
-    for difference, way_out in _steps_beyond_gpt2(content):
+    for difference, way_out in _differences(content):
         raise _refusal(path, difference, way_out)
     model = content.model
-    lines = [line if isinstance(line, str) else " ".join(line) for line in model.merges]
+    lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.merges]
     ids = dict(model.vocab) if isinstance(model.vocab, Mapping) else {}
-    ids |= {token.content: token.id for token in content.added_tokens}
+    for token in content.added_tokens:
+        if token.content != END_OF_TEXT:
+            raise _refusal(path, f"it has the added token {token.content!r}", _OTHER)
+        if token.single_word or token.lstrip or token.rstrip:
+            spaces = f"its {END_OF_TEXT} takes the spaces around it, or asks for them"
+            raise _refusal(path, spaces, _OTHER)
+        ids[token.content] = token.id
     return _of_merges(path, "\n".join(lines), ids)
 
 
@@ -281,31 +273,27 @@ def _refusal(path: Path, difference: str, way_out: str) -> RunError:
     )
 
 
-_Differences = Iterator[tuple[str, str]]
-"""A feature that GPT-2's tokenizer lacks, and the way out."""
-
-
-def _steps_beyond_gpt2(content: _TokenizerJson) -> _Differences:
-    yield from _models(content.model)
+def _differences(content: _TokenizerJson) -> Iterator[tuple[str, str]]:
+    """Yield the features that GPT-2's tokenizer lacks, each with the way out."""
+    model = content.model
+    if model.type != "BPE":
+        yield f"its model is {model.type} and not BPE", _OTHER
+    for key in model.__struct_fields__[3:]:
+        if value := getattr(model, key):
+            yield f"its BPE has {key}={json.dumps(value)}", _OTHER
     for step in _flat(content.normalizer):
         yield f"it has the normalizer {step.type}", _REMOVE
-    yield from _pre_tokenizers(_flat(content.pre_tokenizer), bool(content.model.merges))
-    yield from _templates(_flat(content.post_processor))
-    yield from _added(content.added_tokens)
+    yield from _splitting_differences(_flat(content.pre_tokenizer), bool(model.merges))
+    for step in _flat(content.post_processor):
+        if added := [part["SpecialToken"] for part in step.single if "SpecialToken" in part]:
+            yield f"its template adds {added[0].get('id')!r} to every text", _REMOVE
+        elif step.type not in ("ByteLevel", "TemplateProcessing"):
+            yield f"it has the post-processor {step.type}", _REMOVE
 
 
-def _models(model: _Model) -> _Differences:
-    if model.type != "BPE":
-        yield f"its model is {model.type or 'not named'} and not BPE", _OTHER
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if value := getattr(model, key):
-            yield f"its BPE has {key}={value!r}", _OTHER
-    for key in ("byte_fallback", "ignore_merges"):
-        if getattr(model, key):
-            yield f"its BPE has {key}=true", _OTHER
-
-
-def _pre_tokenizers(steps: list[_Step], has_merges: bool) -> _Differences:
+def _splitting_differences(steps: list[_Step], has_merges: bool) -> Iterator[tuple[str, str]]:
+    if not steps:
+        yield "it has no pre-tokenizer", _OTHER
     for step in steps:
         if step.type != "ByteLevel":
             yield f"it has the pre-tokenizer {step.type}", _OTHER
@@ -313,25 +301,6 @@ def _pre_tokenizers(steps: list[_Step], has_merges: bool) -> _Differences:
             yield "its ByteLevel has add_prefix_space=true, a space before every text", _OTHER
         elif has_merges and not step.use_regex:
             yield "its ByteLevel has use_regex=false, so that tokens span words", _OTHER
-    if not steps:
-        yield "it has no pre-tokenizer", _OTHER
-
-
-def _templates(steps: list[_Step]) -> _Differences:
-    for step in steps:
-        added = [part["SpecialToken"] for part in step.single if "SpecialToken" in part]
-        if added:
-            yield f"its template adds {added[0].get('id')!r} to every text", _REMOVE
-        elif step.type not in ("ByteLevel", "TemplateProcessing"):
-            yield f"it has the post-processor {step.type}", _REMOVE
-
-
-def _added(tokens: list[_AddedToken]) -> _Differences:
-    for token in tokens:
-        if token.content != END_OF_TEXT:
-            yield f"it has the added token {token.content!r}", _OTHER
-        elif token.single_word or token.lstrip or token.rstrip:
-            yield f"its {END_OF_TEXT} takes the spaces around it, or asks for them", _OTHER
 
 
 def _flat(step: _Step | None) -> list[_Step]:

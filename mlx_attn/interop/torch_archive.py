@@ -21,29 +21,24 @@ import numpy as np
 from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write
 
-_LARGEST_PROGRAM = 1 << 26
-"""Largest size of `data.pkl` in bytes; the largest GPT-2 needs about 100 kB."""
-
 _STORAGES = {
-    "FloatStorage": mx.float32,
-    "HalfStorage": mx.float16,
-    "BFloat16Storage": mx.bfloat16,
-    "DoubleStorage": mx.float64,
-    "LongStorage": mx.int64,
-    "IntStorage": mx.int32,
-    "ShortStorage": mx.int16,
-    "CharStorage": mx.int8,
-    "ByteStorage": mx.uint8,
-    "BoolStorage": mx.bool_,
+    "FloatStorage": np.dtype("<f4"),
+    "HalfStorage": np.dtype("<f2"),
+    "BFloat16Storage": np.dtype("<u2"),  # by its bits: NumPy has no such type
+    "DoubleStorage": np.dtype("<f8"),
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
 }
-_WIDER = {mx.float64: np.float64, mx.bfloat16: np.uint16}
-"""NumPy's type for the bytes of a type whose name NumPy lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
     key: str
-    dtype: mx.Dtype
+    dtype: np.dtype
     size: int
 
 
@@ -59,9 +54,8 @@ class _Tensor:
 
 def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
     """Return a tensor; refuse one with elements outside its storage, or more than the storage."""
-    is_placed = isinstance(storage, _Storage) and isinstance(offset, int) and offset >= 0
-    sizes = [shape, strides]
-    if not is_placed or not all(_are_counts(numbers) for numbers in sizes):
+    are_tuples = isinstance(storage, _Storage) and {type(shape), type(strides)} == {tuple}
+    if not are_tuples or not all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)):
         raise ValueError("a tensor is not one")
     size, steps = math.prod(shape), zip(shape, strides, strict=True)
     reach = offset + (sum((n - 1) * step for n, step in steps) + 1 if size else 0)
@@ -73,10 +67,6 @@ def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) ->
     return _Tensor(storage, offset, shape, strides)
 
 
-def _are_counts(numbers: Any) -> bool:
-    return isinstance(numbers, tuple) and all(type(n) is int and n >= 0 for n in numbers)
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "torch._utils _rebuild_tensor_v2": _rebuild,
     "torch._utils _rebuild_parameter": lambda tensor, *rest: tensor,
@@ -86,8 +76,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 """All functions that a checkpoint may call, by the name in its program."""
 
 _MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
-_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
+_PUSHED: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "MARK": lambda: _MARK,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 _LITERALS = frozenset({*_NUMBERS, "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
@@ -109,21 +106,18 @@ class _Machine:
                 return self.stack.pop()
             if name in _LITERALS:
                 self.stack.append(argument)
-            elif name in _CONSTANTS:
-                self.stack.append(_CONSTANTS[name])
-            elif name in _EMPTY:
-                self.stack.append(_EMPTY[name]())
+            elif name in _PUSHED:
+                self.stack.append(_PUSHED[name]())
             elif name in _TUPLES:
                 self.stack[-_TUPLES[name] :] = [tuple(self.stack[-_TUPLES[name] :])]
             elif name not in _IGNORED:
-                self._step(name, argument, place)
+                step = getattr(self, f"_{name.lower()}", None)
+                if step is None:
+                    raise ValueError(
+                        f"the instruction {name} at byte {place} is none of a state dict's"
+                    )
+                step(argument)
         raise ValueError("it ends too early")
-
-    def _step(self, name: str, argument: Any, place: int | None) -> None:
-        step = getattr(self, f"_{name.lower()}", None)
-        if step is None:
-            raise ValueError(f"the instruction {name} at byte {place} is none of a state dict's")
-        step(argument)
 
     def _marked(self) -> list[Any]:
         """Pop the last mark and return the items above it."""
@@ -136,16 +130,19 @@ class _Machine:
         self.stack.append(tuple(self._marked()))
 
     def _setitem(self, argument: Any) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self.stack[-1][_key(key)] = value
+        self.stack.insert(-2, _MARK)
+        self._setitems(argument)
 
     def _setitems(self, argument: Any) -> None:
         items = self._marked()
-        self.stack[-1].update(zip(map(_key, items[::2]), items[1::2], strict=True))
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, str | int):  # a nested tuple may be slow to hash
+                raise ValueError(f"a {type(key).__name__} is a key in it")
+            self.stack[-1][key] = value
 
     def _append(self, argument: Any) -> None:
-        item = self.stack.pop()
-        self.stack[-1].append(item)
+        self.stack.insert(-1, _MARK)
+        self._appends(argument)
 
     def _appends(self, argument: Any) -> None:
         items = self._marked()
@@ -183,7 +180,7 @@ class _Machine:
 
     def _binpersid(self, argument: Any) -> None:
         match self.stack.pop():
-            case ("storage", mx.Dtype() as dtype, str(key), _, int(size)):
+            case ("storage", np.dtype() as dtype, str(key), _, int(size)):
                 self.stack.append(_Storage(key, dtype, size))
             case _:
                 raise ValueError("it refers to something that is no storage")
@@ -201,13 +198,6 @@ class _Machine:
             raise ValueError("it sets the state of an object")
 
 
-def _key(key: Any) -> str | int:
-    """Return a key if it is cheap to hash."""
-    if not isinstance(key, str | int):
-        raise ValueError(f"a {type(key).__name__} is a key in it")
-    return key
-
-
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, EOFError)
 """Errors of a wrong archive; zipfile raises the last two for an encrypted or truncated one."""
 
@@ -223,9 +213,12 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            prefix, program = _program(archive)
-            content = _Machine().run(program)
-            return _arrays(archive, prefix, _state_dict(content))
+            program = _program(archive, path.stat().st_size)
+            tensors = _state_dict(_Machine().run(archive.read(program)))
+            prefix = program.removesuffix("data.pkl")
+            storages = dict.fromkeys(tensor.storage for tensor in tensors.values())
+            numbers = {storage: _numbers(archive, prefix, storage) for storage in storages}
+            return {name: _view(numbers[part.storage], part) for name, part in tensors.items()}
     except zipfile.BadZipFile as error:
         raise RunError(
             f"{path}: no checkpoint of PyTorch 1.6 or later (those are zip archives): load it with "
@@ -237,23 +230,20 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
         raise RunError(f"{path}: refused, nothing of it was executed: {error}") from error
 
 
-def _program(archive: zipfile.ZipFile) -> tuple[str, bytes]:
-    """Return the prefix of all members, and the program; refuse an archive that expands."""
+def _program(archive: zipfile.ZipFile, size: int) -> str:
+    """Return the name of the program; refuse an archive that would unpack to more than its size."""
     infos = archive.infolist()
-    squeezed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
-    if squeezed:
-        sizes = f"{squeezed[0].compress_size:,} bytes that unpack to {squeezed[0].file_size:,}"
-        raise ValueError(f"{squeezed[0].filename} is compressed, {sizes}; torch compresses nothing")
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED:
+            sizes = f"{info.compress_size:,} bytes that unpack to {info.file_size:,}"
+            raise ValueError(f"{info.filename} is compressed, {sizes}; torch compresses nothing")
     claimed = sum(info.file_size for info in infos)
-    size = Path(str(archive.filename)).stat().st_size
     if claimed > size:
         raise ValueError(f"its members claim {claimed:,} bytes, and the file has {size:,}")
-    name = next((i.filename for i in infos if i.filename.split("/")[1:] == ["data.pkl"]), None)
-    if name is None:
-        raise ValueError("there is no data.pkl in it, so torch.save did not write it")
-    if archive.getinfo(name).file_size > _LARGEST_PROGRAM:
-        raise ValueError(f"{name} has {archive.getinfo(name).file_size:,} bytes")
-    return name.removesuffix("data.pkl"), archive.read(name)
+    for info in infos:
+        if info.filename.split("/")[1:] == ["data.pkl"]:
+            return info.filename
+    raise ValueError("there is no data.pkl in it, so torch.save did not write it")
 
 
 def _state_dict(content: Any) -> Mapping[str, _Tensor]:
@@ -272,33 +262,23 @@ def _state_dict(content: Any) -> Mapping[str, _Tensor]:
     return tensors
 
 
-def _arrays(
-    archive: zipfile.ZipFile, prefix: str, tensors: Mapping[str, _Tensor]
-) -> dict[str, mx.array]:
-    storages = dict.fromkeys(tensor.storage for tensor in tensors.values())
-    numbers = {storage: _numbers(archive, prefix, storage) for storage in storages}
-    return {name: _view(numbers[tensor.storage], tensor) for name, tensor in tensors.items()}
-
-
 def _numbers(archive: zipfile.ZipFile, prefix: str, storage: _Storage) -> np.ndarray:
-    kind = np.dtype(_WIDER.get(storage.dtype) or str(storage.dtype).rpartition(".")[2].strip("_"))
-    data = archive.read(f"{prefix}data/{storage.key}")
-    if len(data) != storage.size * kind.itemsize:
+    data, size = archive.read(f"{prefix}data/{storage.key}"), storage.size
+    if len(data) != size * storage.dtype.itemsize:
         raise ValueError(
-            f"storage {storage.key} has {len(data):,} bytes and not {storage.size} {kind}"
+            f"storage {storage.key} has {len(data):,} bytes and not {size} {storage.dtype}"
         )
-    return np.frombuffer(data, kind.newbyteorder("<"))
+    return np.frombuffer(data, storage.dtype)
 
 
 def _view(numbers: np.ndarray, tensor: _Tensor) -> mx.array:
+    dtype, offset = numbers.dtype, tensor.offset * numbers.itemsize
     strides = [step * numbers.itemsize for step in tensor.strides]
-    view = np.ndarray(
-        tensor.shape, numbers.dtype, numbers, tensor.offset * numbers.itemsize, strides
-    )
-    if tensor.storage.dtype == mx.float64:
+    view = np.ndarray(tensor.shape, dtype, numbers, offset, strides)
+    if dtype == np.float64:
         return mx.array(view.astype(np.float32))
     array = mx.array(np.ascontiguousarray(view).reshape(tensor.shape))
-    return array.view(mx.bfloat16) if tensor.storage.dtype == mx.bfloat16 else array
+    return array.view(mx.bfloat16) if dtype == np.uint16 else array
 
 
 # Writing: the same program, in protocol 2.

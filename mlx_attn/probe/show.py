@@ -57,19 +57,12 @@ class Column:
         """Return the numbers of all heads, repeated for each of their maps."""
         return _of_map(probe, getattr(getattr(probe, self.of), self.key))
 
-    def most(self, probe: Probe) -> str:
-        """Return a line with the largest possible rank, for the heading; "" for other columns."""
-        if "rank" not in self.key:
-            return ""
-        return f"\nof {getattr(probe, self.of).singular_values.shape[-1]}"
-
     def uniform(self, probe: Probe) -> str:
         """Return the number of a head with uniform attention; "" for a matrix."""
         return number(probe.uniform[self.key]) if self.of == "statistics" else ""
 
 
 _ROWS = package_table("mlx_attn.probe", "columns")
-
 COLUMNS = tuple(
     Column(of=of, **{**row, "short": row.get("short", "").format(S=letters)})
     for of, (letters, *_) in _GROUPS.items()
@@ -94,15 +87,14 @@ def number(value: Any) -> str:
 
 def how_many_maps(probe: Probe) -> str:
     """Return a sentence with the number of maps."""
-    L, H = probe.config.n_layers, probe.n_maps
-    if each := H // probe.config.n_heads - 1:
-        return (
-            f"{plural(L, 'layer')} of {plural(probe.config.n_heads, 'head')} with {each + 1} maps "
-            f"each: {H} attention maps per layer, {L * H} in all."
-        )
+    L, H, n_heads = probe.config.n_layers, probe.n_maps, probe.config.n_heads
+    maps = f"{H} attention maps per layer, {L * H} in all."
+    if n_heads < H:
+        heads = plural(n_heads, "head")
+        return f"{plural(L, 'layer')} of {heads} with {H // n_heads} maps each: {maps}"
     if H == 1:
         return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
-    return f"{plural(L, 'layer')} of {H} heads: {H} attention maps per layer, {L * H} in all."
+    return f"{plural(L, 'layer')} of {H} heads: {maps}"
 
 
 _UNLIKE = 1.5  # times the number of a head that attends to all tokens alike
@@ -115,20 +107,19 @@ _PATTERNS = {
 
 def patterns(probe: Probe) -> str:
     """Return a sentence for each pattern, about the head that shows it most clearly."""
-    sentences = [_pattern(probe, key, words) for key, words in _PATTERNS.items()]
+    sentences: list[str] = []
+    for key, words in _PATTERNS.items():
+        shares, alike = np.nan_to_num(getattr(probe.statistics, key)), probe.uniform[key]
+        layer, head = np.unravel_index(shares.argmax(), shares.shape)
+        share = shares[layer, head]
+        if share >= max(_UNLIKE * alike, 0.01):
+            most, usual = (f"{100 * value:.0f} %" for value in (share, alike))
+            sentences.append(
+                f"Layer {layer}, head {head} {words}: {most}, where attending to all alike is "
+                f"{usual}."
+            )
     nothing = "No head keeps to the previous token, to the first, or to what followed last time."
-    return " ".join(filter(None, sentences)) or nothing
-
-
-def _pattern(probe: Probe, key: str, words: str) -> str:
-    """Return a sentence about the strongest head for a pattern; "" if all are near uniform."""
-    shares, alike = np.nan_to_num(getattr(probe.statistics, key)), probe.uniform[key]
-    layer, head = np.unravel_index(shares.argmax(), shares.shape)
-    share = shares[layer, head]
-    if share < max(_UNLIKE * alike, 0.01):
-        return ""
-    most, usual = (f"{100 * value:.0f} %" for value in (share, alike))
-    return f"Layer {layer}, head {head} {words}: {most}, where attending to all alike is {usual}."
+    return " ".join(sentences) or nothing
 
 
 _SHARES = 0.005
@@ -158,8 +149,12 @@ def heads_table(probe: Probe) -> Group:
     """Return a table with a row per head that fits a terminal."""
     shown = [column for column in columns(probe) if column.short]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("layer,\nhead", *(column.short + column.most(probe) for column in shown)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("layer,\nhead", justify="right", no_wrap=True)
+    for column in shown:
+        largest = ""
+        if "rank" in column.key:
+            largest = f"\nof {getattr(probe, column.of).singular_values.shape[-1]}"
+        table.add_column(column.short + largest, justify="right", no_wrap=True)
     values = [column.values(probe) for column in shown]
     for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps):
         numbers = [number(value[layer, head]) for value in values]

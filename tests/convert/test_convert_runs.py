@@ -40,7 +40,7 @@ def test_the_outcome_says_what_changed_from_the_model_as_it_was(run, corpus, tmp
     assert removed == outcome.before.params - outcome.after.params < 0
 
 
-@pytest.mark.parametrize("to", ["merged", "shrunk", "slim", "no-out-proj"])
+@pytest.mark.parametrize("to", ["merged", "no-out-proj"])
 def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
     new, outcome = convert_run(run, to, tmp_path / "new", corpus)
     trainer = Trainer(settings_from(new.settings, {}), corpus)

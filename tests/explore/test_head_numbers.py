@@ -35,10 +35,6 @@ def test_every_cell_is_the_number_that_probe_prints(measured):
     assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."
 
 
-def test_one_head_has_no_alignment_to_show(measured):
-    assert measured(n_heads=1)[1]["alignment"] == {}
-
-
 def test_heads_without_matrices_say_why(measured):
     found, made = measured(variant="nonlinear-query")
     assert "S_h" not in made["alignment"]
@@ -73,8 +69,3 @@ def test_it_opens_at_the_heads_and_a_head_is_chosen_in_the_table(unfolded):
     here = "document.querySelector('.every-head tr.here').dataset.head"
     assert unfolded.run(here) == "1.0"
     assert unfolded.said == []
-
-
-def test_a_page_without_numbers_hides_their_place(make_run, show):
-    page = show(make_run())
-    assert page.run("document.querySelector('.every-head').hidden") is True

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from mlx_attn.explore.page import MODULES, POINTS, home_of, page_script, render_home
+from mlx_attn.explore.page import MODULES, home_of, page_script, render_home
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.summaries import summarise_runs
 
@@ -61,14 +61,6 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
     assert (a["loss"], a["best_at"], a["steps"], a["unfinished"]) == (1.5, 100, 3, False)
     assert a["curve"] == [(100, 3.0), (200, 2.0), (300, 1.5)]
     assert rows["broken"]["problem"]
-
-
-def test_a_long_curve_is_averaged_to_some_points(make_run):
-    run = make_run("long")
-    report(run, [float(n) for n in range(1, 1001)])
-    (row,), _ = home_of(summarise_runs(run.path.parent))
-    assert len(row["curve"]) == POINTS
-    assert row["curve"][0] == (1000, 5.5)
 
 
 def test_runs_beyond_the_room_are_listed_and_not_held(runs):
@@ -128,18 +120,9 @@ def test_a_heading_sorts(page):
     assert page.run("document.querySelector('th[aria-sort]').innerText").startswith("loss")
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_the_list_does_not_scroll_sideways(width, page):
-    page.open(page.run("location.href"), width=width)
-    assert page.run("document.documentElement.scrollWidth") == width
-
-
-def test_everything_that_acts_in_the_list_has_a_name(page):
-    tree = page.call("Accessibility.getFullAXTree")["nodes"]
-    acting = {"button", "checkbox", "link", "img"}
-    nodes = [n for n in tree if not n["ignored"] and n.get("role", {}).get("value") in acting]
-    assert len(nodes) > 10
-    assert [n for n in nodes if not n.get("name", {}).get("value", "").strip()] == []
+def test_the_list_does_not_scroll_sideways(page):
+    page.open(page.run("location.href"), width=400)
+    assert page.run("document.documentElement.scrollWidth") == 400
 
 
 def test_no_two_modules_declare_one_name():

@@ -10,7 +10,6 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.attention import general_forward
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 
@@ -45,25 +44,18 @@ SETTINGS = {
     "no positions": {"position": "none"},
     "rope": {"position": "rope"},
     "rope of the full width": {"position": "rope", "variant": "merged"},
-    "published slopes": {"position": "alibi", "alibi_slopes": "heads"},
     "learned slopes": {"position": "alibi", "alibi_slopes": "learned"},
-    "given slopes": {"position": "alibi", "alibi_slopes": "0.5,0.01"},
-    "slopes of pairs": {"position": "alibi", "variant": "differential"},
     "a window": {"window": 5},
     "windows, and every second layer sees all": {"window": 5, "global_every": 2},
     "queries that share a key": {"n_heads": 4, "n_kv_heads": 2},
     "a narrow latent": {"variant": "mla", "latent_dim": 6, "position": "learned"},
     "normalised queries and keys": {"qk_norm": True, "position": "rope"},
-    "biases": {"qkv_bias": True, "bias": True, "norm": "layernorm"},
     "the book's block": {"block": "book"},
     "a tied head": {"tied_head": True},
     "several hooks": {"logits": "temperature+self_mask"},
     "a token shift": {"token_shift": True},
-    "narrow values": {"value_dim": 3},
-    "shrunk maps": {"score": "shrunk", "value": "shrunk"},
     "values from keys": {"value": "from_key"},
     "convolved queries, keys and values": {"short_conv": "linear"},
-    "normed heads": {"output": "normed"},
     "layers of two forms": {"pattern": "deltanet,standard"},
     "layers that share rotated keys": {"kv_sharing": 2, "position": "rope"},
     "exclusive with shared values": {"variant": "exclusive", "n_heads": 4, "n_kv_heads": 2},
@@ -85,9 +77,8 @@ def test_every_variant_position_and_setting(name, runs_and_page):
     assert largest_difference(runs[name], page, BEYOND_WINDOWS, at=place) < TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["standard", "merged-both"])
-def test_float16_is_the_rounded_model(variant, make_run, show):
-    run = make_run(variant=variant)
+def test_float16_is_the_rounded_model(make_run, show):
+    run = make_run()
     model = run.load_model()
     model.set_dtype(mx.float16)
     model.set_dtype(mx.float32)
@@ -100,17 +91,14 @@ MERGES = "#version: 0.2\nh e\nĠ t\nĠt he\ne r\nr e\ni n\nĊ Ċ\n1 2\n' s\nà �
 ODD = [
     "",
     " ",
-    "    many   spaces  ",
-    "\n\n\t\r\n",
+    "    many   spaces  \n\n\t\r\n",
     "U+2581 ▁ and a NUL \0 here",
-    "café naïve Straße ﬁ Å ½ ²",
-    "日本語のテキスト 한국어 العربية ไทย",
+    "café naïve Straße ﬁ Å ½ ² 日本語のテキスト 한국어 العربية ไทย",
     "😀👩‍👩‍👧 \U0001f1e9\U0001f1ea e\u0301",
     "it's we'll I'd 'tis THE 12.5 x_1 ---",
     "\u00a0\u2003\u3000\ufeff\u200b\u0085",
     "a" * 1005 + " " + "kite" * 30,
     "<0x0A> <unk> <s> <|endoftext|> the <|endoftext|>",
-    LONG[:300],
 ]
 
 
@@ -127,17 +115,6 @@ def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
     for text in ODD:
         code = f"explorer.models[0].tokenizer.encode({json.dumps(text)})"
         assert page.run(code) == tokenizer.encode(text).tolist(), text
-
-
-@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2"])
-def test_a_model_of_every_tokenizer_has_the_same_logits(kind, make_run, show):
-    run = make_run(tokenizer=small_tokenizer(kind))
-    assert largest_difference(run, show(run)) < TOLERANCE
-
-
-def test_the_symbols_of_a_task(make_run, show):
-    run = make_run(tokenizer=SymbolTokenizer(["a", "b", ">"]))
-    assert largest_difference(run, show(run, texts=["a b > a"]), text="a b > a") < TOLERANCE
 
 
 # What is switched off.
@@ -164,7 +141,7 @@ def loss_of(model, run) -> float:
     return -float(np.array(mx.take_along_axis(logs[:-1], ids[1:, None], axis=-1)).mean())
 
 
-@pytest.mark.parametrize("variant", ["standard", "talking-heads", "differential", "merged-both"])
+@pytest.mark.parametrize("variant", ["standard", "differential", "merged-both"])
 def test_a_head_switched_off_is_a_head_set_to_zero(variant, make_run, show):
     run = make_run(variant=variant)
     page = show(run)
@@ -206,7 +183,7 @@ def test_without_out_proj_heads_are_used_as_they_are(make_run, show):
     assert largest_difference(run, show(run), edits=edits, model=model) < TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["standard", "merged", "no-query", "shared-query-key", "mla"])
+@pytest.mark.parametrize("variant", ["standard", "merged", "mla"])
 def test_a_truncated_rank_is_the_nearest_matrix_of_that_rank(variant, make_run, show):
     run = make_run(variant=variant, position="learned")
     page = show(run)

@@ -1,11 +1,11 @@
 """What a person sees and does in the page: keys, switches, widths, colours, silence."""
 
+import importlib.util
 import time
+from pathlib import Path
 
 import pytest
 
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer
 
 TEXT = "Ben sees one of them; then it is gone?"
@@ -24,7 +24,6 @@ def switch(page, name: str) -> None:
 
 
 EFFECT = 'document.getElementById("effect").textContent'
-APART = 'document.getElementById("apart").textContent'
 ANSWER = 'document.getElementById("answers").textContent'
 
 
@@ -56,21 +55,14 @@ def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
 
 
 def test_the_lines_that_compute_a_step_are_marked(page):
-    marked = {}
+    marked = []
     for step in range(9):
         page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
         found = '[...document.querySelectorAll(".sources mark")].map((line) => line.textContent)'
-        marked[step] = " ".join(page.run(found))
+        marked.append(" ".join(page.run(found)))
     assert "x = x + attention(norm1(x))" in marked[0]
-    assert "scores = (rows @ k.swapaxes(2, 3))" in marked[2]
     assert "masked = scores + self.mask(places)" in marked[3]
-    assert "self.maps.mixing.apply(self, masked" in marked[4]
     assert "return (rows @ v)" in marked[5]
-    assert "return x + feed_forward(norm2(x))" in marked[7]
-
-
-def test_the_last_step_shows_the_lines_that_make_logits(page):
-    page.run('document.querySelectorAll("#steps button")[8].click()')
     assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')
 
 
@@ -83,7 +75,7 @@ def test_a_picture_says_what_its_colours_are(page):
     assert "minus infinity" not in page.run(legend)
 
 
-@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1600])
+@pytest.mark.parametrize("width", [400, 1000, 1600])
 def test_no_width_scrolls_sideways_or_cuts_a_line_of_source(width, make_run, show):
     page = show(make_run(), texts=[TEXT], width=width)
     assert page.run("document.documentElement.scrollWidth") == width
@@ -91,15 +83,6 @@ def test_no_width_scrolls_sideways_or_cuts_a_line_of_source(width, make_run, sho
         page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
         cut = "[...document.querySelectorAll('pre')].filter((p) => p.scrollWidth > p.clientWidth)"
         assert page.run(f"{cut}.length") == 0
-
-
-def test_the_text_that_is_shown_is_marked_among_the_examples(page):
-    pressed = "[...document.querySelectorAll('#texts [aria-pressed=true]')].map((b) => b.innerText)"
-    assert page.run(pressed) == ["text 1"]
-    page.run('document.querySelectorAll("#texts button")[1].click()')
-    assert page.run(pressed) == ["text 2"]
-    page.run('document.getElementById("one").click()')
-    assert page.run(pressed) == []
 
 
 @pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])
@@ -110,37 +93,6 @@ def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     page.run('document.getElementById("restore").click()')
     assert page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))") == before
     assert page.run(EFFECT).startswith("nothing off")
-
-
-def test_a_sharper_temperature_makes_a_map_steeper(page):
-    page.run("document.querySelector('.head').click()")
-    largest = "Math.max(...explorer.state.readings[0].trace.blocks[0][5].weights[0])"
-    before = page.run(largest)
-    page.run("""document.getElementById("temperature").value = -2,
-      document.getElementById("temperature").dispatchEvent(new Event("input"))""")
-    assert page.run(largest) > before
-
-
-def test_it_goes_on_as_the_model_does(make_run, show):
-    run = make_run()
-    page = show(run, texts=[TEXT])
-    for _ in range(12):
-        page.run('document.getElementById("one").click()')
-    model, tokenizer = run.load_model(), run.load_tokenizer()
-    pieces = stream_generate(model, tokenizer, TEXT, SamplerConfig(temp=0.0), max_tokens=12)
-    written = page.run('document.getElementById("text").value')
-    assert written == TEXT + "".join(piece.text for piece in pieces)
-
-
-def test_the_same_tokens_with_the_same_edits_are_not_computed_again(page):
-    same = page.run("""(() => {
-      const [model] = explorer.models, edits = explorer.intact();
-      const ids = model.tokenizer.encode("Ben sees one of them");
-      const made = model.trace(ids, edits);
-      const others = [model.trace([...ids], edits, made), model.trace([...ids, 1], edits, made)];
-      return others.map((trace) => trace === made);
-    })()""")
-    assert same == [True, False]
 
 
 def test_heads_are_measured_while_the_page_obeys(page):
@@ -185,14 +137,9 @@ def test_everything_that_acts_has_a_name(page):
     settled(page, f"{ANSWER}.includes('Of its 4 heads')")
     tree = page.call("Accessibility.getFullAXTree")["nodes"]
     acting = {"button", "slider", "checkbox", "combobox", "textbox", "img", "link"}
-    nameless = [
-        node
-        for node in tree
-        if node.get("role", {}).get("value") in acting
-        and not node["ignored"]
-        and not node.get("name", {}).get("value", "").strip()
-    ]
-    assert nameless == []
+    nodes = [n for n in tree if not n["ignored"] and n.get("role", {}).get("value") in acting]
+    assert len(nodes) > 10
+    assert [n for n in nodes if not n.get("name", {}).get("value", "").strip()] == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -204,15 +151,6 @@ def test_text_is_readable_on_light_and_on_dark(dark, make_run, show, luminance):
         ink = luminance(page.run(style.format(selector, "color")))
         lighter, darker = max(ink, ground), min(ink, ground)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, selector
-
-
-def test_every_picture_is_drawn(page):
-    found = page.run("""[...document.querySelectorAll("canvas")].map((canvas) => {
-      const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-      return image.data.some((value) => value > 0);
-    })""")
-    assert len(found) == 1 + 2 * 2
-    assert all(found)
 
 
 def test_a_matrix_shows_each_of_its_numbers(page):
@@ -241,14 +179,12 @@ def test_markup_in_a_text_stays_text(make_run, show):
     assert page.run('document.getElementById("text").value') == text
 
 
-def test_two_runs_read_one_text_and_a_run_does_not_differ_from_itself(make_run, show):
-    page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
-    assert settled(page, f"{APART}.includes('two predicts')")
-    assert page.run("document.querySelectorAll('.pane').length") == 2
+def test_a_run_does_not_differ_from_itself(make_run, show):
+    page = show(make_run("one"), make_run("one"), texts=[TEXT])
+    assert settled(page, "document.querySelectorAll('.pane').length", 2) == 2
+    assert page.run("Math.max(...explorer.apart.rows.flat())") == 0
     switch(page, "off")
     assert page.run(EFFECT).count("→") == 2
-    page = show(make_run("one"), make_run("one"), texts=[TEXT])
-    assert page.run("Math.max(...explorer.apart.rows.flat())") == 0
 
 
 def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
@@ -273,21 +209,20 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     )
 
 
-def test_two_runs_may_have_tokenizers_and_sizes_of_their_own(make_run, show):
-    other = make_run("bytes", train_tokenizer("byte", ""), n_layers=1, n_heads=4)
-    page = show(make_run("letters"), other, texts=[TEXT])
-    page.run('document.querySelectorAll(".head")[3].click()')
-    page.run('document.getElementById("one").click()')
-    assert page.said == []
-    assert page.run('document.getElementById("apart").hidden')
-    assert settled(page, f"{ANSWER}.includes('bytes continues with')")
+SCRIPT = Path(__file__).parents[2] / "docs" / "pictures.py"
 
 
-@pytest.mark.slow  # a figure of a machine with nothing else to do
-def test_it_writes_ten_tokens_a_second_at_least(make_run, show):
-    page = show(make_run(preset="tiny", n_heads=4, emb_dim=128, context_length=160), texts=[TEXT])
-    page.run('document.getElementById("play").click()')
-    start = page.run("explorer.state.readings[0].given")
-    seconds = page.run("new Promise((done) => setTimeout(done, 1500)).then(() => 1.5)")
-    page.run('document.getElementById("play").click()')
-    assert (page.run("explorer.state.readings[0].given") - start) / seconds > 10
+def test_every_gesture_of_the_readme_s_moving_picture_finds_its_element(make_run, show):
+    spec = importlib.util.spec_from_file_location("pictures", SCRIPT)
+    assert spec
+    assert spec.loader
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    page = show(make_run())
+    page.run("new Promise((done) => setTimeout(done, 200))")
+    effects = []
+    for element, _ in pictures.GESTURES:
+        assert all(side > 0 for side in page.run(pictures.PLACE.format(element=element)))
+        page.run(f"({element}).click(); new Promise((done) => setTimeout(done, 50))")
+        effects.append(page.run('document.getElementById("effect").textContent'))
+    assert ["→" in effect for effect in effects] == [False, True, False, True, False]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -99,14 +98,14 @@ def test_a_primitive_that_the_page_lacks_is_named():
         trace(lambda x: [mx.conv1d(x, mx.zeros((4, 2, 4)))], ["y"], [X], Constants([]))
 
 
-@pytest.mark.parametrize("context", [1, 8, 16, 17, 64, 160, 1024])
+@pytest.mark.parametrize("context", [1, 16, 17, 160, 1024])
 def test_there_is_a_length_for_every_text(context):
     lengths = lengths_of(context)
     assert lengths == sorted(set(lengths))
     assert lengths[-1] == min(context, 256)
 
 
-@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33, 48, 62])
+@pytest.mark.parametrize("count", [1, 16, 17, 62])
 def test_tokens_that_fill_a_text_up_change_nothing(count, page, make_run):
     tokens = [(7 * i) % 11 for i in range(count)]
     found = page.run(f"explorer.models[0].trace({tokens}).logits.map((row) => Array.from(row))")
@@ -114,26 +113,10 @@ def test_tokens_that_fill_a_text_up_change_nothing(count, page, make_run):
     assert np.abs(np.array(found) - expected).max() < 1e-4
 
 
-NEW = """
-import mlx.core as mx
-from mlx_attn.attention.layer import choice
-from mlx_attn.attention.config import Variant, register
-
-
-@choice("mixing", "mine", "relu(e^s - 1) / sum |e^s - 1|", affine=False)
-def softpick(a, s):
-    powers = mx.where(s > -mx.inf, mx.exp(s) - 1, 0.0)
-    return mx.maximum(powers, 0) / (mx.abs(powers).sum(axis=-1, keepdims=True) + 1e-6)
-
-
-register(Variant(name="mine", formula="relu(e^s - 1)", summary="", mixing="mine"))
-"""
-
 PLUGINS = {
     "temperature.py": {"logits": "sharpness"},
     "talking_heads.py": {"variant": "talk"},
     "differential.py": {"variant": "diff"},
-    "softpick.py": {"variant": "mine"},
     "around_attention.py": {
         "position": "half",
         "norm": "dyt",
@@ -144,20 +127,16 @@ PLUGINS = {
 
 
 @pytest.fixture
-def plugin_run(request, make_run, tmp_path):
+def plugin_run(request, make_run):
     """A run of a model with a plugin's choice, which is taken back afterwards."""
-    file = EXAMPLES / request.param
-    if not file.exists():
-        file = tmp_path / request.param
-        file.write_text(NEW)
-    load_plugins([str(file)])
-    yield SimpleNamespace(run=make_run(**PLUGINS[request.param]), file=file)
+    load_plugins([str(EXAMPLES / request.param)])
+    yield make_run(**PLUGINS[request.param])
     unload_plugins()
 
 
 @pytest.mark.parametrize("plugin_run", PLUGINS, indirect=True)
 def test_a_plugin_s_model_runs_in_the_page_and_its_switches_work(plugin_run, show):
-    run = plugin_run.run
+    run = plugin_run
     tokens = [(7 * i) % 11 for i in range(20)]
     page = show(run)
     off = "{ off: true, scores: true, temperature: 1, rank: Infinity }"
@@ -191,6 +170,6 @@ def test_the_page_can_leave_out_a_plugin_s_positions(position, make_run, show):
 
 @pytest.mark.parametrize("plugin_run", ["talking_heads.py"], indirect=True)
 def test_a_plugin_s_code_is_shown_by_the_name_of_its_file(plugin_run):
-    facts = page_model(plugin_run.run).facts
+    facts = page_model(plugin_run).facts
     files = {source["file"] for step in facts["steps"] for source in step["sources"]}
-    assert plugin_run.file.name in {Path(file).name for file in files}
+    assert "talking_heads.py" in {Path(file).name for file in files}

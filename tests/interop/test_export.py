@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import struct
 import subprocess
 from dataclasses import replace
 from itertools import product
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
@@ -70,7 +68,7 @@ def test_other_forms_are_refused_by_gpt2_with_the_reason_and_the_way_out(variant
     assert not out.exists()
 
 
-@pytest.mark.parametrize("variant", ["merged", "gated", "forgetting"])
+@pytest.mark.parametrize("variant", ["merged", "gated"])
 def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
     made = export(make_run(**VARIANTS[variant].maps), "mlx-lm", out)
     assert (out / MLX_FILE).is_file()
@@ -81,15 +79,11 @@ def test_other_forms_go_to_mlx_lm_with_code(variant, make_run, out):
     assert made.parities[-1].logit_difference < 5e-5
 
 
-@pytest.mark.parametrize("to", ["gpt2", "gguf", "book", "transformer-lens"])
-def test_a_choice_of_a_plugin_is_sent_to_the_target_that_ships_its_code(
-    to, make_run, out, monkeypatch
-):
+def test_a_choice_of_a_plugin_is_sent_to_the_target_that_ships_its_code(make_run, out, monkeypatch):
     mine = Choice(map="mixing", name="mine", formula="w_h", apply=lambda a, s: mx.softmax(s, -1))
     monkeypatch.setitem(CHOICES["mixing"], "mine", mine)
-    with pytest.raises(ConfigError) as refusal:
-        export(make_run(mixing="mine"), to, out)
-    assert str(refusal.value).endswith("'--to mlx-lm' ships code that holds it")
+    with pytest.raises(ConfigError, match="'--to mlx-lm' ships code that holds it"):
+        export(make_run(mixing="mine"), "gguf", out)
     assert export(make_run(name="own", mixing="mine"), "mlx-lm", out).route.startswith("code")
 
 
@@ -125,76 +119,31 @@ def test_transformer_lens_holds_merged_heads_of_full_rank(make_run, out):
     assert json.loads((out / "config.json").read_text())["d_head"] == 32
 
 
-# GGUF as its specification says, read without MLX.
-
-_NUMBERS = {0: "B", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"}
-_TEXT, _LIST = 8, 9
-
-
-def take(data: bytes, form: str, place: int) -> tuple[Any, int]:
-    return struct.unpack_from("<" + form, data, place)[0], place + struct.calcsize("<" + form)
-
-
-def take_value(data: bytes, kind: int, place: int) -> tuple[Any, int]:
-    if kind == _TEXT:
-        size, place = take(data, "Q", place)
-        return data[place : place + size].decode(), place + size
-    if kind != _LIST:
-        return take(data, _NUMBERS[kind], place)
-    kind, place = take(data, "I", place)
-    size, place = take(data, "Q", place)
-    values = []
-    for _ in range(size):
-        value, place = take_value(data, kind, place)
-        values.append(value)
-    return values, place
-
-
-def parsed_gguf(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The facts and the tensors of a file, in float32."""
-    assert data[:4] == b"GGUF"
-    (n_tensors, n_facts), place = struct.unpack_from("<QQ", data, 8), 24
-    facts, places = {}, {}
-    for _ in range(n_facts):
-        key, place = take_value(data, _TEXT, place)
-        kind, place = take(data, "I", place)
-        facts[key], place = take_value(data, kind, place)
-    for _ in range(n_tensors):
-        name, place = take_value(data, _TEXT, place)
-        rank, place = take(data, "I", place)
-        shape = struct.unpack_from(f"<{rank}Q", data, place)[::-1]
-        (kind, offset) = struct.unpack_from("<IQ", data, place + 8 * rank)
-        place += 8 * rank + 12
-        assert kind == 0, "float32"
-        places[name] = (shape, offset)
-    start = -(-place // 32) * 32
-    return facts, {
-        name: np.frombuffer(data, "<f4", int(np.prod(shape)), start + offset).reshape(shape)
-        for name, (shape, offset) in places.items()
-    }
-
-
-def test_gguf_s_bytes_are_the_specification_s(make_run, out):
+def test_gguf_has_the_names_and_facts_of_llama_cpp(make_run, out):
     loaded = make_run("bpe")
     export(loaded, "gguf", out)
-    facts, tensors = parsed_gguf(out.read_bytes())
+    tensors, facts = read_by_mlx(out)
     assert facts["general.architecture"] == "gpt2"
-    assert facts["gpt2.attention.head_count"] == 4
+    assert facts["gpt2.attention.head_count"].item() == 4
     assert facts["tokenizer.ggml.model"] == "llama"
     assert len(facts["tokenizer.ggml.tokens"]) == loaded.tokenizer.vocab_size
-    assert facts["tokenizer.ggml.tokens"][facts["tokenizer.ggml.unknown_token_id"]] == "<unk>"
+    unknown = facts["tokenizer.ggml.unknown_token_id"].item()
+    assert facts["tokenizer.ggml.tokens"][unknown] == "<unk>"
     assert tensors["blk.1.attn_qkv.weight"].shape == (96, 32)
-    embedding = np.array(loaded.model.tok_emb.weight)
-    assert np.array_equal(tensors["token_embd.weight"], embedding)
+    assert mx.array_equal(tensors["token_embd.weight"], loaded.model.tok_emb.weight)
+
+
+def read_by_mlx(path: Path) -> Any:
+    return mx.load(str(path), format="gguf", return_metadata=True)
 
 
 def test_rope_s_coordinates_are_neighbours_in_gguf(make_run, out):
     loaded = make_run(position="rope", **MODERN)
     export(loaded, "gguf", out)
-    _, tensors = parsed_gguf(out.read_bytes())
-    ours = np.array(loaded.model.trf_blocks[0].att.W_key.weight)[:8]
-    assert np.array_equal(tensors["blk.0.attn_k.weight"][:8:2], ours[:4])
-    assert np.array_equal(tensors["blk.0.attn_k.weight"][1:8:2], ours[4:])
+    tensors, _ = read_by_mlx(out)
+    ours = loaded.model.trf_blocks[0].att.W_key.weight[:8]
+    assert mx.array_equal(tensors["blk.0.attn_k.weight"][:8:2], ours[:4])
+    assert mx.array_equal(tensors["blk.0.attn_k.weight"][1:8:2], ours[4:])
 
 
 def test_the_book_s_state_dict_has_its_names_and_masks(make_run, out):
@@ -224,16 +173,11 @@ def shown(card: Path) -> str:
 
 
 HOSTILE = (
-    "a`b",
-    "x | y | z",
+    "a`b | y | <img src=x onerror=alert(1)>",
     "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "[a](javascript:alert(1))",
-    "![a](https://x.example/a.png)",
+    "[a](javascript:alert(1)) ![a](https://x.example/a.png)",
     "# first\n\n# second\n- third",
-    "**bold** _it_ ~~no~~",
-    "https://x.example www.x.example &lt;b&gt;",
-    "\u202ereversed",
+    "**bold** _it_ ~~no~~ www.x.example &lt;b&gt; \u202ereversed",
 )
 
 
@@ -253,7 +197,7 @@ def test_what_a_run_says_of_itself_is_text_in_its_card(text, make_run, out):
     assert not re.search(r"(?<!\\):(?=//)|www(?<!\\)\.", card.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["a b", "$(touch PWNED)", "it's; ls", "-x", "a\nb", "```"])
+@pytest.mark.parametrize("name", ["$(touch PWNED)", "it's; ls", "-x", "a\nb"])
 def test_the_command_of_the_card_names_the_folder_to_a_shell(name, make_run, tmp_path):
     folder = tmp_path / name
     export(make_run("bpe"), "gpt2", folder)

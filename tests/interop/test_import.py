@@ -55,7 +55,6 @@ def in_one_matrix(arrays):
 SPELLINGS = {
     "the book's state dict": lambda arrays: arrays,
     "a compiled model's prefix": lambda arrays: {f"_orig_mod.{k}": a for k, a in arrays.items()},
-    "a module's prefix": lambda arrays: {f"module.{k}": a for k, a in arrays.items()},
     "without masks": lambda arrays: {k: a for k, a in arrays.items() if "mask" not in k},
     "query, key and value in one matrix": in_one_matrix,
 }
@@ -107,10 +106,8 @@ def test_a_checkpoint_that_says_too_little_or_is_something_else_is_refused(book,
 @pytest.mark.parametrize(
     "odd",
     [
-        {"out_head.weight": mx.zeros(())},
         {"tok_emb.weight": mx.zeros((256,))},
         {"trf_blocks.0.att.qkv.weight": mx.zeros((10, 4))},
-        {"trf_blocks.0.att.out_proj.lora.A": mx.zeros((3, 2))},
         {"wte.weight": mx.zeros((3, 4)), "h.0.attn.c_attn.bias": mx.zeros((1, 24))},
     ],
 )
@@ -121,21 +118,14 @@ def test_arrays_that_are_not_what_their_names_say_are_one_line(book, odd):
     assert "\n" not in str(caught.value)
 
 
-def test_the_tokenizer_of_a_run_beside_it_is_taken_unless_it_is_damaged(book):
+def test_the_tokenizer_of_a_run_beside_it_is_taken_and_one_of_another_size_refused(book, make_run):
     _, arrays, write = book
     checkpoint = write(arrays)
     ByteTokenizer().save(checkpoint.parent)
     assert find_tokenizer(find_source(str(checkpoint), n_heads=4)).kind == "byte"
-    (checkpoint.parent / "tokenizer.json").write_text('{"kind": "char"}')
-    with pytest.raises(RunError, match=r"tokenizer\.json"):
-        find_tokenizer(find_source(str(checkpoint), n_heads=4))
-
-
-def test_a_tokenizer_of_another_size_is_refused(book, make_run):
-    _, arrays, write = book
     other = make_run("char").run.path
     with pytest.raises(ConfigError, match=r"char tokenizer has \d+ tokens, and the model 256"):
-        find_tokenizer(find_source(str(write(arrays)), n_heads=4), str(other))
+        find_tokenizer(find_source(str(checkpoint), n_heads=4), str(other))
 
 
 def gpt2_folder(model, folder):
@@ -159,31 +149,21 @@ def gpt2(make_model, tmp_path):
     return model, gpt2_folder(model, tmp_path / "gpt2")
 
 
-def test_a_folder_of_gpt2_may_hold_its_weights_in_several_files(gpt2):
-    model, folder = gpt2
-    assert agrees(folder, model)
-    in_shards(folder)
-    assert agrees(folder, model)
-
-
-def test_the_index_says_which_files_hold_the_weights(gpt2):
+def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(gpt2):
     model, folder = gpt2
     weights, _ = load_arrays(folder / "model.safetensors")
+    assert agrees(folder, model)
+    shards = in_shards(folder)
+    assert agrees(folder, model)
     stale = {name: 0 * array for name, array in weights.items()}
-    with_index(folder, in_shards(folder))
-    for name in ("model.safetensors", "zzz.safetensors"):
-        mx.save_safetensors(str(folder / name), stale)
+    mx.save_safetensors(str(folder / "zzz.safetensors"), stale)
+    with pytest.raises(RunError, match=r"zzz\.safetensors: transformer\.h\.0\.\S+ is in another"):
+        find_source(str(folder)).load()
+    with_index(folder, shards)
     assert agrees(folder, model)
 
 
-def test_an_array_in_two_files_is_refused_by_name(gpt2):
-    _, folder = gpt2
-    (folder / "zzz.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    with pytest.raises(RunError, match=r"zzz\.safetensors: transformer\.h\.0\.\S+ is in another"):
-        find_source(str(folder)).load()
-
-
-@pytest.mark.parametrize("file", ["gone.safetensors", "../model.safetensors", "/etc/passwd"])
+@pytest.mark.parametrize("file", ["gone.safetensors", "../model.safetensors"])
 def test_an_index_names_files_of_its_folder(file, gpt2, tmp_path):
     _, folder = gpt2
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
@@ -194,7 +174,7 @@ def test_an_index_names_files_of_its_folder(file, gpt2, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("model_type", "llama"), ("activation_function", "relu"), ("layer_norm_epsilon", 1e-6)],
+    [("model_type", "llama"), ("layer_norm_epsilon", 1e-6)],
 )
 def test_what_is_not_computed_here_is_refused_by_name(key, value, gpt2):
     _, folder = gpt2
@@ -241,7 +221,7 @@ def test_a_published_name_is_downloaded(gpt2, monkeypatch):
         find_source("gpt2-medium")
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "gpt2"])
+@pytest.mark.parametrize("kind", ["bpe", "gpt2"])
 def test_what_was_exported_comes_back_with_its_tokenizer(kind, make_run, out):
     loaded = make_run(kind, qkv_bias=True)
     export_run(loaded, TARGETS["gpt2"], out)

@@ -1,6 +1,5 @@
 """PyTorch's checkpoints without PyTorch: what is read, and what is refused before it could act."""
 
-import pickle
 import struct
 import zipfile
 from collections.abc import Callable
@@ -8,8 +7,6 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlx_attn.errors import RunError
 from mlx_attn.interop.torch_archive import read_checkpoint, write_checkpoint
@@ -47,21 +44,15 @@ def archive(tmp_path) -> Callable[..., Path]:
     return write
 
 
-@settings(max_examples=20)
-@given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4))
-def test_what_is_written_is_read_back(tmp_path_factory, shapes):
-    path = tmp_path_factory.mktemp("archive") / "model.pth"
-    arrays = {f"layer.{i}.weight": mx.random.normal(shape) for i, shape in enumerate(shapes)}
+def test_what_is_written_is_read_back_and_an_array_under_two_names_is_written_once(tmp_path):
+    one, path = mx.random.normal((3, 1000)), tmp_path / "model.pth"
+    arrays = {"a.weight": one, "head": one, "bias": mx.ones((4,)), "number": mx.array(2.0)}
+    arrays["empty"] = mx.zeros((0, 3))
     write_checkpoint(path, arrays)
+    assert path.stat().st_size < 2 * one.nbytes
     found = read_checkpoint(path)
     assert found.keys() == arrays.keys()
     assert all(mx.array_equal(found[name], array) for name, array in arrays.items())
-
-
-def test_an_array_under_two_names_is_written_once(tmp_path):
-    one, path = mx.ones((1000,)), tmp_path / "model.pth"
-    write_checkpoint(path, {"embedding": one, "head": one})
-    assert path.stat().st_size < 2 * one.nbytes
 
 
 def test_a_view_is_read_by_its_strides(archive):
@@ -74,20 +65,12 @@ HOSTILE = {
     "a command, by name on the stack": (
         b"\x80\x04\x8c\x05posix\x8c\x06system\x93(X\x12\x00\x00\x00touch was_executedtR."
     ),
-    "a builtin": b"\x80\x02c__builtin__\neval\n(X\x01\x00\x00\x001tR.",
-    "an attribute of what is known": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2.__globals__\n.",
-    "an object": b"\x80\x02(X\x01\x00\x00\x001iposix\nsystem\n.",
     "a new object": b"\x80\x02ccollections\nOrderedDict\n)\x81.",
-    "the state of an object": b"\x80\x02ccollections\nOrderedDict\n}b.",
-    "an extension": b"\x80\x02\x82\x01.",
     "a tensor beyond its storage": tensor(4, (2, 3), (3, 1)),
     "a tensor that repeats its storage": tensor(4, (2**20, 2**20), (0, 0)),
     "a tensor before its storage": tensor(4, (2,), (-1,)),
     "a storage larger than its bytes": tensor(2**30, (2**30,), (1,)),
-    "nothing beyond its storage": tensor(4, (0,), (1,), 2**62),
-    "a step beyond all numbers": tensor(4, (1,), (2**70,)),
     "an axis beyond all numbers": tensor(4, (2**70, 0), (1, 1)),
-    "an empty stack": b"\x80\x020R.",
     "no end": b"\x80\x02}",
     "not a program": b"\xff\xff\xff",
     "a key that is slow to hash": b"\x80\x02}(" + b"K\x01\x85\x94" + b"h\x00h\x00\x86tK\x01s.",
@@ -98,21 +81,11 @@ HOSTILE = {
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_program_is_refused_and_nothing_runs(program, archive, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match="refused, nothing of it was executed"):
+    with pytest.raises(RunError, match="refused, nothing of it was executed") as told:
         read_checkpoint(archive(program))
+    if b"posix" in program:
+        assert "posix.system, which no state dict needs: save" in str(told.value)
     assert not Path("was_executed").exists()
-
-
-@pytest.mark.parametrize("name", ["a command", "a command, by name on the stack"])
-def test_python_s_own_pickle_would_run_it(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pickle.loads(HOSTILE[name])
-    assert Path("was_executed").exists()
-
-
-def test_what_is_asked_for_is_named(archive):
-    with pytest.raises(RunError, match=r"posix\.system, which no state dict needs: save"):
-        read_checkpoint(archive(HOSTILE["a command"]))
 
 
 def test_an_archive_bomb_is_refused_by_its_sizes(archive):
@@ -131,27 +104,8 @@ def test_members_that_claim_more_than_the_file_has_are_refused(archive):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."])
-def test_other_files_are_refused_with_the_way_out(content, tmp_path):
+def test_a_file_of_an_earlier_pytorch_is_refused_with_the_way_out(tmp_path):
     path = tmp_path / "old.pth"
-    path.write_bytes(content)
+    path.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
     with pytest.raises(RunError, match="save it again"):
-        read_checkpoint(path)
-
-
-def test_an_archive_of_something_else_is_refused(tmp_path):
-    path = tmp_path / "other.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("letter.txt", "hello")
-    with pytest.raises(RunError, match=r"no data\.pkl"):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize(("at", "value"), [(6, 79), (8, 1)])
-def test_archives_of_other_versions_and_encrypted_ones_are_refused(archive, at, value):
-    path = archive(tensor(4, (2, 2), (2, 1)))
-    content = bytearray(path.read_bytes())
-    content[content.index(b"PK\1\2") + at] = value
-    path.write_bytes(content)
-    with pytest.raises(RunError, match="refused, nothing of it was executed"):
         read_checkpoint(path)

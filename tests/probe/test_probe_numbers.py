@@ -1,4 +1,4 @@
-"""The numbers of every head in a table and in JSON."""
+"""The numbers of every head, and the curves of tracked trainings: tables, JSON and figures."""
 
 import io
 import json
@@ -9,22 +9,36 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.probe.show import (
     COLUMNS,
+    ROWS,
     caveat,
+    draw_singular_values,
+    draw_tracks,
     heads_table,
     how_many_maps,
     legend,
     number,
     patterns,
     record,
+    save_figures,
+    save_tracks,
+    track_record,
+    track_table,
 )
+from mlx_attn.probe.tracks import Track
+from mlx_attn.ui.plots import figure_for_page
 
 
 def lines(shown: RenderableType) -> list[str]:
     stream = io.StringIO()
     Console(width=80, file=stream).print(shown)
     return stream.getvalue().splitlines()
+
+
+def headings(table: Any) -> list[str]:
+    return [str(column.header) for column in table.renderables[1].columns]
 
 
 def test_the_table_has_a_row_per_head_with_its_numbers_and_one_to_compare_with(found):
@@ -37,16 +51,8 @@ def test_the_table_has_a_row_per_head_with_its_numbers_and_one_to_compare_with(f
     assert last[0] == "uniform"
     values = [column.values(probed)[1, 2] for column in COLUMNS if column.short]
     assert rows[-1][2:] == [number(value) for value in values]
-
-
-def test_its_headings_are_whole_words_and_a_rank_has_its_maximum(found):
-    probed = found()
-    table: Any = heads_table(probed).renderables[1]
-    headings = [str(column.header) for column in table.columns]
     most = probed.scores.singular_values.shape[-1]
-    assert f"S\nrank\nof {most}" in headings
-    assert {"previous\ntoken", "induction", "VO\nsymmetry"} < set(headings)
-    assert not [heading for heading in headings if "-" in heading or "." in heading]
+    assert f"S\nrank\nof {most}" in headings(heads_table(probed))
 
 
 @pytest.mark.parametrize(
@@ -56,9 +62,19 @@ def test_numbers_have_two_decimals_and_no_negative_zero(value, text):
     assert number(value) == text
 
 
-def test_it_is_said_why_it_is_called_multi_headed(found):
-    assert "3 attention maps per layer, 6 in all" in how_many_maps(found())
-    assert "2 layers of one head: one attention map per layer" in how_many_maps(found(n_heads=1))
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "2 layers of 3 heads: 3 attention maps per layer, 6 in all."),
+        ({"n_heads": 1}, "2 layers of one head: one attention map per layer, 2 in all."),
+        (
+            {"emb_dim": 16, "n_heads": 4, **VARIANTS["differential"].maps},
+            "2 layers of 4 heads with 2 maps each: 8 attention maps per layer, 16 in all.",
+        ),
+    ],
+)
+def test_it_is_said_why_it_is_called_multi_headed(found, settings, sentence):
+    assert how_many_maps(found(**settings)) == sentence
 
 
 def test_it_is_said_when_scores_are_not_one_matrix(found):
@@ -68,33 +84,26 @@ def test_it_is_said_when_scores_are_not_one_matrix(found):
     assert legend(rotated)[-1] == caveat(rotated)
 
 
-@pytest.mark.parametrize("mixing", ["off_by_one", "sink"])
-def test_it_is_said_when_weights_do_not_add_up_to_one(found, mixing):
-    probed = found(mixing=mixing)
+def test_it_is_said_when_weights_do_not_add_up_to_one(found):
+    probed = found(mixing="sink")
     low, high = probed.row_sums
     assert 0 < low < high < 1
-    words = f"add up to between {low:.2f} and {high:.2f} here, not to 1 (mixing={mixing})"
+    words = f"add up to between {low:.2f} and {high:.2f} here, not to 1 (mixing=sink)"
     assert words in caveat(probed)
     assert record(probed)["row_sums"] == (low, high)
 
 
 def test_json_holds_every_number_of_every_head(found):
     probed = found(texts=2)
-    facts = json.loads(json.dumps(record(probed), allow_nan=False))
+    unknown = replace(probed.statistics, induction=np.full((2, 3), np.nan))
+    facts = json.loads(json.dumps(record(replace(probed, statistics=unknown)), allow_nan=False))
     assert (facts["texts"], facts["tokens"], len(facts["heads"])) == (2, 12, 6)
     head = facts["heads"][4]
-    assert (head["layer"], head["head"]) == (1, 1)
+    assert (head["layer"], head["head"], head["induction"]) == (1, 1, None)
     assert head["entropy"] == probed.statistics.entropy[1, 1]
     assert head["S"]["singular_values"] == probed.scores.singular_values[1, 1].tolist()
     assert head["VO"]["symmetry"] == probed.value_outputs.symmetry[1, 1]
     assert np.shape(facts["alignment"]["S"]) == (2, 3, 3)
-
-
-def test_what_is_not_known_is_null_in_json(found):
-    probed = found()
-    unknown = replace(probed.statistics, induction=np.full((2, 3), np.nan))
-    facts = record(replace(probed, statistics=unknown))
-    assert facts["heads"][0]["induction"] is None
 
 
 def test_the_heads_with_a_pattern_are_named(found):
@@ -106,3 +115,86 @@ def test_the_heads_with_a_pattern_are_named(found):
     loud[1, 2] = 0.5
     said = patterns(replace(probed, statistics=replace(quiet, previous=loud)))
     assert said.startswith("Layer 1, head 2 attends to the previous token most: 50 %, where ")
+
+
+LEFT_OUT = {
+    "standard": {},
+    "gated": {"VO": "output=gated is not affine in x"},
+    "differential": {
+        "S": "score=paired has 2 queries for each head",
+        "VO": "output=differential is not affine in x",
+    },
+}
+
+
+@pytest.mark.parametrize("variant", LEFT_OUT)
+def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, variant, tmp_path):
+    probed = found(emb_dim=16, n_heads=4, **VARIANTS[variant].maps)
+    facts, reasons = json.loads(json.dumps(record(probed))), LEFT_OUT[variant]
+    assert facts["reasons"] == reasons
+    for head in facts["heads"]:
+        assert head["entropy"] >= 0
+        assert {letters for letters in ("S", "VO") if head[letters] is None} == {*reasons}
+    assert {letters for letters, of in facts["alignment"].items() if of is None} == {*reasons}
+    for letters, reason in reasons.items():
+        name = {"S": "S_h", "VO": "V_h O_h"}[letters]
+        assert f"No {name} is shown: {reason}." in legend(probed)[-1]
+    assert ("VO\nrank\nof 4" in headings(heads_table(probed))) == ("VO" not in reasons)
+    kinds = ("singular-values", "alignment")
+    drawn = [
+        f"{kind}-{name.lower()}" for name in ("S", "VO") if name not in reasons for kind in kinds
+    ]
+    assert {path.stem for path in save_figures(probed, tmp_path)} == {"maps", *drawn}
+
+
+def test_the_same_probe_gives_the_same_figure_in_the_page_s_colour_of_text(found):
+    one, two = (figure_for_page(lambda: draw_singular_values(found().scores)) for _ in range(2))
+    assert one == two
+    assert one.startswith("<svg")
+    assert "fill: currentColor" in one
+    assert "#010203" not in one
+
+
+def track(name: str = "merged", n: int = 3, drift: bool = True) -> Track:
+    steps = 10 * np.arange(n)
+    curve = np.arange(n * 4, dtype=np.float64).reshape(n, 2, 2) / 10
+    curves: dict[str, np.ndarray] = dict.fromkeys(("effective_rank", "norm", "symmetry"), curve)
+    drifts: dict[str, np.ndarray] = dict.fromkeys(("matrices", "scores", "maps"), curve)
+    return Track(name, steps, curves, curves, drifts if drift else {})
+
+
+def test_a_row_of_a_track_is_the_mean_over_all_heads_at_a_step():
+    assert lines(track_table(track()))[-1].split() == ["20", *["0.95"] * 9]
+    pair = lines(track_table(Track("one against other", track().steps, {}, {}, track().drift)))
+    assert pair[0] == "one against other: means over heads"
+    assert pair[-1].split() == ["20", "0.95", "0.95", "0.95"]
+
+
+def test_a_long_track_is_shown_whole_at_some_steps_from_the_first_to_the_last():
+    shown = lines(track_table(track(n=500)))
+    steps = [int(row[0]) for row in map(str.split, shown) if row and row[0].isdigit()]
+    assert (len(steps), steps[0], steps[-1]) == (ROWS, 0, 4990)
+
+
+def test_json_of_a_track_holds_every_step_layer_and_head():
+    facts = json.loads(json.dumps(track_record(track())))
+    assert (facts["run"], facts["steps"]) == ("merged", [0, 10, 20])
+    assert np.shape(facts["scores"]["norm"]) == np.shape(facts["drift"]["maps"]) == (3, 2, 2)
+
+
+def test_one_run_has_a_line_per_head_and_several_a_colour_per_run():
+    one = draw_tracks([track()], "scores").axes[0]
+    two = draw_tracks([track(), track("separate")], "scores").axes[0]
+    assert [line.get_label() for line in one.lines] == ["head 0", "head 1"]
+    assert [line.get_color() for line in two.lines[:2]] == [two.lines[0].get_color()] * 2
+    assert two.lines[2].get_color() != two.lines[0].get_color()
+
+
+@pytest.mark.parametrize(
+    ("drift", "names"), [(False, ["s", "vo"]), (True, ["drift", "pair", "s", "vo"])]
+)
+def test_figures_are_drawn_of_the_curves_that_there_are(tmp_path, drift, names):
+    pair = track("one against other") if drift else None
+    paths = save_tracks([track(drift=drift)], pair, tmp_path)
+    assert sorted({path.stem for path in paths}) == [f"track-{name}" for name in names]
+    assert all(path.stat().st_size > 0 for path in paths)
