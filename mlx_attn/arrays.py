@@ -93,24 +93,19 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
                 f"{path}: holds numbers of a type that MLX does not read, such as float64: save it "
                 "as float32"
             ) from error
-        raise _unreadable(path, error) from error
+        try:
+            check_whole(path)
+        except RunError:
+            raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
+        size = path.stat().st_size / 1e6
+        raise RunError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}), though it is as long as its "
+            f"header says: free memory for its {size:,.0f} MB, or use another checkpoint"
+        ) from error
     checksum = facts.pop("checksum", None)
     if checksum is not None and checksum != _checksum(arrays, facts):
         raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")
     return arrays, facts
-
-
-def _unreadable(path: Path, error: Exception) -> RunError:
-    """Return the error of a file that MLX refuses, which need not be the file's fault."""
-    try:
-        check_whole(path)
-    except RunError:
-        return RunError(f"{path}: damaged or truncated; use another checkpoint")
-    size = path.stat().st_size / 1e6
-    return RunError(
-        f"{path}: cannot be read ({' '.join(str(error).split())}), though it is as long as its "
-        f"header says: free memory for its {size:,.0f} MB, or use another checkpoint"
-    )
 
 
 class _Entry(msgspec.Struct):

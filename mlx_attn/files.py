@@ -6,13 +6,11 @@ and replaced by one function each. An HTML page replaces only a page of this pro
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +29,8 @@ _WAYS_OUT = {
 
 
 _TEMPORARY = ".tmp"
-_LONGEST_NAME, _LONGEST_PATH = 255, 1023 if sys.platform == "darwin" else 4095
+_LONGEST_NAME = 255
+_LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX") - 1
 """Bytes, on every disk that matters."""
 
 
@@ -80,29 +79,18 @@ def check_links(path: Path) -> None:
     Raises:
         ConfigError: It is one, or is below one.
     """
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(
-                f"{path} is a symbolic link that leads to itself: remove it, or name another path"
-            ) from error
     for link in (path, *path.parents):
-        if _leads_nowhere(link):
+        try:
+            link.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP) or not link.is_symlink():
+                continue
+            fault = f"to {link.readlink()}, where there is nothing"
+            if error.errno == errno.ELOOP:
+                fault = "that leads to itself"
             raise ConfigError(
-                f"{link} is a symbolic link to {link.readlink()}, where there is nothing: remove "
-                "the link, or name another path"
-            )
-
-
-def _leads_nowhere(link: Path) -> bool:
-    try:
-        link.stat()
-    except FileNotFoundError:
-        return link.is_symlink()
-    except OSError:
-        pass
-    return False
+                f"{link} is a symbolic link {fault}: remove the link, or name another path"
+            ) from error
 
 
 def holds_current_folder(path: Path) -> bool:
@@ -180,12 +168,25 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
         RunError: The folder cannot be made.
         Locked: Another process holds it, and `wait` is false.
     """
-    descriptor = _locked(folder, wait)
-    try:
+    while True:
+        descriptor = _opened(folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise Locked(
+                f"{folder} is in use by another process: wait until that ends or stop it, or name "
+                "another directory"
+            ) from error
+        except OSError:  # a disk without locks
+            break
+        locked = os.fstat(descriptor)
+        if identity(folder) == (locked.st_dev, locked.st_ino):
+            break
+        os.close(descriptor)  # it was replaced meanwhile
+    with _freeing(descriptor, folder):
         _remove_half_written(folder)
         yield
-    finally:
-        _free(descriptor, folder)
 
 
 @contextlib.contextmanager
@@ -198,28 +199,13 @@ def shared(folder: Path) -> Iterator[None]:
         RunError: The folder cannot be made.
     """
     descriptor = _opened(folder)
-    try:
+    with _freeing(descriptor, folder):
         with contextlib.suppress(OSError):  # others share it, or the disk lacks locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_half_written(folder)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
-    finally:
-        _free(descriptor, folder)
-
-
-def _remove_half_written(folder: Path) -> None:
-    for left_behind in folder.rglob(f".*{_TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            left_behind.unlink()
-
-
-def _free(descriptor: int, folder: Path) -> None:
-    """Free a directory that was held; one that is empty is removed."""
-    os.close(descriptor)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _opened(folder: Path) -> int:
@@ -231,24 +217,21 @@ def _opened(folder: Path) -> int:
         raise unwritable(folder, error) from error
 
 
-def _locked(folder: Path, wait: bool) -> int:
-    """Return the open descriptor of the directory that has this name once it is locked."""
-    while True:
-        descriptor = _opened(folder)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise Locked(
-                f"{folder} is in use by another process: wait until that ends or stop it, or name "
-                "another directory"
-            ) from error
-        except OSError:  # a disk without locks
-            return descriptor
-        held = os.fstat(descriptor)
-        if identity(folder) == (held.st_dev, held.st_ino):
-            return descriptor
-        os.close(descriptor)  # it was replaced meanwhile
+@contextlib.contextmanager
+def _freeing(descriptor: int, folder: Path) -> Iterator[None]:
+    """Free a directory when the block ends; remove one that is empty."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_half_written(folder: Path) -> None:
+    for left_behind in folder.rglob(f".*{_TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            left_behind.unlink()
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -268,31 +251,27 @@ def aside(path: Path) -> Path:
 def replace_directory(
     path: Path, new: Path, keep: Callable[[str], bool] = lambda name: False
 ) -> None:
-    """Puts the finished directory `new` at `path`, in one rename where the system can swap two.
+    """Put the finished directory `new` at `path`, in two renames: the old one steps aside first.
 
-    Elsewhere in two, between which `path` has no name and both directories are whole. Afterwards
-    what lay in the old one is removed; files whose names `keep` accepts move to the new one.
+    Between the two `path` has no name, and both directories are whole. Afterwards what lay in the
+    old one is removed; files whose names `keep` accepts move to the new one.
 
     Raises:
         RunError: It cannot be done, and `path` is as it was; or a file cannot be moved, and the old
             directory, which the message names, still has it.
     """
-    old = new
+    old = aside(path)
     try:
-        if not path.exists():
-            new.rename(path)
-            return
-        if not _swapped(path, new):
-            old = aside(path)
+        if path.exists():
             path.rename(old)
-            try:
-                new.rename(path)
-            except OSError:
-                old.rename(path)
-                raise
+        new.rename(path)
     except OSError as error:
+        if old.exists():
+            old.rename(path)
         remove_directory(new)
         raise unwritable(path, error) from error
+    if not old.exists():
+        return
     try:
         for file in old.iterdir():
             if keep(file.name):
@@ -320,17 +299,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-_SWAPS = {"linux": ("renameat2", (-100, -100)), "darwin": ("renameatx_np", (-2, -2))}
-"""The call that swaps two names, and its two AT_FDCWD; the flag is 2 in both."""
-
-
-def _swapped(one: Path, other: Path) -> bool:
-    """Tell whether the system has swapped two names in one step."""
-    name, (here, there) = _SWAPS.get(sys.platform, ("", (0, 0)))
-    call = getattr(ctypes.CDLL(None), name, None) if name else None
-    return bool(call) and call(here, os.fsencode(one), there, os.fsencode(other), 2) == 0
 
 
 def write_bytes(path: Path, data: bytes) -> None:

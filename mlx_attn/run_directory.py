@@ -335,7 +335,9 @@ def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
     files.check_links(path)
-    if not path.exists() or (path.is_dir() and all(map(_is_unbegun, path.iterdir()))):
+    if not path.exists():
+        return
+    if path.is_dir() and all(any(map(file.match, _BEFORE_CONFIG)) for file in path.iterdir()):
         return
     if not overwrite:
         raise Taken(
@@ -350,14 +352,8 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Tell whether there is a config.json, even a damaged one; an empty one reserved the name."""
-    file = path / CONFIG
-    return file.is_file() and file.stat().st_size > 0
-
-
-def _is_unbegun(file: Path) -> bool:
-    empty = file.name == CONFIG and file.is_file() and not file.stat().st_size
-    return empty or any(map(file.match, _BEFORE_CONFIG))
+    """Tell whether there is a config.json, even a damaged one."""
+    return (path / CONFIG).is_file()
 
 
 def open_run(path: Path) -> Run:
@@ -384,15 +380,11 @@ def find_runs(directory: Path) -> list[Path]:
     """
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
-    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    whole = [file for file in found if is_run(file.parent) and not _is_exported(file)]
-    return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]
-
-
-def _is_exported(file: Path) -> bool:
-    """Tell whether a config.json is in Hugging Face's format."""
-    try:
-        with file.open("rb") as opened:
-            return b'"architectures"' in opened.read(2**16)
-    except OSError:
-        return False
+    runs = []
+    for file in (*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")):
+        # One that may not be read is listed, and opening it says why.
+        readable = file.is_file() and os.access(file, os.R_OK)
+        is_exported = readable and b'"architectures"' in file.read_bytes()[: 2**16]
+        if file.is_file() and not is_exported:
+            runs.append(file)
+    return [file.parent for file in sorted(runs, key=lambda f: f.stat().st_mtime, reverse=True)]
