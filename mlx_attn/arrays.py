@@ -36,12 +36,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
-    """Compare the arrays of the file at `path` with a model's parameters by name and shape.
-
-    Raises:
-        RunError: They differ: the file belongs to another configuration. Or they are no
-            floating-point numbers where the model has some.
-    """
+    """Refuse a file's arrays if a name, a shape or a kind of number is not the model's."""
     expected = {name: array.shape for name, array in named_arrays(model).items()}
     given = {name: array.shape for name, array in arrays.items()}
     for name in sorted(expected.keys() | given.keys()):
@@ -58,11 +53,7 @@ def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) 
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
-    """Write arrays as safetensors, with facts and a checksum in the header.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Write arrays as safetensors, with facts and a checksum in the header."""
     mx.eval(list(arrays.values()))
     metadata = {"format": "mlx", **facts}
     metadata["checksum"] = _checksum(arrays, metadata)
@@ -115,11 +106,7 @@ class _Entry(msgspec.Struct):
 
 
 def check_whole(path: Path) -> None:
-    """Check a safetensors file's length against its header, without reading its numbers.
-
-    Raises:
-        RunError: The file is missing, cut short, or no safetensors file.
-    """
+    """Check a safetensors file's length against its header, without reading its numbers."""
     if path.exists() and not path.is_file():
         raise RunError(f"{path}: not a file")
     try:

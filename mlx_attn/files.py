@@ -35,10 +35,9 @@ _LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX") - 1
 
 
 def user_path(text: str | Path) -> Path:
-    """The path that a user wrote, with `~` expanded; all paths from outside come through here.
+    """Return the path that a user wrote, with `~` expanded; refuse what no file can be called.
 
-    Raises:
-        ConfigError: No file can have this name, with the reason.
+    All paths from outside come through here.
     """
     text = str(text)
     start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
@@ -60,11 +59,7 @@ def user_path(text: str | Path) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -74,11 +69,7 @@ def check_name(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Refuse a symbolic link that leads to itself or to nothing.
-
-    Raises:
-        ConfigError: It is one, or is below one.
-    """
+    """Refuse a symbolic link that leads to itself or to nothing."""
     for link in (path, *path.parents):
         try:
             link.stat()
@@ -103,7 +94,7 @@ def holds_current_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write to; when the block ends, it becomes `path` in one step.
+    """Yield a temporary path to write to; when the block ends, it becomes `path` in one step.
 
     Parent folders are made as needed. When the block raises, `path` is left as it was.
 
@@ -136,11 +127,7 @@ def _check_ordinary(path: Path) -> None:
 
 
 def make_directory(folder: Path, file: Path | None = None, mode: int = 0o777) -> None:
-    """Makes a directory and its parents as needed; `mode` is what a new one permits to whom.
-
-    Raises:
-        RunError: It cannot be made; the message names the `file` that was to lie there.
-    """
+    """Make a directory and its parents as needed; an error names the `file` that it was for."""
     try:
         folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -194,9 +181,6 @@ def shared(folder: Path) -> Iterator[None]:
     """Make `folder` if needed and share it with other processes until the block ends.
 
     The first of them removes a killed process's half-written files; see `lock`.
-
-    Raises:
-        RunError: The folder cannot be made.
     """
     descriptor = _opened(folder)
     with _freeing(descriptor, folder):
@@ -244,7 +228,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def aside(path: Path) -> Path:
-    """A new name beside a directory: of what is to replace it, and then of what was replaced."""
+    """Return a new name beside a directory, for what replaces it or was replaced."""
     return path.with_name(f"{path.name}-{secrets.token_hex(4)}.replaced")
 
 
@@ -290,11 +274,7 @@ def remove_directory(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a directory with all that is in it.
-
-    Raises:
-        RunError: The system refuses.
-    """
+    """Remove a file, a link, or a directory with all that is in it."""
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except OSError as error:
@@ -302,13 +282,13 @@ def remove(path: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` in one step."""
+    """Write `data` to `path` in one step."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path` as UTF-8 in one step, line endings as they are."""
+    """Write `text` to `path` as UTF-8 in one step, line endings as they are."""
     write_bytes(path, text.encode())
 
 
@@ -317,11 +297,7 @@ _PAGE = b'<meta name="generator" content="mlx_attn">'
 
 
 def check_page(path: Path, overwrite: bool = False) -> None:
-    """Refuse to write a page over anything but a page of this program, unless told to.
-
-    Raises:
-        RunError: There is a folder, or a file that this program did not write.
-    """
+    """Refuse to write a page over anything but a page of this program, unless told to."""
     _check_ordinary(path)
     if overwrite or not path.exists():
         return

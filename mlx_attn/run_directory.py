@@ -161,11 +161,7 @@ class Run:
         return tokenizer
 
     def check_corpus(self, corpus: Corpus, way_out: str) -> None:
-        """Refuse another text than the run was trained on, or other tokens of it.
-
-        Raises:
-            RunError: The text has changed, or its tokens are others; ends with the way out.
-        """
+        """Refuse another text than the run was trained on, or other tokens of it."""
         if self.settings.get("digest") not in (None, corpus.digest):
             raise RunError(
                 f"{self.path} was trained on another text than {corpus.name} holds now: {way_out}"
@@ -316,11 +312,7 @@ def create_run(
 
 @contextmanager
 def held(run: Run) -> Iterator[Run]:
-    """Lock a run's directory until the block ends, to continue writing to it.
-
-    Raises:
-        Locked: Another process holds it.
-    """
+    """Lock a run's directory until the block ends, to continue writing to it."""
     with files.lock(run.path, wait=False):
         yield open_run(run.path)
 
@@ -374,9 +366,6 @@ def find_runs(directory: Path) -> list[Path]:
     """Return the run directories in a directory, including single seeds, the latest first.
 
     Folders exported for other programs are left out.
-
-    Raises:
-        RunError: The directory may not be read.
     """
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")

@@ -274,8 +274,7 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
 def _folder(folder: Path) -> Iterator[str]:
     """Yield the texts of a folder and its subfolders, by path, with a blank line between them.
 
-    Raises:
-        RunError: One cannot be read or is a link out of the folder, or there is none.
+    One that cannot be read, or is a link out of the folder, is refused.
     """
 
     def refuse(error: OSError) -> None:

@@ -16,12 +16,7 @@ from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_ro
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A set of comparisons that runs on a device.
-
-    Attributes:
-        name: The name in reports.
-        compare: Yields comparisons, given the rounding of products on the device.
-    """
+    """A set of comparisons that runs on a device, given its rounding of products."""
 
     name: str
     compare: Callable[[Rounding], Iterator[Comparison]]
@@ -64,17 +59,13 @@ QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check on a device.
-
-    Attributes:
-        error: The message of the error that the device raised, or "".
-    """
+    """The result of a check on a device."""
 
     check: Check
     device: str  # cpu or gpu
     comparisons: Sequence[Comparison]
     seconds: float
-    error: str = ""
+    error: str = ""  # the message of the error that the device raised, if any
 
     @property
     def wrong(self) -> list[Comparison]:
@@ -99,7 +90,10 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON record with the wrong comparisons, or else the furthest one."""
-        shown = self.wrong or ([self.furthest] if self.furthest else [])
+        rows = []
+        for c in self.wrong or ([self.furthest] if self.furthest else []):
+            number = c.difference if abs(c.difference) < float("inf") else None  # nor NaN in JSON
+            rows.append({"case": c.case, "difference": number, "tolerance": c.tolerance})
         return {
             "check": self.check.name,
             "asks": self.check.asks,
@@ -109,15 +103,8 @@ class Finding:
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "notes": self.notes,
-            "furthest": [_row(comparison) for comparison in shown],
+            "furthest": rows,
         }
-
-
-def _row(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON, with null for infinity and NaN."""
-    number = comparison.difference
-    shown = number if abs(number) < float("inf") else None
-    return {"case": comparison.case, "difference": shown, "tolerance": comparison.tolerance}
 
 
 def checked_devices() -> list[str]:

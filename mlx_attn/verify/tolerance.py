@@ -16,18 +16,11 @@ from mlx_attn.verify.reference import Array, Numbers
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A number format of products.
-
-    Attributes:
-        name: The name of the format.
-        most: The largest error of a product that it explains, as root mean square relative to the
-            result's.
-        tolerance: The largest difference of any other result that it explains.
-    """
+    """A number format of products, and the differences that it explains."""
 
     name: str
-    most: float
-    tolerance: float
+    most: float  # error of a product, as root mean square relative to the result's
+    tolerance: float  # difference of any other result
 
 
 FLOAT32 = Rounding("float32", most=1e-5, tolerance=1e-4)
@@ -61,18 +54,11 @@ def measured_rounding() -> Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference of a result from the expected one.
+    """The difference of a result from the expected one."""
 
-    Attributes:
-        case: The kernel and the shape.
-        difference: The difference from the expected result.
-        tolerance: The largest difference that is right; 0 if the bits must be the same.
-        note: Additional information.
-    """
-
-    case: str
+    case: str  # the kernel and the shape
     difference: float
-    tolerance: float
+    tolerance: float  # the largest difference that is right; 0 if the bits must be the same
     note: str = ""
 
     @property

@@ -127,21 +127,6 @@ def test_the_bad_file_of_a_folder_is_named_and_a_folder_without_texts_refused(tm
     assert str(caught.value).startswith(f"{bad}: ")
 
 
-def test_a_folder_whose_part_cannot_be_read_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "locked").mkdir()
-    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 9)
-    look = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return look(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(RunError, match=r"locked: cannot be read \(Permission denied\)"):
-        sources.read_source(str(tmp_path), tmp_path)
-
-
 def test_a_link_out_of_a_folder_is_refused_and_one_within_is_followed(tmp_path):
     text = written(tmp_path / "in" / "deep" / "a.txt", LINES)
     (tmp_path / "in" / "b.txt").symlink_to(text)
@@ -234,19 +219,3 @@ def test_chunks_are_the_text_whatever_its_blocks(text, block):
     assert "".join(parts) == text
     assert parts == list(chunked([text]))
     assert all(0 < len(part) <= SIZE for part in parts)
-
-
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(
-    ("text", "first", "sizes"),
-    [
-        ("word " * 20, "word " * 11 + "word", [59, 41]),
-        ("語" * 150, "語" * 60, [60, 60, 30]),
-        ("a b " * 15, "a b " * 15, [60]),
-    ],
-    ids=["before a space", "without spaces", "one chunk"],
-)
-def test_a_chunk_ends_before_white_space_that_follows_a_word(text, first, sizes):
-    parts = list(chunked([text]))
-    assert parts[0] == first
-    assert [len(part) for part in parts] == sizes

@@ -34,12 +34,6 @@ def test_merges_follow_the_bytes_and_the_end_of_text_is_last_or_first():
     assert first.token_bytes(MERGED + 1) == b"he"
 
 
-@pytest.mark.parametrize("end", [-1, 262])
-def test_the_end_of_text_is_one_of_the_tokens(end):
-    with pytest.raises(ValueError, match=f"has the id {end}, of 262"):
-        GPT2Tokenizer(MERGES, end)
-
-
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [

@@ -96,12 +96,6 @@ def test_a_newline_between_words_is_one_token_of_its_own(kind):
     assert tokenizer(kind).encode("the cat\n sat\nmat.").tolist() == joined
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram"])
-def test_newlines_never_merge_with_each_other(kind):
-    newline = tokenizer(kind).encode("\n").tolist()
-    assert tokenizer(kind).encode("\n\n\n").tolist() == newline * 3
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lone_surrogate_is_refused_with_its_place(kind):
     with pytest.raises(ConfigError, match=r"character 2 .* lone surrogate U\+D800"):
