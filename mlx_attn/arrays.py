@@ -36,12 +36,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
-    """Compare the arrays of the file at `path` with a model's parameters by name and shape.
-
-    Raises:
-        RunError: They differ: the file belongs to another configuration. Or they are no
-            floating-point numbers where the model has some.
-    """
+    """Refuse a file's arrays if a name, a shape or a kind of number is not the model's."""
     expected = {name: array.shape for name, array in named_arrays(model).items()}
     given = {name: array.shape for name, array in arrays.items()}
     for name in sorted(expected.keys() | given.keys()):
@@ -58,11 +53,7 @@ def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) 
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
-    """Write arrays as safetensors, with facts and a checksum in the header.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Write arrays as safetensors, with facts and a checksum in the header."""
     mx.eval(list(arrays.values()))
     metadata = {"format": "mlx", **facts}
     metadata["checksum"] = _checksum(arrays, metadata)
@@ -93,24 +84,19 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
                 f"{path}: holds numbers of a type that MLX does not read, such as float64: save it "
                 "as float32"
             ) from error
-        raise _unreadable(path, error) from error
+        try:
+            check_whole(path)
+        except RunError:
+            raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
+        size = path.stat().st_size / 1e6
+        raise RunError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}), though it is as long as its "
+            f"header says: free memory for its {size:,.0f} MB, or use another checkpoint"
+        ) from error
     checksum = facts.pop("checksum", None)
     if checksum is not None and checksum != _checksum(arrays, facts):
         raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")
     return arrays, facts
-
-
-def _unreadable(path: Path, error: Exception) -> RunError:
-    """Return the error of a file that MLX refuses, which need not be the file's fault."""
-    try:
-        check_whole(path)
-    except RunError:
-        return RunError(f"{path}: damaged or truncated; use another checkpoint")
-    size = path.stat().st_size / 1e6
-    return RunError(
-        f"{path}: cannot be read ({' '.join(str(error).split())}), though it is as long as its "
-        f"header says: free memory for its {size:,.0f} MB, or use another checkpoint"
-    )
 
 
 class _Entry(msgspec.Struct):
@@ -120,11 +106,7 @@ class _Entry(msgspec.Struct):
 
 
 def check_whole(path: Path) -> None:
-    """Check a safetensors file's length against its header, without reading its numbers.
-
-    Raises:
-        RunError: The file is missing, cut short, or no safetensors file.
-    """
+    """Check a safetensors file's length against its header, without reading its numbers."""
     if path.exists() and not path.is_file():
         raise RunError(f"{path}: not a file")
     try:

@@ -72,11 +72,7 @@ def plural(number: float, noun: str) -> str:
 
 
 def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
-    """Return the row of a table by name; capitals are small letters, underscores are hyphens.
-
-    Raises:
-        ConfigError: "unknown {kind} '{name}'", and the nearest name.
-    """
+    """Return the row of a table by name, in any capitals; refuse another with the nearest name."""
     wanted = name.strip().lower().replace("_", "-")
     if wanted in table:
         return table[wanted]

@@ -6,13 +6,11 @@ and replaced by one function each. An HTML page replaces only a page of this pro
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,15 +29,15 @@ _WAYS_OUT = {
 
 
 _TEMPORARY = ".tmp"
-_LONGEST_NAME, _LONGEST_PATH = 255, 1023 if sys.platform == "darwin" else 4095
+_LONGEST_NAME = 255
+_LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX") - 1
 """Bytes, on every disk that matters."""
 
 
 def user_path(text: str | Path) -> Path:
-    """The path that a user wrote, with `~` expanded; all paths from outside come through here.
+    """Return the path that a user wrote, with `~` expanded; refuse what no file can be called.
 
-    Raises:
-        ConfigError: No file can have this name, with the reason.
+    All paths from outside come through here.
     """
     text = str(text)
     start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
@@ -61,11 +59,7 @@ def user_path(text: str | Path) -> Path:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -75,34 +69,19 @@ def check_name(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Refuse a symbolic link that leads to itself or to nothing.
-
-    Raises:
-        ConfigError: It is one, or is below one.
-    """
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(
-                f"{path} is a symbolic link that leads to itself: remove it, or name another path"
-            ) from error
+    """Refuse a symbolic link that leads to itself or to nothing."""
     for link in (path, *path.parents):
-        if _leads_nowhere(link):
+        try:
+            link.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP) or not link.is_symlink():
+                continue
+            fault = f"to {link.readlink()}, where there is nothing"
+            if error.errno == errno.ELOOP:
+                fault = "that leads to itself"
             raise ConfigError(
-                f"{link} is a symbolic link to {link.readlink()}, where there is nothing: remove "
-                "the link, or name another path"
-            )
-
-
-def _leads_nowhere(link: Path) -> bool:
-    try:
-        link.stat()
-    except FileNotFoundError:
-        return link.is_symlink()
-    except OSError:
-        pass
-    return False
+                f"{link} is a symbolic link {fault}: remove the link, or name another path"
+            ) from error
 
 
 def holds_current_folder(path: Path) -> bool:
@@ -115,7 +94,7 @@ def holds_current_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to write to; when the block ends, it becomes `path` in one step.
+    """Yield a temporary path to write to; when the block ends, it becomes `path` in one step.
 
     Parent folders are made as needed. When the block raises, `path` is left as it was.
 
@@ -148,11 +127,7 @@ def _check_ordinary(path: Path) -> None:
 
 
 def make_directory(folder: Path, file: Path | None = None, mode: int = 0o777) -> None:
-    """Makes a directory and its parents as needed; `mode` is what a new one permits to whom.
-
-    Raises:
-        RunError: It cannot be made; the message names the `file` that was to lie there.
-    """
+    """Make a directory and its parents as needed; an error names the `file` that it was for."""
     try:
         folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -180,59 +155,6 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
         RunError: The folder cannot be made.
         Locked: Another process holds it, and `wait` is false.
     """
-    descriptor = _locked(folder, wait)
-    try:
-        _remove_half_written(folder)
-        yield
-    finally:
-        _free(descriptor, folder)
-
-
-@contextlib.contextmanager
-def shared(folder: Path) -> Iterator[None]:
-    """Make `folder` if needed and share it with other processes until the block ends.
-
-    The first of them removes a killed process's half-written files; see `lock`.
-
-    Raises:
-        RunError: The folder cannot be made.
-    """
-    descriptor = _opened(folder)
-    try:
-        with contextlib.suppress(OSError):  # others share it, or the disk lacks locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove_half_written(folder)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        _free(descriptor, folder)
-
-
-def _remove_half_written(folder: Path) -> None:
-    for left_behind in folder.rglob(f".*{_TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            left_behind.unlink()
-
-
-def _free(descriptor: int, folder: Path) -> None:
-    """Free a directory that was held; one that is empty is removed."""
-    os.close(descriptor)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def _opened(folder: Path) -> int:
-    """Return a descriptor of the directory, which is made as needed."""
-    make_directory(folder)
-    try:
-        return os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-
-
-def _locked(folder: Path, wait: bool) -> int:
-    """Return the open descriptor of the directory that has this name once it is locked."""
     while True:
         descriptor = _opened(folder)
         try:
@@ -244,11 +166,56 @@ def _locked(folder: Path, wait: bool) -> int:
                 "another directory"
             ) from error
         except OSError:  # a disk without locks
-            return descriptor
-        held = os.fstat(descriptor)
-        if identity(folder) == (held.st_dev, held.st_ino):
-            return descriptor
+            break
+        locked = os.fstat(descriptor)
+        if identity(folder) == (locked.st_dev, locked.st_ino):
+            break
         os.close(descriptor)  # it was replaced meanwhile
+    with _freeing(descriptor, folder):
+        _remove_half_written(folder)
+        yield
+
+
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Make `folder` if needed and share it with other processes until the block ends.
+
+    The first of them removes a killed process's half-written files; see `lock`.
+    """
+    descriptor = _opened(folder)
+    with _freeing(descriptor, folder):
+        with contextlib.suppress(OSError):  # others share it, or the disk lacks locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_half_written(folder)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+
+
+def _opened(folder: Path) -> int:
+    """Return a descriptor of the directory, which is made as needed."""
+    make_directory(folder)
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+@contextlib.contextmanager
+def _freeing(descriptor: int, folder: Path) -> Iterator[None]:
+    """Free a directory when the block ends; remove one that is empty."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_half_written(folder: Path) -> None:
+    for left_behind in folder.rglob(f".*{_TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            left_behind.unlink()
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -261,38 +228,34 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def aside(path: Path) -> Path:
-    """A new name beside a directory: of what is to replace it, and then of what was replaced."""
+    """Return a new name beside a directory, for what replaces it or was replaced."""
     return path.with_name(f"{path.name}-{secrets.token_hex(4)}.replaced")
 
 
 def replace_directory(
     path: Path, new: Path, keep: Callable[[str], bool] = lambda name: False
 ) -> None:
-    """Puts the finished directory `new` at `path`, in one rename where the system can swap two.
+    """Put the finished directory `new` at `path`, in two renames: the old one steps aside first.
 
-    Elsewhere in two, between which `path` has no name and both directories are whole. Afterwards
-    what lay in the old one is removed; files whose names `keep` accepts move to the new one.
+    Between the two `path` has no name, and both directories are whole. Afterwards what lay in the
+    old one is removed; files whose names `keep` accepts move to the new one.
 
     Raises:
         RunError: It cannot be done, and `path` is as it was; or a file cannot be moved, and the old
             directory, which the message names, still has it.
     """
-    old = new
+    old = aside(path)
     try:
-        if not path.exists():
-            new.rename(path)
-            return
-        if not _swapped(path, new):
-            old = aside(path)
+        if path.exists():
             path.rename(old)
-            try:
-                new.rename(path)
-            except OSError:
-                old.rename(path)
-                raise
+        new.rename(path)
     except OSError as error:
+        if old.exists():
+            old.rename(path)
         remove_directory(new)
         raise unwritable(path, error) from error
+    if not old.exists():
+        return
     try:
         for file in old.iterdir():
             if keep(file.name):
@@ -311,36 +274,21 @@ def remove_directory(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a directory with all that is in it.
-
-    Raises:
-        RunError: The system refuses.
-    """
+    """Remove a file, a link, or a directory with all that is in it."""
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-_SWAPS = {"linux": ("renameat2", (-100, -100)), "darwin": ("renameatx_np", (-2, -2))}
-"""The call that swaps two names, and its two AT_FDCWD; the flag is 2 in both."""
-
-
-def _swapped(one: Path, other: Path) -> bool:
-    """Tell whether the system has swapped two names in one step."""
-    name, (here, there) = _SWAPS.get(sys.platform, ("", (0, 0)))
-    call = getattr(ctypes.CDLL(None), name, None) if name else None
-    return bool(call) and call(here, os.fsencode(one), there, os.fsencode(other), 2) == 0
-
-
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` in one step."""
+    """Write `data` to `path` in one step."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path` as UTF-8 in one step, line endings as they are."""
+    """Write `text` to `path` as UTF-8 in one step, line endings as they are."""
     write_bytes(path, text.encode())
 
 
@@ -349,11 +297,7 @@ _PAGE = b'<meta name="generator" content="mlx_attn">'
 
 
 def check_page(path: Path, overwrite: bool = False) -> None:
-    """Refuse to write a page over anything but a page of this program, unless told to.
-
-    Raises:
-        RunError: There is a folder, or a file that this program did not write.
-    """
+    """Refuse to write a page over anything but a page of this program, unless told to."""
     _check_ordinary(path)
     if overwrite or not path.exists():
         return

@@ -47,21 +47,19 @@ def keys_of(*configs: type) -> dict[str, type]:
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
     """Return the settings, whole numbers made floats where a float is meant, NumPy's Python's."""
-    return {key: _typed(key, value, known) for key, value in settings.items()}
+    typed: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in known:
+            raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
+        kind, number = known[key], plain(value)
+        if kind is float and type(number) is int and abs(number) < 2**63:
+            number = float(number)
+        if type(number) is not kind or (kind is float and not math.isfinite(number)):
+            raise ConfigError(f"{key}={number!r} must be {_WORDS[kind]}")
+        typed[key] = number
+    return typed
 
 
 def plain(value: Any) -> Any:
     """Return Python's number for one of NumPy; anything else as it is."""
     return value.item() if getattr(value, "shape", None) == () else value
-
-
-def _typed(key: str, value: Any, known: Mapping[str, type]) -> Any:
-    if key not in known:
-        raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
-    kind = known[key]
-    value = plain(value)
-    if kind is float and type(value) is int and abs(value) < 2**63:
-        value = float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise ConfigError(f"{key}={value!r} must be {_WORDS[kind]}")
-    return value

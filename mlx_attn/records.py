@@ -30,12 +30,9 @@ LARGEST = 2**28
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of an ordinary file of at most `LARGEST` bytes.
+    """Return the content of an ordinary file of at most `LARGEST` bytes; refuse any other.
 
     A named pipe could block for ever, and a device such as /dev/zero never ends.
-
-    Raises:
-        RunError: It cannot be read, is not an ordinary file, or is larger.
     """
     try:
         if not path.is_file() and path.exists():
@@ -52,11 +49,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, with every line break as a newline.
-
-    Raises:
-        RunError: It cannot be read (see `read_bytes`), or is not UTF-8.
-    """
+    """Return the text of a file, with every line break as a newline."""
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -82,11 +75,7 @@ def parse_record(text: str, kind: type[T], place: str) -> T:
 
 
 def read_toml(path: Path) -> Object:
-    """Return the tables of a TOML file of a user.
-
-    Raises:
-        RunError: It cannot be read, or is no TOML.
-    """
+    """Return the tables of a TOML file of a user."""
     try:
         return tomllib.loads(read_bytes(path).decode().replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
@@ -117,11 +106,7 @@ def content_digest(record: msgspec.Struct, seal: str) -> str:
 
 
 def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:
-    """Compare a file's recorded values with values of this process, for keys that both have.
-
-    Raises:
-        RunError: They differ: the file belongs to other settings.
-    """
+    """Refuse a file whose recorded values differ from this process's, for keys that both have."""
     for key, value in parse_record(recorded, Object, place).items():
         if key in own and json.dumps(own[key]) != json.dumps(value):
             raise RunError(

@@ -161,11 +161,7 @@ class Run:
         return tokenizer
 
     def check_corpus(self, corpus: Corpus, way_out: str) -> None:
-        """Refuse another text than the run was trained on, or other tokens of it.
-
-        Raises:
-            RunError: The text has changed, or its tokens are others; ends with the way out.
-        """
+        """Refuse another text than the run was trained on, or other tokens of it."""
         if self.settings.get("digest") not in (None, corpus.digest):
             raise RunError(
                 f"{self.path} was trained on another text than {corpus.name} holds now: {way_out}"
@@ -316,11 +312,7 @@ def create_run(
 
 @contextmanager
 def held(run: Run) -> Iterator[Run]:
-    """Lock a run's directory until the block ends, to continue writing to it.
-
-    Raises:
-        Locked: Another process holds it.
-    """
+    """Lock a run's directory until the block ends, to continue writing to it."""
     with files.lock(run.path, wait=False):
         yield open_run(run.path)
 
@@ -335,7 +327,9 @@ def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
     files.check_links(path)
-    if not path.exists() or (path.is_dir() and all(map(_is_unbegun, path.iterdir()))):
+    if not path.exists():
+        return
+    if path.is_dir() and all(any(map(file.match, _BEFORE_CONFIG)) for file in path.iterdir()):
         return
     if not overwrite:
         raise Taken(
@@ -350,14 +344,8 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Tell whether there is a config.json, even a damaged one; an empty one reserved the name."""
-    file = path / CONFIG
-    return file.is_file() and file.stat().st_size > 0
-
-
-def _is_unbegun(file: Path) -> bool:
-    empty = file.name == CONFIG and file.is_file() and not file.stat().st_size
-    return empty or any(map(file.match, _BEFORE_CONFIG))
+    """Tell whether there is a config.json, even a damaged one."""
+    return (path / CONFIG).is_file()
 
 
 def open_run(path: Path) -> Run:
@@ -378,21 +366,14 @@ def find_runs(directory: Path) -> list[Path]:
     """Return the run directories in a directory, including single seeds, the latest first.
 
     Folders exported for other programs are left out.
-
-    Raises:
-        RunError: The directory may not be read.
     """
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
-    found = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    whole = [file for file in found if is_run(file.parent) and not _is_exported(file)]
-    return [file.parent for file in sorted(whole, key=lambda f: f.stat().st_mtime, reverse=True)]
-
-
-def _is_exported(file: Path) -> bool:
-    """Tell whether a config.json is in Hugging Face's format."""
-    try:
-        with file.open("rb") as opened:
-            return b'"architectures"' in opened.read(2**16)
-    except OSError:
-        return False
+    runs = []
+    for file in (*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")):
+        # One that may not be read is listed, and opening it says why.
+        readable = file.is_file() and os.access(file, os.R_OK)
+        is_exported = readable and b'"architectures"' in file.read_bytes()[: 2**16]
+        if file.is_file() and not is_exported:
+            runs.append(file)
+    return [file.parent for file in sorted(runs, key=lambda f: f.stat().st_mtime, reverse=True)]

@@ -16,7 +16,18 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
 
     Without a name it is the latest whose training came to its end; if none did, the latest.
     """
-    return _latest_run(directory) if name is None else open_run(run_path(name, directory))
+    if name is not None:
+        return open_run(run_path(name, directory))
+    paths = find_runs(directory)
+    if not paths:
+        raise RunError(
+            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
+        )
+    for path in paths:
+        with suppress(RunError):  # a damaged run is not what somebody wants who names none
+            if (run := open_run(path)).is_finished():
+                return run
+    return open_run(paths[0])
 
 
 def run_path(name: str, directory: Path = RUNS) -> Path:
@@ -31,19 +42,6 @@ def run_path(name: str, directory: Path = RUNS) -> Path:
     names = run_names(directory)
     hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
     raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
-
-
-def _latest_run(directory: Path) -> Run:
-    paths = find_runs(directory)
-    if not paths:
-        raise RunError(
-            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
-        )
-    for path in paths:
-        with suppress(RunError):  # a damaged run is not what somebody wants who names none
-            if (run := open_run(path)).is_finished():
-                return run
-    return open_run(paths[0])
 
 
 def run_names(directory: Path = RUNS) -> list[str]:

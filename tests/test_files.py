@@ -43,9 +43,11 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", [None, 51], ids=["fsync", "a Mac's own flush"])
+def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch, command):
     calls = []
-    monkeypatch.delattr(fcntl, "F_FULLFSYNC", raising=False)
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: calls.append("flush"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("flush"))
     rename = Path.replace
     monkeypatch.setattr(
@@ -56,33 +58,8 @@ def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("supported", "flushed"), [(True, ["full"] * 2), (False, ["full", "fsync"] * 2)]
-)
-def test_on_a_mac_a_file_is_flushed_out_of_the_drives_cache_where_the_disk_can(
-    tmp_path, monkeypatch, supported, flushed
-):
-    calls = []
-
-    def full(descriptor, command):
-        calls.append("full")
-        if not supported:
-            raise OSError(errno.ENOTSUP, "not supported")
-
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", full)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
-    write_bytes(tmp_path / "file.bin", b"x")  # the file, then its folder
-    assert calls == flushed
-
-
-@pytest.mark.parametrize(
     ("code", "way_out"),
-    [
-        (errno.ENOSPC, "free some space"),
-        (errno.EROFS, "a disk that can be written to"),
-        (errno.EACCES, "a folder that you may write to"),
-        (errno.EIO, "check the disk"),
-    ],
+    [(errno.ENOSPC, "free some space"), (errno.EIO, "check the disk")],
 )
 def test_a_refusing_disk_is_one_line_with_path_reason_and_way_out(
     tmp_path, monkeypatch, code, way_out
@@ -125,14 +102,6 @@ def test_the_first_who_shares_a_folder_removes_what_a_killed_process_left(tmp_pa
             with shared(tmp_path):  # a second one leaves what the first is writing
                 assert temporary.exists()
     assert names(tmp_path) == ["file.txt"]
-
-
-@pytest.mark.parametrize("name", [".", "..", "/"])
-def test_a_file_cannot_take_the_place_of_a_folder(name):
-    with pytest.raises(RunError, match="there is a folder of that name: choose another name"):
-        write_bytes(Path(name), b"x")
-    with pytest.raises(RunError, match="there is a folder of that name: choose another name"):
-        check_page(Path(name), overwrite=True)
 
 
 def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):

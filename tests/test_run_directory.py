@@ -42,12 +42,6 @@ def test_a_run_is_opened_with_the_settings_it_was_made_with(run):
         create_run(run.path.with_name("other"), {**SETTINGS, "speed": float("nan")})
 
 
-def test_an_existing_run_is_not_overwritten_unasked(run):
-    message = refused(create_run, run.path, {**SETTINGS, "new": 1})
-    assert f"{run.path} exists: --resume {run.path} continues it, --overwrite" in message
-    assert open_run(run.path).settings == SETTINGS
-
-
 def test_overwriting_removes_the_run_s_own_files_and_no_others(run):
     run.add_report({"event": "start", "step": 0})
     run.checkpoint.parent.mkdir()
@@ -58,12 +52,7 @@ def test_overwriting_removes_the_run_s_own_files_and_no_others(run):
     assert open_run(run.path).settings["new"] == 1
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_an_empty_directory_may_be_used(tmp_path, overwrite):
-    create_run(tmp_path, SETTINGS, overwrite)
-
-
-@pytest.mark.parametrize("content", [None, "{}", "[1]", "{"])
+@pytest.mark.parametrize("content", [None, "{}"])
 def test_what_is_no_run_is_never_overwritten(tmp_path, content):
     (tmp_path / "thesis.txt").write_text("years of work")
     if content is not None:
@@ -84,19 +73,12 @@ def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path):
 
 def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path):
     path = tmp_path / "run"
-    with new_run(path, SETTINGS):
-        for overwrite in (False, True):
-            message = refused(create_run, path, {**SETTINGS, "second": 1}, overwrite)
-            assert f"{path} " in message
+    with new_run(path, SETTINGS) as run:
+        message = refused(create_run, path, {**SETTINGS, "second": 1})
+        assert f"{path} exists: --resume {path} continues it, --overwrite" in message
+        assert "in use by another process" in refused(create_run, path, SETTINGS, True)
     assert open_run(path).settings == SETTINGS
-
-
-def test_a_run_that_is_overwritten_is_held_before_and_after(run):
-    with held(run):
-        assert "in use by another process" in refused(create_run, run.path, SETTINGS, True)
-    with new_run(run.path, SETTINGS, overwrite=True) as new, pytest.raises(Locked), held(new):
-        pass
-    with held(run):
+    with new_run(path, SETTINGS, overwrite=True) as run, pytest.raises(Locked), held(run):
         pass
 
 
@@ -119,21 +101,24 @@ def test_what_is_overwritten_stays_whole_until_the_new_one_is(run, monkeypatch):
     before = sorted(path.name for path in run.path.iterdir())
     with pytest.raises(ValueError, match="JSON"):
         create_run(run.path, {**SETTINGS, "speed": float("nan")}, overwrite=True)
-    monkeypatch.setattr("mlx_attn.files._swapped", lambda one, other: False)
-    monkeypatch.setattr(Path, "rename", refuse_to_rename)
+    rename = Path.rename
+
+    def refuse_the_new_one(path, target):
+        if (
+            target == run.path
+            and path.suffix == ".replaced"
+            and not (path / "metrics.jsonl").exists()
+        ):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_the_new_one)
     assert "cannot be written" in refused(create_run, run.path, SETTINGS, True)
     assert sorted(path.name for path in run.path.iterdir()) == before
     assert [path.name for path in run.path.parent.iterdir()] == ["run"]
 
 
-def refuse_to_rename(path, target):
-    raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-@pytest.mark.parametrize("swaps", [True, False])
-def test_links_are_removed_and_what_they_lead_to_is_kept(run, tmp_path, monkeypatch, swaps):
-    if not swaps:
-        monkeypatch.setattr("mlx_attn.files._swapped", lambda one, other: False)
+def test_links_are_removed_and_what_they_lead_to_is_kept(run, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     (disk / "precious").write_text("kept")
@@ -145,7 +130,7 @@ def test_links_are_removed_and_what_they_lead_to_is_kept(run, tmp_path, monkeypa
     assert (disk / "precious").exists()
 
 
-@pytest.mark.parametrize("left", ["config.json", "tokenizer.json", ".config.json.0123abcd.tmp"])
+@pytest.mark.parametrize("left", ["tokenizer.json", ".config.json.0123abcd.tmp"])
 def test_what_a_killed_start_left_is_no_run(tmp_path, left):
     path = tmp_path / "run"
     path.mkdir()
@@ -169,15 +154,7 @@ def test_a_directory_that_is_no_run_tells_which_there_are(run):
     assert f"{other} is not a run directory (there are: {run.path})" in refused(open_run, other)
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", b"{}", b'{"model": 3}'])
-def test_a_damaged_config_is_refused_by_name(run, content):
-    (run.path / "config.json").write_bytes(content)
-    assert "config.json: " in refused(open_run, run.path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("n_heads", "two"), ("heads", 2), ("n_heads", 3), ("n_heads", None)]
-)
+@pytest.mark.parametrize(("key", "value"), [("n_heads", "two"), ("heads", 2), ("n_heads", 3)])
 def test_a_model_that_cannot_be_built_is_refused_by_file(run, key, value):
     run.save_model(GPT(CONFIG))
     settings = {**SETTINGS, "model": {**SETTINGS["model"], "head_dim": 0, key: value}}
@@ -206,16 +183,11 @@ def test_reports_are_appended_and_read_back_without_a_line_cut_short_by_a_crash(
     assert run.metrics() == reports
 
 
-@pytest.mark.parametrize("line", ["{broken", "3", "\x00"])
+@pytest.mark.parametrize("line", ["{broken", "3"])
 def test_a_damaged_line_is_named(run, line):
     run.add_report({"event": "start"})
     run.append("metrics.jsonl", f"{line}\n")
     assert "metrics.jsonl, line 2: damaged" in refused(run.metrics)
-
-
-def test_a_report_that_cannot_be_written_is_one_line(run):
-    (run.path / "metrics.jsonl").mkdir()
-    assert "metrics.jsonl: cannot be written (Is a directory)" in refused(run.add_report, {})
 
 
 def test_what_is_made_again_is_forgotten(run):
@@ -238,17 +210,10 @@ def test_runs_are_found_with_the_latest_first(tmp_path):
     (tmp_path / "none").mkdir()
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    assert free_name(tmp_path, "two") == tmp_path / "two-2"
     times = [(path / "config.json").stat().st_mtime_ns for path in find_runs(tmp_path)]
     assert len(times) == 3
     assert times == sorted(times, reverse=True)
-
-
-def test_a_free_name_gets_a_number(tmp_path):
-    names = [free_name(tmp_path, "tiny").name]
-    for _ in range(2):
-        (tmp_path / names[-1]).mkdir()
-        names.append(free_name(tmp_path, "tiny").name)
-    assert names == ["tiny", "tiny-2", "tiny-3"]
 
 
 def test_runs_of_seeds_are_called_by_both_names_and_their_directory_is_no_run(run, tmp_path):

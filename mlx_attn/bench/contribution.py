@@ -4,10 +4,8 @@ A file names the chip and the system, and no user, host, folder or serial number
 its content, and `weights` is a digest that every machine must get for the same code.
 """
 
-import getpass
 import json
 import os
-import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +27,9 @@ from mlx_attn.machine.device import devices, on_device
 from mlx_attn.model.config import find_preset
 from mlx_attn.records import content_digest, read_record
 from mlx_attn.training.config import resolve
-from mlx_attn.verify.checks import CHECKS, Check, device_rounding, run
+from mlx_attn.verify.checks import CHECKS, Check, run
 from mlx_attn.verify.models import seed_digest
+from mlx_attn.verify.tolerance import measured_rounding
 
 SCHEMA = 1
 """Version of the file's keys."""
@@ -131,7 +130,10 @@ def measure(
     """
     names = devices()
     say("the first step, in two new processes")
-    first_steps = tuple(_first_step(name) for name in names)
+    first_steps = tuple(
+        FirstStep(device=name, first=_in_new_process(name), second=_in_new_process(name))
+        for name in names
+    )
     say("verify")
     verified = tuple(_verified(name, checks) for name in names)
     speeds: list[Speed] = []
@@ -163,39 +165,21 @@ def _machine() -> dict[str, Any]:
         "power": facts.power_source(),
         "blas": Path(known["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
         "environment": {
-            key: _public(value)
+            key: value if _PUBLIC.fullmatch(value) else _HIDDEN
             for key, value in sorted(os.environ.items())
             if key.startswith("MLX_")
         },
     }
 
 
-_SETTING, _HIDDEN = re.compile(r"[\w.+-]*"), "(hidden)"
-"""A number or a word; a folder, an address and a text with spaces hold other characters."""
-
-
-def _public(value: str) -> str:
-    """Return a variable's value, or "(hidden)" if it may name a folder, a host or a user."""
-    return value if _SETTING.fullmatch(value) and not _own_name(value) else _HIDDEN
-
-
-def _own_name(text: str) -> str:
-    """Return the name of this user or this host if the text holds it as a word, otherwise ""."""
-    names = [platform.node(), platform.node().partition(".")[0]]
-    with suppress(OSError, KeyError, ImportError):  # a user without an entry in the system's list
-        names.append(getpass.getuser())
-    words = (name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.I))
-    return next(filter(None, words), "")
-
-
-def _first_step(device: str) -> FirstStep:
-    first, second = (_in_new_process(device) for _ in range(2))
-    return FirstStep(device=device, first=round(first, 3), second=round(second, 3))
+_PUBLIC = re.compile(r"[\d.]*|(mac-)?cpu|gpu|on|off|true|false", re.IGNORECASE)
+"""A number, a device or a switch; any other value could name a folder, a host or a user."""
+_HIDDEN = "(hidden)"
 
 
 def _in_new_process(device: str) -> float:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(first_step_seconds, device).result()
+        return round(process.submit(first_step_seconds, device).result(), 3)
 
 
 def first_step_seconds(device: str) -> float:
@@ -213,7 +197,7 @@ def first_step_seconds(device: str) -> float:
 
 def _verified(device: str, checks: Sequence[Check]) -> Verified:
     with on_device(device):
-        rounding = device_rounding()
+        rounding = measured_rounding()
         findings = [run(check, device, rounding) for check in checks]
     wrong = tuple(finding.check.name for finding in findings if not finding.is_right)
     return Verified(
@@ -254,20 +238,9 @@ def _speeds(
 
 # The file.
 
-_FOLDER = re.compile(r"(^|[\s=:\"'])(~|/|[A-Za-z]:\\)|/(Users|home|root|private|Volumes)/")
-"""The beginning of a path."""
-
 
 def write(made: Contribution, folder: Path) -> Path:
-    """Write a contribution to a folder and return its file.
-
-    Raises:
-        RunError: A check fails (see `read`), or a text names this user or this host.
-    """
-    check(made, made.file_name)
-    for key, text in [("blas", made.blas), *_texts(made.environment, "environment")]:
-        if name := _own_name(text):
-            raise RunError(f"{made.file_name}: {key} names this user or host, {name!r}: unset it")
+    """Write a contribution to a folder and return its file."""
     content = json.dumps(msgspec.to_builtins(made), indent=1) + "\n"
     write_text(folder / made.file_name, content)
     return folder / made.file_name
@@ -277,51 +250,26 @@ def read(path: Path) -> Contribution:
     """Read and check a contribution.
 
     Raises:
-        RunError: A key is missing or unknown, the content was changed, a text holds a path, or the
-            weights differ from this code's; the message names the file and the key.
+        RunError: A key is missing or unknown, the content was changed, or the weights differ from
+            this code's; the message names the file and the key.
     """
     made = read_record(path, Contribution)
-    check(made, str(path))
-    return made
-
-
-def check(made: Contribution, place: str) -> None:
-    """Check a contribution; see `read`."""
-    for problem in _problems(made):
-        raise RunError(f"{place}: {problem}")
-
-
-def _problems(made: Contribution) -> Iterator[str]:
+    private = [
+        variable
+        for variable, value in made.environment.items()
+        if not variable.startswith("MLX_") or not (value == _HIDDEN or _PUBLIC.fullmatch(value))
+    ]
     if made.schema != SCHEMA:
-        yield f"schema is {made.schema}, and this version reads {SCHEMA}"
-    if made.digest != content_digest(made, "digest"):
-        yield "digest does not fit the content, which was changed: measure again"
-    if made.weights != seed_digest():
-        yield f"weights is {made.weights}, and this code gives {seed_digest()}: other code measured"
-    for key, text in _texts(msgspec.to_builtins(made), ""):
-        if _FOLDER.search(text):
-            yield f"{key} holds a folder, {text!r}: a file names no folder, user or host"
-    yield from _environment_problems(made.environment)
-
-
-def _environment_problems(environment: Mapping[str, str]) -> Iterator[str]:
-    for variable, value in environment.items():
-        if not variable.startswith("MLX_"):
-            yield f"environment has {variable}: only MLX_ variables belong there"
-        if value != _HIDDEN and not _SETTING.fullmatch(value):
-            yield f"environment.{variable} is {value!r}, and only a number or a word is public"
-
-
-def _texts(content: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield every text in plain data with the key that it has."""
-    if isinstance(content, dict):
-        for name, value in content.items():
-            yield from _texts(value, f"{key}.{name}".lstrip("."))
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from _texts(value, key)
-    elif isinstance(content, str):
-        yield key, content
+        problem = f"schema is {made.schema}, and this version reads {SCHEMA}"
+    elif made.digest != content_digest(made, "digest"):
+        problem = "digest does not fit the content, which was changed: measure again"
+    elif made.weights != (own := seed_digest()):
+        problem = f"weights is {made.weights}, and this code gives {own}: other code measured"
+    elif private:
+        problem = f"environment has {private}: only numbers and switches of MLX are public"
+    else:
+        return made
+    raise RunError(f"{path}: {problem}")
 
 
 def destination(start: Path) -> Path:

@@ -26,7 +26,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -48,7 +48,6 @@ WORKERS = "MLX_ATTN_WORKERS"
 _MOST_WORKERS = 8  # by default: of about 60 MB each
 _SHORT = 8_000_000  # bytes of text that are tokenized before another process has started
 _FORMAT = 2
-_BLOCK = 1 << 22  # numbers of an array whose checksum is taken at a time
 _DTYPES = {
     "tokens": np.uint16,
     "document_starts": np.int64,
@@ -132,39 +131,28 @@ def prepare(
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
-    folder = directory / "prepared" / _folder_name(origin, kind, vocab_size)
-    return _open(folder, origin) or _prepare_in(folder, origin, kind, vocab_size, tokenizing)
-
-
-def _folder_name(source: sources.Source, kind: str, vocab_size: int) -> str:
-    """Return the digest of all that the tokens depend on."""
-    settings = (
-        _FORMAT,
-        source.digest,
-        _identity(kind),
-        vocab_size if kind in tokenizers.TRAINED else None,
-    )
-    return hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
-
-
-def _prepare_in(
-    folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
-) -> Corpus:
-    """Return the corpus, written to `folder` unless another process was quicker."""
-    with lock(folder):
-        if corpus := _open(folder, source):
-            return corpus
-        _build(folder, source, kind, vocab_size, progress)
-    if corpus := _open(folder, source):
+    trained_size = vocab_size if kind in tokenizers.TRAINED else None
+    name = _digest(repr((_FORMAT, origin.digest, _identity(kind), trained_size)).encode())
+    folder = directory / "prepared" / name
+    if corpus := _open(folder, origin):
         return corpus
+    with lock(folder):
+        if corpus := _open(folder, origin):  # another process was quicker
+            return corpus
+        _build(folder, origin, kind, vocab_size, tokenizing)
+        if corpus := _open(folder, origin):
+            return corpus
     raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _identity(kind: str) -> str:
     """Return a kind's name; of a directory with a tokenizer, a digest of its files."""
     files = sorted(user_path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
-    content = b"".join(file.read_bytes() for file in files)
-    return hashlib.blake2b(content, digest_size=16).hexdigest() if files else kind
+    return _digest(b"".join(file.read_bytes() for file in files)) if files else kind
 
 
 def _open(folder: Path, source: sources.Source) -> Corpus | None:
@@ -193,7 +181,7 @@ class _Facts(msgspec.Struct):
 
 
 class _SavedSplit(msgspec.Struct):
-    """Return a split's part of `corpus.json`: lengths and checksums of its arrays, and facts."""
+    """A split's part of `corpus.json`: lengths and checksums of its arrays, and facts."""
 
     lengths: dict[str, Count]
     checksums: dict[str, Count]
@@ -216,7 +204,7 @@ def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
         if (size := path.stat().st_size) != length * dtype.itemsize:
             raise ValueError(f"{path}: {size} bytes, not {length * dtype.itemsize}")
         arrays[field] = np.memmap(path, dtype, "r", shape=(length,))
-        if _checksum(arrays[field]) != saved.checksums.get(field):
+        if zlib.crc32(arrays[field].data) != saved.checksums.get(field):
             raise ValueError(f"{path}: its numbers are not those that were written")
     return Split(**arrays, **msgspec.structs.asdict(saved.facts))
 
@@ -224,14 +212,6 @@ def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
 def _record_checksum(content: Object) -> int:
     """Return the CRC-32 of the content of `corpus.json`."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of an array, reading some megabytes at a time."""
-    checksum = 0
-    for start in range(0, len(array), _BLOCK):
-        checksum = zlib.crc32(array[start : start + _BLOCK].tobytes(), checksum)
-    return checksum
 
 
 def _build(
@@ -287,38 +267,43 @@ def _write_split(
     tokenizer: Tokenizer,
     encode: Callable[[Iterable[str]], _Encoded],
     report: Callable[[int], None],
-) -> dict[str, dict[str, Any]]:
-    """Write the arrays of a split; return their lengths and further facts."""
-    lengths: dict[str, int] = {}
+) -> Object:
+    """Write the arrays of a split; return their lengths and checksums, and further facts."""
+    arrays: dict[str, np.ndarray] = {}
+    facts: Object = {"n_bytes": 0}
     if text.documents:
         arrays, facts = text.documents.arrays(), text.documents.facts()
     else:
-        tokens = folder / f"{name}.tokens.bin"
-        arrays, facts = {}, {"n_bytes": 0}
-        lengths["tokens"] = 0
-        with atomic_write(tokens) as temporary, temporary.open("wb") as file:
+        path = folder / f"{name}.tokens.bin"
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             for n_bytes, chunk in encode(text.chunks()):
                 file.write(chunk.tobytes())
-                lengths["tokens"] += len(chunk)
                 facts["n_bytes"] += n_bytes
                 report(n_bytes)
-        if text.stories:
-            arrays = _story_arrays(text.stories, np.fromfile(tokens, np.uint16), tokenizer)
-            facts |= _story_facts(text.stories)
+    if text.stories:
+        tokens = np.fromfile(folder / f"{name}.tokens.bin", np.uint16)
+        arrays, floors = _story_arrays(text.stories, tokens, tokenizer)
+        facts |= floors
     for field, array in arrays.items():
         with atomic_write(folder / f"{name}.{field}.bin") as temporary:
             array.astype(_DTYPES[field], copy=False).tofile(temporary)
-        lengths[field] = len(array)
-    checksums = {
-        field: _checksum(np.memmap(folder / f"{name}.{field}.bin", _DTYPES[field], "r"))
-        for field in lengths
+    written = {
+        field: np.memmap(folder / f"{name}.{field}.bin", _DTYPES[field], "r")
+        for field in ("tokens", *(key for key in arrays if key != "tokens"))
     }
-    return {"lengths": lengths, "checksums": checksums, "facts": facts}
+    return {
+        "lengths": {field: len(array) for field, array in written.items()},
+        "checksums": {field: zlib.crc32(array.data) for field, array in written.items()},
+        "facts": facts,
+    }
 
 
 def _story_arrays(
     stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
-) -> dict[str, np.ndarray]:
+) -> tuple[dict[str, np.ndarray], Object]:
+    """Return where stories start, the ability that each token calls for, and the floors in nats."""
+    from mlx_attn.text.stories.grammar import ABILITIES
+
     pieces = tokenizer.vocabulary
     lengths = np.array([len(piece) for piece in pieces])[tokens]
     offsets = np.cumsum(lengths) - lengths  # of each token's first byte
@@ -326,17 +311,12 @@ def _story_arrays(
     spaces = [len(piece) - len(piece.lstrip(b" ")) if piece.strip(b" ") else 0 for piece in pieces]
     # The newline that opens the stream is like the one that ends it, and moves all by a byte.
     abilities = np.roll(np.append(stories.abilities, stories.abilities[-1]), 1)
-    return {
+    arrays = {
         "document_starts": np.searchsorted(offsets, stories.story_starts),
         "token_abilities": abilities[offsets + np.array(spaces)[tokens]],
     }
-
-
-def _story_facts(stories: "StoryCorpus") -> dict[str, Any]:
-    from mlx_attn.text.stories.grammar import ABILITIES
-
     nats = (0.0 - stories.ability_log_probability).tolist()  # never -0.0
-    return {
+    return arrays, {
         "floor_nats": -stories.log_probability,
         "ability_floor_nats": dict(zip(ABILITIES, nats, strict=True)),
     }
@@ -364,8 +344,19 @@ def encoder(
         return
     spawn = get_context("spawn")
     pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(folder,))
+
+    def in_order(chunks: Iterable[str]) -> _Encoded:
+        pending: deque[tuple[int, Future[UInt16[np.ndarray, " N"]]]] = deque()
+        for chunk in chunks:
+            pending.append((len(chunk.encode()), pool.submit(_encode, chunk)))
+            if len(pending) > 2 * workers:
+                n_bytes, tokens = pending.popleft()
+                yield n_bytes, tokens.result()
+        for n_bytes, tokens in pending:
+            yield n_bytes, tokens.result()
+
     try:
-        yield lambda chunks: _in_order(pool, chunks, ahead=2 * workers)
+        yield in_order
     except BrokenProcessPool as error:
         raise RunError(
             f"one of {workers} processes that tokenize was killed, perhaps for lack of memory (in a"
@@ -376,31 +367,20 @@ def encoder(
         pool.shutdown(cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterable[str], ahead: int) -> _Encoded:
-    pending: deque[tuple[int, Future[UInt16[np.ndarray, " N"]]]] = deque()
-    for chunk in chunks:
-        pending.append((len(chunk.encode()), pool.submit(_encode, chunk)))
-        if len(pending) > ahead:
-            n_bytes, tokens = pending.popleft()
-            yield n_bytes, tokens.result()
-    for n_bytes, tokens in pending:
-        yield n_bytes, tokens.result()
-
-
 _worker_tokenizer: list[Tokenizer] = []  # in a worker: its tokenizer
 
 
 def _start_worker(folder: Path) -> None:
     """Load the tokenizer; leave Ctrl-C to the parent, and end when the parent does."""
+
+    def end_with_parent() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     _worker_tokenizer.append(tokenizers.load_tokenizer(folder))
-
-
-def _end_with_parent() -> None:
-    if parent := parent_process():
-        parent.join()
-        os._exit(1)
 
 
 def _encode(text: str) -> UInt16[np.ndarray, " N"]:

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, make_directory, unwritable, user_path
@@ -76,7 +75,7 @@ def fetch(
         make_directory(directory, part)
         done = part.stat().st_size if part.exists() else 0
         if done != total:
-            done = _receive(download, path, part, stall, progress or (lambda done, total: None))
+            done = _receive(download, path, part, stall, progress)
         if done < total:
             stopped = f"stopped after {done:,} of {total:,} bytes"
             raise _failure(download, path, stopped, "run this again")
@@ -88,12 +87,18 @@ def fetch(
     return path
 
 
-def _receive(download: Download, path: Path, part: Path, stall: float, progress: Progress) -> int:
+def _receive(
+    download: Download, path: Path, part: Path, stall: float, progress: Progress | None
+) -> int:
     """Append the missing bytes to `part`, and return its size."""
     total = download.transfer_size
     done = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "mlx_attn"}
+    if 0 < done < total:
+        headers["Range"] = f"bytes={done}-"
+    request = urllib.request.Request(download.url, headers=headers)
     with _explaining(download, path, stall):
-        response = _request(download.url, done if done < total else 0, stall)
+        response = urllib.request.urlopen(request, timeout=stall)
     with response, part.open("ab") as file:
         file.truncate(done if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0)
         file.seek(0, io.SEEK_END)
@@ -103,30 +108,9 @@ def _receive(download: Download, path: Path, part: Path, stall: float, progress:
             if not block:
                 break
             file.write(block)
-            progress(file.tell(), total)
+            if progress:
+                progress(file.tell(), total)
         return file.tell()
-
-
-def _request(url: str, start: int, stall: float) -> http.client.HTTPResponse:
-    """Return the answer to a request for a file from byte `start` on."""
-    headers = {"User-Agent": "mlx_attn"} | ({"Range": f"bytes={start}-"} if start else {})
-    try:
-        opener = urllib.request.build_opener(_StaysOnHTTP)
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=stall)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return _request(url, 0, stall)
-        raise
-
-
-class _StaysOnHTTP(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if not newurl.startswith(("http://", "https://")):
-            raise urllib.error.URLError(f"it is redirected to {newurl}")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextlib.contextmanager
@@ -135,6 +119,7 @@ def _explaining(download: Download, path: Path, stall: float) -> Iterator[None]:
     try:
         yield
     except urllib.error.HTTPError as error:
+        error.close()
         answer = f"the server answered {error.code} {error.reason}"
         raise _failure(download, path, answer) from error
     except (OSError, http.client.HTTPException) as error:

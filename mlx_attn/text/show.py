@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mlx_attn.parts import PARTS
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.downloads import CORPORA, data_directory
+from mlx_attn.text.downloads import CORPORA, Progress, data_directory
 from mlx_attn.text.stories.dataset import Story
 from mlx_attn.text.tasks import all_tasks
 from mlx_attn.ui.terminal import memory
@@ -125,26 +125,20 @@ def coloured(stories: Sequence[Story]) -> Text:
 _LONG = 20_000_000  # bytes of text whose tokenizing takes long enough to report
 
 
-def download_lines(say: Callable[[str], None]) -> Callable[[int, int | None], None]:
+def download_lines(say: Callable[[str], None], doing: str = "downloading") -> Progress:
     """Return a callback for bytes done and in all, which prints a line at every tenth."""
-    return _lines("downloading", say)
-
-
-def tokenizing_lines(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Return a callback for bytes done and in all of a text, which is silent when that is short."""
-    lines = _lines("tokenizing", say)
-    return lambda done, total: lines(done, total) if total >= _LONG else None
-
-
-def _lines(doing: str, say: Callable[[str], None]) -> Callable[[int, int | None], None]:
     latest = -1
 
-    def progress(done: int, total: int | None) -> None:
+    def progress(done: int, total: int) -> None:
         nonlocal latest
-        tenth = 10 * done // total if total else done // 10_000_000
-        if tenth > latest:
-            latest = tenth
-            of = f" of {memory(total)}" if total else ""
-            say(f"{doing}: {memory(done)}{of}")
+        if 10 * done // total > latest:
+            latest = 10 * done // total
+            say(f"{doing}: {memory(done)} of {memory(total)}")
 
     return progress
+
+
+def tokenizing_lines(say: Callable[[str], None]) -> Progress:
+    """Return a callback for bytes done and in all of a text, which is silent when that is short."""
+    lines = download_lines(say, "tokenizing")
+    return lambda done, total: lines(done, total) if total >= _LONG else None

@@ -261,47 +261,41 @@ def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
             )
         return data
 
-    try:
-        with _explaining(Path(name)):
-            for _ in _characters(copied, name):  # stops at bytes that are not text
-                pass
-    except RunError:
-        kept.close()
-        raise
-
     def blocks() -> Iterator[str]:
         return _decoded(kept, name)
 
     weakref.finalize(blocks, kept.close)
+    with _explaining(Path(name)):
+        for _ in _characters(copied, name):  # stops at bytes that are not text
+            pass
     return blocks
 
 
 def _folder(folder: Path) -> Iterator[str]:
-    """Yield the texts of a folder and its subfolders, by path, with a blank line between them."""
+    """Yield the texts of a folder and its subfolders, by path, with a blank line between them.
+
+    One that cannot be read, or is a link out of the folder, is refused.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+    walk = os.walk(folder, onerror=refuse)
+    files = (Path(place, name) for place, _, names in walk for name in names)
+    texts = sorted(file for file in files if file.suffix.lower() in _SUFFIXES and file.is_file())
+    for path in texts:
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise RunError(
+                f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there, or take "
+                "the link away"
+            )
     separator = ""
-    for path in sorted(_texts(folder)):
+    for path in texts:
         for number, block in enumerate(_file(path)):
             yield block if number else separator + block
             separator = "\n\n"
     if not separator:
         raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
-
-
-def _texts(folder: Path) -> Iterator[Path]:
-    """Yield the texts below a folder; RunError if one cannot be read or is a link out of it."""
-
-    def refuse(error: OSError) -> None:
-        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
-
-    for place, _, names in os.walk(folder, onerror=refuse):
-        paths = (Path(place, name) for name in names)
-        for path in (p for p in paths if p.suffix.lower() in _SUFFIXES and p.is_file()):
-            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-                raise RunError(
-                    f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there, or "
-                    "take the link away"
-                )
-            yield path
 
 
 def _file(path: Path) -> Iterator[str]:

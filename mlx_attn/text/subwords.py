@@ -67,7 +67,10 @@ class SubwordTokenizer(characters.Tokenizer):
     def __init__(self, kind: str, model: bytes):
         self.kind = kind
         self.model = model
-        self._processor = _processor_of(model)
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError(f"no model of SentencePiece: {error}") from error
         pieces = [*map(self._piece, range(self._processor.vocab_size()))]
         super().__init__(pieces, blake2b=_digest(model))
         token_of_byte = {piece: token for token, piece in enumerate(pieces[:257])}
@@ -135,40 +138,27 @@ class SubwordTokenizer(characters.Tokenizer):
             )
         characters.utf8(text)
         words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
-        first = next(words, None)
-        if first is None:
+        if not words:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
-        return cls(kind, _train_model(kind, chain([first], words), vocab_size))
-
-
-def _processor_of(model: bytes) -> Any:
-    """Return SentencePiece's reading of a model; ValueError if the file is not a model."""
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise ValueError(f"no model of SentencePiece: {error}") from error
-
-
-def _train_model(kind: str, words: Iterable[str], vocab_size: int) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(words),
-        model_writer=model,
-        model_type=kind,
-        vocab_size=vocab_size,
-        hard_vocab_limit=False,
-        byte_fallback=True,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        add_dummy_prefix=False,
-        bos_id=-1,
-        eos_id=-1,
-        pad_id=-1,
-        num_threads=1,
-        minloglevel=2,
-    )
-    return model.getvalue()
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(words),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            byte_fallback=True,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
+        return cls(kind, model.getvalue())
 
 
 def sample(pieces: Iterable[str], length: int) -> str:
@@ -184,7 +174,7 @@ def sample(pieces: Iterable[str], length: int) -> str:
     return "\n".join(passages)
 
 
-def _training_words(text: str, letters: int) -> Iterator[str]:
+def _training_words(text: str, letters: int) -> list[str]:
     """Return the words of `text`, cut at all but the space and its `letters` commonest characters.
 
     At least one word has a space. SentencePiece writes the space as U+2581; without a piece for it,
@@ -195,7 +185,7 @@ def _training_words(text: str, letters: int) -> Iterator[str]:
     words = [word for word in _WORDS.findall(text.translate(rare)) if word not in _ALWAYS_BYTES]
     if words and not any(word[0] == " " and word != " " for word in words):
         words.append(f" {words[0].strip(' ') or 'a'}")
-    return iter(words)
+    return words
 
 
 def _digest(data: bytes) -> str:
@@ -259,7 +249,14 @@ class GPT2Tokenizer(characters.Tokenizer):
         parts = [bytes([byte]) for byte in word.encode()]
         # Byte-pair encoding: join the adjacent pair that was learned first, until none is left.
         while pairs := self._rank.keys() & itertools.pairwise(parts):
-            parts = _join(parts, min(pairs, key=self._rank.__getitem__))
+            pair = min(pairs, key=self._rank.__getitem__)
+            joined: list[bytes] = []
+            for part in parts:
+                if joined and (joined[-1], part) == pair:
+                    joined[-1] += part
+                else:
+                    joined.append(part)
+            parts = joined
         return [self._token[part] for part in parts]
 
     def save(self, directory: Path) -> None:
@@ -279,17 +276,6 @@ class GPT2Tokenizer(characters.Tokenizer):
         if tokenizer.vocab_size != settings.vocab_size:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
         return tokenizer
-
-
-def _join(parts: list[bytes], pair: tuple[bytes, bytes]) -> list[bytes]:
-    """Join every occurrence of `pair` in `parts`, from left to right."""
-    joined: list[bytes] = []
-    for part in parts:
-        if joined and (joined[-1], part) == pair:
-            joined[-1] += part
-        else:
-            joined.append(part)
-    return joined
 
 
 def _words(text: str) -> Iterator[str]:

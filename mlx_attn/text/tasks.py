@@ -384,10 +384,6 @@ def draw(
         ConfigError: The task or a size is unknown, or the sizes do not fit together.
     """
     row = find_row(all_tasks(), task, "task")
-    if split not in ("train", "val"):
-        raise ConfigError(f"tasks have no split {split!r}; choose train or val")
-    if count < 1 or seed < 0:
-        raise ConfigError(f"count={count} must be at least 1, and seed={seed} at least 0")
     if unknown := set(sizes) - set(row.sizes):
         raise ConfigError(f"{task} has no size {unknown.pop()!r}; it has {[*row.sizes]}")
     bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))

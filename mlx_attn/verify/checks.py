@@ -6,7 +6,6 @@ A kernel that raises an error also fails, with MLX's message.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,7 @@ from mlx_attn.verify.tolerance import FLOAT32, Comparison, Rounding, measured_ro
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A set of comparisons that runs on a device.
-
-    Attributes:
-        name: The name in reports.
-        compare: Yields comparisons, given the rounding of products on the device.
-    """
+    """A set of comparisons that runs on a device, given its rounding of products."""
 
     name: str
     compare: Callable[[Rounding], Iterator[Comparison]]
@@ -65,17 +59,13 @@ QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check on a device.
-
-    Attributes:
-        error: The message of the error that the device raised, or "".
-    """
+    """The result of a check on a device."""
 
     check: Check
     device: str  # cpu or gpu
     comparisons: Sequence[Comparison]
     seconds: float
-    error: str = ""
+    error: str = ""  # the message of the error that the device raised, if any
 
     @property
     def wrong(self) -> list[Comparison]:
@@ -100,7 +90,10 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON record with the wrong comparisons, or else the furthest one."""
-        shown = self.wrong or ([self.furthest] if self.furthest else [])
+        rows = []
+        for c in self.wrong or ([self.furthest] if self.furthest else []):
+            number = c.difference if abs(c.difference) < float("inf") else None  # nor NaN in JSON
+            rows.append({"case": c.case, "difference": number, "tolerance": c.tolerance})
         return {
             "check": self.check.name,
             "asks": self.check.asks,
@@ -110,15 +103,8 @@ class Finding:
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "notes": self.notes,
-            "furthest": [_row(comparison) for comparison in shown],
+            "furthest": rows,
         }
-
-
-def _row(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON, with null for infinity and NaN."""
-    number = comparison.difference
-    shown = number if abs(number) < float("inf") else None
-    return {"case": comparison.case, "difference": shown, "tolerance": comparison.tolerance}
 
 
 def checked_devices() -> list[str]:
@@ -130,7 +116,7 @@ def verify(checks: Sequence[Check]) -> Iterator[Finding]:
     """Yield the finding of every check on every device."""
     for name in checked_devices():
         with on_device(name):
-            rounding = device_rounding()
+            rounding = measured_rounding()
             yield from (run(check, name, rounding) for check in checks)
 
 
@@ -142,10 +128,3 @@ def run(check: Check, device: str, rounding: Rounding = FLOAT32) -> Finding:
     except Exception as raised:
         error = " ".join(f"{type(raised).__name__}: {raised}".split())
     return Finding(check, device, comparisons, time.perf_counter() - began, error)
-
-
-def device_rounding() -> Rounding:
-    """Measure the rounding; a device that raises here also fails the check of products."""
-    with suppress(Exception):
-        return measured_rounding()
-    return FLOAT32

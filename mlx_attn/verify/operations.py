@@ -276,6 +276,20 @@ def positions(rounding: Rounding) -> Comparisons:
         yield compared(f"ALiBi, {T_q} queries, {T_k} keys", found, bias, FLOAT32.tolerance)
 
 
+def _with_gradient(
+    case: str,
+    function: Callable[..., mx.array],
+    x: Array,
+    expected: tuple[Array, reference.Gradient],
+    weights: Array,
+) -> Comparisons:
+    """Compare a function of one array, and its gradient weighted by `weights`."""
+    y, gradient = expected
+    yield compared(case, function(as_mlx(x)), y, FLOAT32.tolerance)
+    found = mx.grad(_weighted(function, weights))(as_mlx(x))
+    yield compared(f"{case}, gradient", found, gradient(weights), FLOAT32.tolerance)
+
+
 def norms(rounding: Rounding) -> Comparisons:
     """Compare LayerNorm, RMSNorm and QK-norm, with gradients, on few and on many numbers."""
     numbers = Numbers(7)
@@ -288,19 +302,13 @@ def norms(rounding: Rounding) -> Comparisons:
             for T in (1, _TOKENS):
                 x, R = numbers(2, T, C) + 0.5, numbers(2, T, C)
                 y, gradient = reference.normalized(x, eps, name == "LayerNorm")
-                case = f"{name} of {C}, {T} tokens"
-                yield compared(
-                    f"{case}, in evaluation", layer.eval()(as_mlx(x)), y * w + b, FLOAT32.tolerance
-                )
+                case, found = f"{name} of {C}, {T} tokens", layer.eval()(as_mlx(x))
+                yield compared(f"{case}, in evaluation", found, y * w + b, FLOAT32.tolerance)
                 found = mx.grad(_weighted(layer.train(), R))(as_mlx(x))
                 yield compared(f"{case}, gradient", found, gradient(R * w), FLOAT32.tolerance)
     x = numbers(1, 2, _TOKENS, 64)
-    yield compared(
-        "QK-norm",
-        attention.unit_rms(as_mlx(x)),
-        reference.normalized(x, 1e-6, False)[0],
-        FLOAT32.tolerance,
-    )
+    y, _ = reference.normalized(x, 1e-6, False)
+    yield compared("QK-norm", attention.unit_rms(as_mlx(x)), y, FLOAT32.tolerance)
 
 
 def activations(rounding: Rounding) -> Comparisons:
@@ -309,11 +317,8 @@ def activations(rounding: Rounding) -> Comparisons:
     for name, layer in gpt.ACTIVATION_LAYERS.items():
         for size in (64, 8192):
             x, R = numbers(size) * 6, numbers(size)
-            y, gradient = reference.activation(x, name)
             case = f"{name} of {size} numbers"
-            yield compared(case, layer()(as_mlx(x)), y, FLOAT32.tolerance)
-            found = mx.grad(_weighted(layer(), R))(as_mlx(x))
-            yield compared(f"{case}, gradient", found, gradient(R), FLOAT32.tolerance)
+            yield from _with_gradient(case, layer(), x, reference.activation(x, name), R)
 
 
 def cross_entropy(rounding: Rounding) -> Comparisons:
@@ -321,12 +326,9 @@ def cross_entropy(rounding: Rounding) -> Comparisons:
     numbers = Numbers(9)
     for V in VOCABULARIES:
         logits, windows = numbers(2, 8, V) * 20, numbers.tokens(V, 2, 9)
-        losses, gradient = reference.cross_entropy(logits, windows[:, 1:])
-        R = numbers(*losses.shape)
+        expected, R = reference.cross_entropy(logits, windows[:, 1:]), numbers(2, 8)
 
         def loss(given: mx.array, windows: Array = windows) -> mx.array:
             return batches.window_losses(lambda tokens: given, as_mlx(windows))
 
-        yield compared(f"vocabulary of {V}", loss(as_mlx(logits)), losses, FLOAT32.tolerance)
-        found = mx.grad(_weighted(loss, R))(as_mlx(logits))
-        yield compared(f"vocabulary of {V}, gradient", found, gradient(R), FLOAT32.tolerance)
+        yield from _with_gradient(f"vocabulary of {V}", loss, logits, expected, R)

@@ -5,6 +5,7 @@ float32 products to TF32 on newer Apple and NVIDIA GPUs, unless `MLX_ENABLE_TF32
 gets larger tolerances; one that rounds worse does not.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -15,18 +16,11 @@ from mlx_attn.verify.reference import Array, Numbers
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """A number format of products.
-
-    Attributes:
-        name: The name of the format.
-        most: The largest error of a product that it explains, as root mean square relative to the
-            result's.
-        tolerance: The largest difference of any other result that it explains.
-    """
+    """A number format of products, and the differences that it explains."""
 
     name: str
-    most: float
-    tolerance: float
+    most: float  # error of a product, as root mean square relative to the result's
+    tolerance: float  # difference of any other result
 
 
 FLOAT32 = Rounding("float32", most=1e-5, tolerance=1e-4)
@@ -39,35 +33,32 @@ def product_error() -> float:
     The error is a root mean square relative to the result's: about 1e-7 in float32, 3e-4 in TF32
     (10 bits after the point), 2e-3 in bfloat16 (7 bits).
     """
-    return max(map(_product_error, (64, 256, 1024)))
-
-
-def _product_error(width: int) -> float:
-    numbers = Numbers(1)
-    a, b = numbers(width, width), numbers(width, width)
-    error = as_numpy(as_mlx(a) @ as_mlx(b)) - a @ b
-    return float(np.sqrt((error**2).mean() / ((a @ b) ** 2).mean()))
+    largest = 0.0
+    for width in (64, 256, 1024):
+        numbers = Numbers(1)
+        a, b = numbers(width, width), numbers(width, width)
+        error = as_numpy(as_mlx(a) @ as_mlx(b)) - a @ b
+        largest = max(largest, float(np.sqrt((error**2).mean() / ((a @ b) ** 2).mean())))
+    return largest
 
 
 def measured_rounding() -> Rounding:
-    """Return the rounding of the default device; if worse than TF32, return float32's."""
-    return TF32 if FLOAT32.most < product_error() <= TF32.most else FLOAT32
+    """Return the rounding of the default device; float32's if it is worse than TF32, or fails.
+
+    A device that raises here also fails the check of products.
+    """
+    with suppress(Exception):
+        return TF32 if FLOAT32.most < product_error() <= TF32.most else FLOAT32
+    return FLOAT32
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference of a result from the expected one.
+    """The difference of a result from the expected one."""
 
-    Attributes:
-        case: The kernel and the shape.
-        difference: The difference from the expected result.
-        tolerance: The largest difference that is right; 0 if the bits must be the same.
-        note: Additional information.
-    """
-
-    case: str
+    case: str  # the kernel and the shape
     difference: float
-    tolerance: float
+    tolerance: float  # the largest difference that is right; 0 if the bits must be the same
     note: str = ""
 
     @property

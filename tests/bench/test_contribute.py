@@ -2,10 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -36,14 +36,6 @@ def file(made, tmp_path) -> Path:
     return contribution.write(made, tmp_path)
 
 
-def changed(file: Path, **changes: Any) -> Path:
-    """The file with other values and a digest that fits them."""
-    content = msgspec.convert({**json.loads(file.read_text()), **changes}, Contribution)
-    sealed = msgspec.structs.replace(content, digest=content_digest(content, "digest"))
-    file.write_bytes(msgspec.json.encode(sealed))
-    return file
-
-
 def test_what_is_written_is_read_again_and_every_preset_form_and_work_is_in_it(made, file):
     assert contribution.read(file) == made
     assert [(s.preset, s.variant, s.work) for s in made.speeds] == [
@@ -60,38 +52,17 @@ def test_nothing_in_it_names_the_host_the_user_or_a_folder(made, file):
     assert made.environment["MLX_ENABLE_TF32"] == "0"  # a number is public
 
 
-@pytest.mark.parametrize("value", ["ada-mac.local:5000", "ada-mac", "ada", "of ada"])
-def test_a_variable_that_names_a_host_or_a_user_is_hidden(monkeypatch, value):
-    monkeypatch.setattr("platform.node", lambda: "ada-mac.local")
-    monkeypatch.setattr("getpass.getuser", lambda: "ada")
-    monkeypatch.setenv("MLX_JACCL_COORDINATOR", value)
-    assert contribution._machine()["environment"]["MLX_JACCL_COORDINATOR"] == "(hidden)"
-
-
 def test_a_library_in_a_folder_is_named_without_the_folder(monkeypatch):
     known = {**facts.machine_facts(), "blas": "/home/ada/lib/libblis.so"}
     monkeypatch.setattr(facts, "machine_facts", lambda: known)
     assert contribution._machine()["blas"] == "libblis.so"
 
 
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [({"blas": "ada"}, "blas"), ({"environment": {"MLX_A": "of-ada"}}, "environment.MLX_A")],
-)
-def test_a_file_that_names_this_user_is_not_written(made, tmp_path, monkeypatch, changes, key):
-    monkeypatch.setattr("getpass.getuser", lambda: "ada")
-    content = msgspec.structs.replace(made, **changes)
-    sealed = msgspec.structs.replace(content, digest=content_digest(content, "digest"))
-    with pytest.raises(RunError, match=f"{key} names this user or host, 'ada'"):
-        contribution.write(sealed, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_device_that_fails_is_in_the_file_as_wrong(monkeypatch):
-    def fails(width: int) -> float:
+    def fails() -> float:
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr("mlx_attn.verify.tolerance._product_error", fails)
+    monkeypatch.setattr("mlx_attn.verify.operations.product_error", fails)
     products = [check for check in CHECKS if check.name == "products"]
     assert contribution._verified("cpu", products).wrong == ("products",)
 
@@ -101,23 +72,15 @@ def test_the_name_has_chip_cores_and_memory(made):
     assert mac.file_name == "apple-m3-pro-18gpu-36gb.json"
 
 
-@pytest.mark.parametrize("key", [key for key in Contribution.__struct_fields__ if key != "digest"])
-def test_a_file_without_a_key_is_refused(file, key):
-    content = json.loads(file.read_text())
-    del content[key]
-    file.write_text(json.dumps(content))
-    with pytest.raises(RunError, match=f"missing required field `{key}`"):
-        contribution.read(file)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("{", '{"host": "mine", ', "unknown field `host`"),
+        ('"commit":', '"comit":', "(unknown|missing required) field `comm?it`"),
         ('"memory_bytes": ', '"memory_bytes": 1', "digest does not fit the content"),
         ('"tok_s": ', '"tok_s": -', r"Expected `float` > 0.0 - at `\$.speeds\[0\].tok_s`"),
     ],
-    ids=["an unknown key", "a changed figure", "a speed not above 0"],
+    ids=["an unknown key", "a missing key", "a changed figure", "a speed not above 0"],
 )
 def test_a_file_that_was_changed_is_refused(file, old, new, message):
     text = file.read_text()
@@ -132,18 +95,16 @@ def test_a_file_that_was_changed_is_refused(file, old, new, message):
     [
         ({"schema": 9}, "schema is 9"),
         ({"weights": "0123456789abcdef"}, "other code measured"),
-        (
-            {"environment": {"MLX_ATTN_DATA_DIR": "/Users/me/data"}},
-            "MLX_ATTN_DATA_DIR holds a folder",
-        ),
-        ({"chip": "Apple M3 of /Users/me"}, "chip holds a folder"),
-        ({"environment": {"USER": "me"}}, "environment has USER"),
-        ({"environment": {"MLX_A": "me.local:80"}}, "environment.MLX_A is 'me.local:80'"),
+        ({"environment": {"MLX_ATTN_DATA_DIR": "/Users/me/data"}}, "has .'MLX_ATTN_DATA_DIR'"),
+        ({"environment": {"USER": "1"}}, "has .'USER'.: only numbers and switches of MLX"),
     ],
 )
 def test_what_cannot_be_right_is_refused(file, changes, problem):
+    content = msgspec.convert({**json.loads(file.read_text()), **changes}, Contribution)
+    sealed = msgspec.structs.replace(content, digest=content_digest(content, "digest"))
+    file.write_bytes(msgspec.json.encode(sealed))
     with pytest.raises(RunError, match=problem):
-        contribution.read(changed(file, **changes))
+        contribution.read(file)
 
 
 def test_the_first_step_is_timed_in_a_new_process():
@@ -178,17 +139,14 @@ def mac(monkeypatch):
     monkeypatch.setattr(subprocess, "run", answered)
 
 
-def facts_of_hardware() -> tuple[Any, ...]:
-    return facts.core_counts(), facts.gpu_cores(), facts.power_source()
-
-
 def test_a_mac_has_two_kinds_of_cores_a_gpu_and_a_battery_unless_programs_lack(mac, monkeypatch):
     def missing(*_, **__):
         raise FileNotFoundError
 
-    assert facts_of_hardware() == ((6, 4), 16, "battery, low power mode")
+    asked = (facts.core_counts, facts.gpu_cores, facts.power_source)
+    assert [ask() for ask in asked] == [(6, 4), 16, "battery, low power mode"]
     monkeypatch.setattr(subprocess, "run", missing)
-    assert facts_of_hardware() == ((0, 0), 0, "")
+    assert [ask() for ask in asked] == [(0, 0), 0, ""]
 
 
 @pytest.mark.parametrize(
@@ -214,10 +172,6 @@ def test_linux_lists_its_power_supplies(monkeypatch, tmp_path, supplies, power):
 FILES = sorted(machines.FILES.glob("*.json"))
 
 
-def test_there_are_files():
-    assert FILES
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_file_of_the_repository_is_whole_has_its_name_and_passed_verify(file):
     read = contribution.read(file)
@@ -230,6 +184,7 @@ def test_every_file_of_the_repository_is_whole_has_its_name_and_passed_verify(fi
     }
     assert {one.device for one in read.verified} == {speed.device for speed in read.speeds}
     assert all(one.right and not one.wrong for one in read.verified)
+    assert not re.search(r"/(Users|home|root|private|Volumes)/", file.read_text())
 
 
 def test_the_documentation_has_the_tables_of_the_files():

@@ -27,12 +27,6 @@ def test_without_failures_and_cost_only_the_end_is_lost(scale):
     assert 0.99 < calm["efficiency"] <= 1
 
 
-def test_failures_cost_time_and_lose_no_training(scale):
-    calm, rough = (scale.simulate(8, 800, 60.0, 0.0, hours, 0) for hours in (float("inf"), 0.5))
-    assert rough["lost"] > 0
-    assert rough["hours"] > calm["hours"]
-
-
 def test_the_process_that_hands_out_bounds_many_workers(scale):
     one = scale.simulate(400, 4000, 1.0, 0.01, float("inf"), 0)
     assert one["hours"] * 3600 >= 4000 * 0.01

@@ -98,25 +98,14 @@ def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
     assert train[:500] != val[:500]
 
 
-def test_the_digest_of_the_tales_is_known_before_they_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlx_attn.text.stories.dataset.generate_stories", None)
-    digest = read_source("tales", tmp_path).digest
-    assert digest == read_source("tales", tmp_path).digest
-    assert digest != read_source("tales", tmp_path, n_bytes=1_000).digest
-    assert digest != read_source("tales", tmp_path, val_bytes=1_000).digest
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "the text is empty"),
-        (b"\xef\xbb\xbf", "the text is empty"),
         (b"too short", "9 characters are too few; give at least 20"),
         (b"a" * 1000, "every character is 'a'"),
         (b"text and\0 more" * 9, "not a text, byte 8 is NUL"),
-        ("text".encode("utf-16") * 9, "is NUL; if it is UTF-16, convert it to UTF-8"),
         (LINES.encode() + b"caf\xe9 noir", r"not UTF-8, byte 793 is 0xe9 \(invalid"),
-        (LINES.encode() + b"\xed\xa0\x80", r"not UTF-8, byte 790 is 0xed"),
     ],
 )
 def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(tmp_path, content, message):
@@ -138,21 +127,6 @@ def test_the_bad_file_of_a_folder_is_named_and_a_folder_without_texts_refused(tm
     assert str(caught.value).startswith(f"{bad}: ")
 
 
-def test_a_folder_whose_part_cannot_be_read_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "locked").mkdir()
-    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 9)
-    look = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return look(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(RunError, match=r"locked: cannot be read \(Permission denied\)"):
-        sources.read_source(str(tmp_path), tmp_path)
-
-
 def test_a_link_out_of_a_folder_is_refused_and_one_within_is_followed(tmp_path):
     text = written(tmp_path / "in" / "deep" / "a.txt", LINES)
     (tmp_path / "in" / "b.txt").symlink_to(text)
@@ -163,22 +137,11 @@ def test_a_link_out_of_a_folder_is_refused_and_one_within_is_followed(tmp_path):
         read_source(str(tmp_path / "in"), tmp_path)
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
-    def refuse(self: Path, mode: str) -> bytes:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    path = written(tmp_path / "file.txt", LINES)
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(RunError, match=r"file\.txt: cannot be read \(Permission denied\)"):
-        read_source(path, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
         ("tiny-shakespear", "did you mean tiny-shakespeare?"),
         ("TinyStories", "did you mean tinystories?"),
-        ("tale", "did you mean tales?"),
         ("novel.txt", "a corpus is one of tales, tiny-shakespeare, the-verdict"),
     ],
 )
@@ -206,13 +169,11 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path):
         text_of(source.splits()[0])
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 5])
+@pytest.mark.parametrize("block", [1, 3])
 def test_blocks_may_end_within_a_character(tmp_path, monkeypatch, block):
     monkeypatch.setattr("mlx_attn.text.sources._BLOCK", block)
     text = "\ufefféa語\U0001f600" * 9
     assert whole(written(tmp_path / "file.txt", text), tmp_path) == text[1:]
-    with pytest.raises(RunError, match="byte 4 is 0xf0"):
-        read_source(written(tmp_path / "bad.txt", "a語".encode() + b"\xf0\x9fz"), tmp_path)
     with pytest.raises(RunError, match=r"byte 4 is 0xf0 \(unexpected end of data\)"):
         read_source(written(tmp_path / "cut.txt", "a語".encode() + b"\xf0\x9f"), tmp_path)
 
@@ -238,10 +199,6 @@ def tokenizers():
     return {**made, "gpt2": GPT2Tokenizer(MERGES)}
 
 
-def ends_well(chunk: str) -> bool:
-    return not chunk[-1].isspace()
-
-
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
@@ -249,7 +206,7 @@ def ends_well(chunk: str) -> bool:
 def test_the_tokens_of_the_chunks_are_those_of_the_text(tokenizers, kind, text):
     parts = list(chunked([text]))
     # A chunk without an edge is cut where it is full, in the middle of a word.
-    assume(all(ends_well(part) and len(part) < SIZE for part in parts[:-1]))
+    assume(all(not part[-1].isspace() and len(part) < SIZE for part in parts[:-1]))
     tokens = [token for part in parts for token in tokenizers[kind].encode(part).tolist()]
     assert tokens == tokenizers[kind].encode(text).tolist()
 
@@ -262,25 +219,3 @@ def test_chunks_are_the_text_whatever_its_blocks(text, block):
     assert "".join(parts) == text
     assert parts == list(chunked([text]))
     assert all(0 < len(part) <= SIZE for part in parts)
-
-
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(
-    ("text", "first", "sizes"),
-    [
-        ("word " * 20, "word " * 11 + "word", [59, 41]),
-        ("word.\n\n" * 20, "word.\n\n" * 7 + "word.", [54, 56, 30]),
-        ("語" * 150, "語" * 60, [60, 60, 30]),
-        ("a b " * 15, "a b " * 15, [60]),
-    ],
-    ids=["before a space", "before blank lines", "without spaces", "one chunk"],
-)
-def test_a_chunk_ends_before_white_space_that_follows_a_word(text, first, sizes):
-    parts = list(chunked([text]))
-    assert parts[0] == first
-    assert [len(part) for part in parts] == sizes
-
-
-@given(st.lists(st.text("xyz", max_size=5)), st.integers(0, 20), st.integers(0, 20))
-def test_a_part_of_a_text_in_pieces(pieces, start, stop):
-    assert "".join(sources._between(pieces, start, stop)) == "".join(pieces)[start:stop]

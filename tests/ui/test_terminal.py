@@ -1,10 +1,9 @@
 import io
-from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
 
-from mlx_attn.ui.terminal import WordWrap, print_rows, stderr_console, stdout_console
+from mlx_attn.ui.terminal import WordWrap, print_rows
 
 ROWS = [("name", "[bold]a text[/bold]"), ("long name", "word " * 30)]
 
@@ -28,24 +27,14 @@ def test_on_a_terminal_rows_are_wrapped_beside_their_names(monkeypatch):
     assert all(line.startswith(" " * 11) for line in lines[2:])
 
 
-def test_consoles_write_where_they_say(capsys):
-    stdout_console().print("a result")
-    stderr_console().print("a message")
-    assert capsys.readouterr() == ("a result\n", "a message\n")
-
-
 STORY = "Anna saw a rabbit\nand  said: \u4f60\u597d\u4f60\u597d\u4f60\u597d and " + "x" * 15 + " ok"
-
-
-def wrapped(pieces: Iterable[str], width: int) -> str:
-    wrap = WordWrap(width)
-    return "".join([*map(wrap.push, pieces), wrap.rest()])
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_text_that_comes_in_pieces_is_wrapped_between_words(size):
     pieces = [STORY[start : start + size] for start in range(0, len(STORY), size)]
-    assert wrapped(pieces, 10).split("\n") == [
+    wrap = WordWrap(10)
+    assert "".join([*map(wrap.push, pieces), wrap.rest()]).split("\n") == [
         "Anna saw a",
         "rabbit",
         "and  said:",
@@ -54,11 +43,6 @@ def test_a_text_that_comes_in_pieces_is_wrapped_between_words(size):
         "x" * 10,
         "xxxxx ok",
     ]
-
-
-def test_what_fits_is_shown_as_it_is():
-    text = "  one\n\n two three "
-    assert wrapped([text], 40) == text.rstrip()
 
 
 def test_a_word_waits_for_its_end():

@@ -60,24 +60,14 @@ class StoryCorpus:
         """The exact log-probability of the text, in nats."""
         return float(self.ability_log_probability.sum())
 
-    @property
-    def bits_per_byte(self) -> float:
-        """The entropy: the loss of a model that knows the grammar; none can expect less."""
-        return -self.log_probability / np.log(2) / len(self.text)
-
 
 def generate_story(random: random.Random) -> Story:
     """Return one story, from a generator of which only the method `random()` is used."""
     fragments = ENGLISH.sample(random.random)
     text = "".join([fragment.text for fragment in fragments])
     nats = sum(fragment.log_probability for fragment in fragments)
-    return Story(text, _spans(text, fragments), nats)
-
-
-def _spans(text: str, fragments: list[grammar.Fragment]) -> tuple[Span, ...]:
-    """Return the fragments with their places, and the distance to each referent's last mention."""
     spans: list[Span] = []
-    mentioned: dict[str, int] = {}
+    mentioned: dict[str, int] = {}  # where each referent was mentioned last
     start = 0
     for piece, ability, _, log_probability, referent in fragments:
         end = start + len(piece)
@@ -89,7 +79,7 @@ def _spans(text: str, fragments: list[grammar.Fragment]) -> tuple[Span, ...]:
             mentioned[referent] = start
         spans.append(Span(start, end, grammar.ABILITIES[ability], log_probability, distance))
         start = end
-    return tuple(spans)
+    return Story(text, tuple(spans), nats)
 
 
 def generate_stories(
@@ -100,8 +90,6 @@ def generate_stories(
         raise ConfigError(f"n_bytes is {n_bytes}; choose 1 to {_LONGEST}")
     if seed < 0:
         raise ConfigError(f"the seed of the tales is {seed}; choose 0 or more")
-    if split not in ("train", "val"):
-        raise ConfigError(f"the tales have no split {split!r}; choose train or val")
     draw = random.Random(2 * seed + (split == "val")).random
     texts: list[str] = []
     marks: list[bytes] = []

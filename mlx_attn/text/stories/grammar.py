@@ -17,14 +17,12 @@ hero; a remainder is a difference); the choice is renormalised exactly.
 """
 
 import functools
-import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from mlx_attn.errors import ConfigError
 from mlx_attn.records import package_table
 
 ABILITIES = ("free", "grammar", "agreement", "recall", "copy", "counting")
@@ -64,12 +62,9 @@ class Variable:
         """Return the words on which the candidates depend."""
         return tuple([bound[name] for name in self.given if name in bound])
 
-    def candidates(self, key: tuple[Word, ...]) -> tuple[Word, ...]:
+    def candidates(self, key: tuple[Word, ...]) -> list[Word]:
         """Return the words that this variable may take, given the words it depends on."""
-        found = tuple(word for word in self.words if self.allowed(word, *key))
-        if not found:
-            raise ConfigError(f"no word is allowed after {[word.text for word in key]}")
-        return found
+        return [word for word in self.words if self.allowed(word, *key)]
 
 
 def unlike(words: tuple[Word, ...], *others: str) -> Variable:
@@ -101,15 +96,6 @@ class _State(NamedTuple):
     draw: Callable[[], float]
 
 
-@runtime_checkable
-class Piece(Protocol):
-    """A part of a template."""
-
-    def sample(self, state: _State) -> None:
-        """Append the piece's fragments, making its choices at random."""
-        ...
-
-
 @dataclass(frozen=True)
 class Literal:
     """A fixed text."""
@@ -126,8 +112,6 @@ class Choice:
     def __init__(self, name: str, variable: Variable, form: str) -> None:
         self.name, self.variable, self.form = name, variable, form
         self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
-        for first, second in _ambiguities([word.form(form) for word in variable.words]):
-            raise ConfigError(f"{{{name}}}: the word {first!r} also begins {second!r}; rename one")
 
     def sample(self, state: _State) -> None:
         key = self.variable.key(state.bound)
@@ -162,7 +146,7 @@ class Capture:
     """Pieces whose whole text is remembered."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    pieces: "tuple[Piece, ...]"
 
     def sample(self, state: _State) -> None:
         start = len(state.fragments)
@@ -187,57 +171,37 @@ class Rule:
     Those words are `free` and carry the log-probability of the choice.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.options: list[tuple[int, tuple[Piece, ...]]] = []
         self._table: list[tuple[Piece, ...]] = []
 
-    def fill(self, options: list[tuple[int, tuple[Piece, ...]]]) -> None:
+    def fill(self, options: "list[tuple[int, tuple[Piece, ...]]]") -> None:
         """Set the options, once; rules may refer to one another before they are filled."""
         total = sum(weight for weight, _ in options)
-        openings = _openings(self.name, [pieces for _, pieces in options])
-        for (weight, pieces), opening in zip(options, openings, strict=True):
-            marked = _with_free_opening(pieces, opening, log(weight / total))
-            self.options.append((weight, marked))
-            self._table += [marked] * weight
+        texts = [
+            first.fragment.text if isinstance(first, Literal) else "" for _, (first, *_) in options
+        ]
+        for text, (weight, pieces) in zip(texts, options, strict=True):
+            if len(options) > 1:
+                end = _distinct(text, [other for other in texts if other != text])
+                free = Literal(_fragment(text[:end], FREE, log(weight / total)))
+                pieces = (free, *_literal(text[end:]), *pieces[1:])
+            self.options.append((weight, pieces))
+            self._table += [pieces] * weight
 
     def sample(self, state: _State) -> None:
         for piece in self._table[int(state.draw() * len(self._table))]:
             piece.sample(state)
 
 
-def _openings(rule: str, options: list[tuple[Piece, ...]]) -> list[str]:
-    """Return the fewest words with which each option differs from all others."""
-    if len(options) == 1:
-        return [""]
-    texts = [first.fragment.text if isinstance(first, Literal) else "" for first, *_ in options]
-    for first, second in _ambiguities(texts):
-        raise ConfigError(
-            f"<{rule}>: the words {first!r} also begin {second!r}; begin each option with its own"
-        )
-    return [_distinct(text, [other for other in texts if other != text]) for text in texts]
+Piece = Literal | Choice | Reference | Capture | Backreference | Rule
+"""A part of a template: `sample` appends its fragments, making its choices at random."""
 
 
-def _distinct(text: str, others: list[str]) -> str:
-    """Return the fewest whole words at the start of a text that none of the others starts with."""
+def _distinct(text: str, others: list[str]) -> int:
+    """Return the end of the fewest whole words of a text that none of the others starts with."""
     ends = [index for index, letter in enumerate(text) if letter == " "] + [len(text)]
-    return next(text[:end] for end in ends if not any(o.startswith(text[:end]) for o in others))
-
-
-def _with_free_opening(
-    pieces: tuple[Piece, ...], opening: str, log_probability: float
-) -> tuple[Piece, ...]:
-    """Return the pieces with the opening words of the first one marked as free."""
-    if not opening or not isinstance(pieces[0], Literal):
-        return pieces
-    free = Literal(_fragment(opening, FREE, log_probability))
-    return (free, *_literal(pieces[0].fragment.text[len(opening) :]), *pieces[1:])
-
-
-def _ambiguities(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Return pairs whose second text begins with the first, so that a reader cannot choose."""
-    # Sorted, a text is followed at once by those that extend it.
-    return ((a, b) for a, b in itertools.pairwise(sorted(texts)) if b.startswith(a))
+    return next(end for end in ends if not any(other.startswith(text[:end]) for other in others))
 
 
 def _literal(text: str) -> list[Piece]:
@@ -248,7 +212,6 @@ _MARK = re.compile(
     r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
     r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
 )
-_CAPTURED = re.compile(r"\[(\w+): ")
 _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
 
@@ -267,10 +230,14 @@ class Grammar:
         abilities: Mapping[str, int] | None = None,
     ) -> None:
         self._variables, self._abilities = variables, abilities or {}
-        self._captured = set(_CAPTURED.findall(" ".join(rules.values())))
-        self._rules = {name: Rule(name) for name in rules}
+        self._rules = {name: Rule() for name in rules}
         for name, template in rules.items():
-            self._rules[name].fill([self._option(text) for text in template.split("|")])
+            options: list[tuple[int, tuple[Piece, ...]]] = []
+            for text in template.split("|"):
+                match = _WEIGHT.fullmatch(" ".join(text.split()))
+                weight, option = match.groups() if match else ("1", "")
+                options.append((int(weight or 1), self._compile(option)))
+            self._rules[name].fill(options)
         self.pieces: tuple[Piece, ...] = (self._rules[start], *_literal(terminator))
 
     def sample(self, draw: Callable[[], float]) -> list[Fragment]:
@@ -279,11 +246,6 @@ class Grammar:
         for piece in self.pieces:
             piece.sample(state)
         return state.fragments
-
-    def _option(self, text: str) -> tuple[int, tuple[Piece, ...]]:
-        match = _WEIGHT.fullmatch(" ".join(text.split()))
-        weight, template = match.groups() if match else ("1", "")
-        return int(weight or 1), self._compile(template)
 
     def _compile(self, template: str) -> tuple[Piece, ...]:
         """Return the pieces of a template; a capture collects its own until its bracket closes."""
@@ -302,20 +264,15 @@ class Grammar:
         return (*open_captures[0][1], *_literal(template[end:]))
 
     def _marked(self, mark: re.Match[str]) -> list[Piece]:
-        if rule := mark["rule"]:
-            if rule not in self._rules:
-                known = ", ".join(self._rules)
-                raise ConfigError(f"the grammar has no rule <{rule}>; it has {known}")
-            return [self._rules[rule]]
+        if mark["rule"]:
+            return [self._rules[mark["rule"]]]
         name, form = mark["name"], mark["form"] or ""
-        if mark["new"] and name in self._variables:
-            return [Choice(name, self._variables[name], "a" if mark["article"] else form)]
-        if name in self._variables:
-            article = [self._reference(name, "a_"), *_literal(" ")] if mark["article"] else []
-            return [*article, self._reference(name, form)]
-        if name in self._captured:
+        if name not in self._variables:
             return [Backreference(name)]
-        raise ConfigError(f"{{{name}}} is neither a variable nor a remembered text")
+        if mark["new"]:
+            return [Choice(name, self._variables[name], "a" if mark["article"] else form)]
+        article = [self._reference(name, "a_"), *_literal(" ")] if mark["article"] else []
+        return [*article, self._reference(name, form)]
 
     def _reference(self, name: str, form: str) -> Reference:
         return Reference(name, self._variables[name], form, self._abilities.get(form, RECALL))
@@ -383,33 +340,19 @@ def _variable(row: str) -> Variable:
     return unlike(WORDS[words], *others.split())
 
 
-def _between(least: int, most: int) -> Variable:
-    return Variable(WORDS["numbers"], (), lambda word: least <= word.value <= most)
-
-
-def _leaving(total: str, least: int) -> Variable:
-    """Return a number to take away from a total so that at least `least` are left."""
-
-    def leaves_enough(word: Word, whole: Word) -> bool:
-        return word.value <= whole.value - least
-
-    return Variable(WORDS["numbers"], (total,), leaves_enough, COUNTING)
-
-
-def _difference(total: str, taken: str) -> Variable:
-    def left(word: Word, whole: Word, part: Word) -> bool:
-        return word.value == whole.value - part.value
-
-    return Variable(WORDS["numbers"], (total, taken), left, COUNTING)
-
-
+_NUMBERS = WORDS["numbers"]
+_DIFFERENCE = {
+    "allowed": lambda word, whole, part: word.value == whole.value - part.value,
+    "determined": COUNTING,
+}
 VARIABLES = {name: _variable(row) for name, row in _TABLES["variables"].items()} | {
-    "total": _between(4, 7),
-    "given": _leaving("total", 2),
-    "left": _difference("total", "given"),
-    "given2": _leaving("left", 1),
-    "left2": _difference("left", "given2"),
-    "count": _between(3, 6),
+    "total": Variable(_NUMBERS, (), lambda word: 4 <= word.value <= 7),
+    # What is given away leaves at least two, and then at least one.
+    "given": Variable(_NUMBERS, ("total",), lambda word, n: word.value <= n.value - 2, COUNTING),
+    "left": Variable(_NUMBERS, ("total", "given"), **_DIFFERENCE),
+    "given2": Variable(_NUMBERS, ("left",), lambda word, n: word.value <= n.value - 1, COUNTING),
+    "left2": Variable(_NUMBERS, ("left", "given2"), **_DIFFERENCE),
+    "count": Variable(_NUMBERS, (), lambda word: 3 <= word.value <= 6),
 }
 _RULES = {**_TABLES["rules"], "plot": " | ".join(_TABLES["plots"].values())}
 

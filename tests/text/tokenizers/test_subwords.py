@@ -16,19 +16,7 @@ TRAINED = ["bpe", "unigram"]
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_common_words_become_single_tokens(kind):
-    assert len(train_tokenizer(kind, TEXT, 400).encode(" walk talk jump")) == 3
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_the_vocabulary_is_no_larger_than_asked(kind):
-    rng = random.Random(0)
-    text = " ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(2000))
-    assert train_tokenizer(kind, text, 500).vocab_size == 500
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("text", ["x", "abab", TEXT])
+@pytest.mark.parametrize("text", ["x", TEXT])
 def test_the_vocabulary_shrinks_to_what_a_short_text_holds(kind, text):
     tokenizer = train_tokenizer(kind, text, 5000)
     assert 257 < tokenizer.vocab_size < 1000
@@ -45,27 +33,12 @@ def test_letters_that_do_not_fit_fall_back_on_bytes(kind):
     assert len(tokenizer.encode(" walk talk jump")) == 3
 
 
-@pytest.mark.parametrize("kind", TRAINED)
-def test_one_line_of_a_single_endless_word_can_be_trained_on(kind):
-    rng = random.Random(0)
-    text = "".join(rng.choices("ACGT", k=20_000))
-    tokenizer = train_tokenizer(kind, text, 400)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert len(tokenizer.encode(text)) < 10_000
-
-
 def test_bpe_word_by_word_is_sentencepiece_on_the_whole_line(tmp_path):
     tokenizer = train_tokenizer("bpe", TEXT, 400)
     tokenizer.save(tmp_path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
     for text in (TEXT, "  walk  talked, é 語\t\r\n open "):
         assert tokenizer.encode(text).tolist() == processor.encode(text)
-
-
-def test_a_long_text_is_sampled_from_end_to_end(monkeypatch):
-    monkeypatch.setattr(subwords, "SAMPLE", 6_400)
-    sample = subwords.sample(["a" * 50_000, "b" * 20_000, "b" * 30_000], 100_000)
-    assert sample.replace("\n", "") == "a" * 3_200 + "b" * 3_200
 
 
 def test_a_sample_does_not_depend_on_the_pieces_and_is_its_own_sample(monkeypatch):
@@ -78,7 +51,7 @@ def test_a_sample_does_not_depend_on_the_pieces_and_is_its_own_sample(monkeypatc
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("size", [0, 256, 319, 65_537])
+@pytest.mark.parametrize("size", [319, 65_537])
 def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
     with pytest.raises(ConfigError, match=rf"vocabulary of {size} .* 320 .* to 65536"):
         train_tokenizer(kind, TEXT, size)
