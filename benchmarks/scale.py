@@ -6,7 +6,7 @@
 
 The simulation has three kinds of machine, of speed 1, 0.6 and 0.35: a half, a third and a sixth of
 the workers. Each seed has eight trials. They all run on the kind of machine that took the first, as
-`mlx_attn.comparison.machines` decides. The work of a trial is lognormal with a spread of a third.
+`mlx_attn.comparison.runner` decides. The work of a trial is lognormal with a spread of a third.
 Workers fail at random, lose their trial, and return after five minutes. One process hands out the
 trials and stores their records, one at a time, in `--cost` seconds each. Efficiency is the work of
 finished trials divided by the speed of all workers times the total time. Everything is a function
@@ -170,7 +170,8 @@ def measure(count: int) -> tuple[float, float]:
         training: Any = None
 
         def submit(self, worker: Worker, order: dict[str, Any]) -> Future[dict[str, Any]]:
-            return self._executor(worker.name).submit(dict, {**order, "training": self.training})
+            executor = self._peers[worker.name].executor
+            return executor.submit(dict, {**order, "training": self.training})
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -182,7 +183,7 @@ def measure(count: int) -> tuple[float, float]:
         small = {"emb_dim": 16, "context_length": 16, "n_layers": 1, "steps": 8, "n_heads": 2}
         plan = ComparisonConfig(arms=arms_from(("standard", "no-query")), shared=small)
         runner = Runner(Store(folder), engine=engine)
-        plan = ComparisonRun(plan, runner, {}).protocol
+        plan = ComparisonRun(plan, runner).protocol
         trials = [trial_for(plan, TunedArm(plan.arms[0]), seed) for seed in range(count + 10)]
         engine.training = asdict(train_trial(trials[0]) or plan)
         list(runner(trials[:10]))  # inspects the workers

@@ -140,7 +140,7 @@ def run(
     seconds of one processor core. With --data, --preset, --delta or --seeds the questions are asked
     of a text of your own: that study is registered, trained and written in a folder of its own.
     """
-    from mlx_attn.comparison.executors import open_engine
+    from mlx_attn.comparison.cluster_engines import open_engine
     from mlx_attn.comparison.runner import Runner
     from mlx_attn_studies.registration import check_registered
     from mlx_attn_studies.schedule import arm_plans, wanted_trials

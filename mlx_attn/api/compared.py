@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
-from mlx_attn.comparison.executors import open_engine
+from mlx_attn.comparison.cluster_engines import open_engine
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import ComparisonConfig, arms_from, margin_from, reference_arm
 from mlx_attn.comparison.report import question_of, write_report
@@ -21,7 +21,6 @@ from mlx_attn.comparison.runner import ComparisonEvent, Runner
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
 from mlx_attn.keys import plain
-from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.runs import RUNS
 from mlx_attn.ui.plots import figure_for_page
@@ -115,7 +114,7 @@ def compare(
         check_in_files(plan.settings(arm).plugins)
     with files.shared(directory), closing(open_engine(on, jobs)) as engine:
         runner = Runner(Store(directory / "trainings"), engine=engine)
-        run = ComparisonRun(plan, runner, versions())
+        run = ComparisonRun(plan, runner)
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)

@@ -26,34 +26,15 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.output import emit, say
 from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
+from mlx_attn.runs import RUNS
 
 if TYPE_CHECKING:
-    from mlx_attn.comparison.executors import Engine
     from mlx_attn.comparison.plan import ComparisonConfig
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.comparison.runner import Runner
 
 _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
 _OWN |= {"patience", "epochs", "minutes"}
 """Settings that a comparison makes itself."""
-
-_SHARED_SECTIONS = ("Text", "Model", "Training")
-
-_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors of the learning rates that are tried first; more where the best is the last of them."""
-
-
-class _Numbers(click.ParamType):
-    name = "numbers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        try:
-            return value if isinstance(value, tuple) else tuple(map(float, value.split(",")))
-        except ValueError:
-            self.fail(f"'{value}' must be numbers between commas, such as 0.5,1,2", param, ctx)
-
 
 _PLAIN = ("confidence", "tuning_seeds", "noise", "question")
 """Options that the protocol takes as they are."""
@@ -111,8 +92,7 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
     _certainty(
         "--scales",
-        type=_Numbers(),
-        default=_SCALES,
+        default="0.25,0.5,1,2,4",
         metavar="LIST",
         help="factors of the learning rates to begin with",
     ),
@@ -153,15 +133,13 @@ _TRAIN_OPTIONS = [
     option
     for option in TRAIN_OPTIONS
     if option.name in ("preset", "block", "plugin", "dry_run", "quiet")
-    or (getattr(option, "section", "") in _SHARED_SECTIONS and option.name not in _OWN)
+    or (getattr(option, "section", "") in ("Text", "Model", "Training") and option.name not in _OWN)
 ]
 
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _DEFAULT_SEEDS = 5
 _LOOKS = (6, 10, 16, 24)  # seeds after which `--until-decided` looks
-_RUNS = Path("runs")
-
 _EXAMPLES = """\b
 Examples:
   mlx-attn compare                                  four variants, five seeds
@@ -196,9 +174,12 @@ def compare(
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise.
     """
-    from mlx_attn.comparison.executors import open_engine
+    from mlx_attn.comparison.cluster_engines import open_engine
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.machine.facts import versions
+    from mlx_attn.comparison.runner import ExportRunner, Runner
+    from mlx_attn.comparison.show import plan_rows
+    from mlx_attn.comparison.trial import Store
+    from mlx_attn.comparison.workload import speeds_from, stages_of
 
     refuse_ranks("compare", "--on ssh:HOST,HOST")
     if results:
@@ -209,14 +190,19 @@ def compare(
     if on and export_trials:
         raise click.UsageError("--export-trials trains nothing: leave out --on")
     protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    directory = out or _RUNS / protocol.name
+    directory = out or RUNS / protocol.name
+    store = Store(directory / "trainings")
     with closing(open_engine("" if dry_run else on, jobs)) as engine:
-        comparison = ComparisonRun(protocol, _runner(directory, engine, export_trials), versions())
-        if dry_run:
-            _show_plan(comparison, workers, as_json)
+        trains = ExportRunner(store, export_trials) if export_trials else Runner(store, 0, engine)
+        run = ComparisonRun(protocol, trains)
+        if not dry_run:
+            with shared(directory):
+                _train_and_judge(run, directory, as_json, quiet)
             return
-        with shared(directory):
-            _train_and_judge(comparison, directory, as_json, quiet)
+        speeds = speeds_from(workers or str(run.runner.size))
+        seeds = max((protocol.seeds, *protocol.looks))
+        rows = plan_rows(run, stages_of(run, seeds) if seeds else (), speeds)
+        emit(dict(rows), as_json, lambda: [rows])
 
 
 def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> None:
@@ -224,17 +210,20 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
     from dataclasses import asdict
 
     from mlx_attn.comparison.plan import margin_from
-    from mlx_attn.comparison.results_file import judge_losses, read_losses, verdict_lines
+    from mlx_attn.comparison.result import judge_losses, read_losses
+    from mlx_attn.comparison.show import verdict_lines
 
+    context = click.get_current_context()
+    used = ("results", "delta", "confidence", "as_json")
     ignored = [
-        name
-        for name in click.get_current_context().params
-        if click.get_current_context().get_parameter_source(name) == ParameterSource.COMMANDLINE
-        and name not in ("results", "delta", "confidence", "as_json")
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name not in used and _is_flag(context, name)
     ]
     if ignored:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
-        raise click.UsageError(f"--from judges finished runs and trains none: leave out {flags}")
+        raise click.UsageError(
+            f"--from judges finished runs and trains none: leave out {', '.join(ignored)}"
+        )
     if "delta" not in (margin := margin_from(delta)):
         raise click.UsageError("--from has no trainings that measure tokens: give --delta in nats")
     losses = read_losses(file)
@@ -245,69 +234,49 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
     emit({"control": control, "verdicts": rows}, as_json, lambda: lines)
 
 
-def _runner(directory: Path, engine: "Engine", export_trials: Path | None) -> "Runner":
-    from mlx_attn.comparison.runner import ExportRunner, Runner
-    from mlx_attn.comparison.trial import Store
-
-    store = Store(directory / "trainings")
-    return ExportRunner(store, export_trials) if export_trials else Runner(store, engine=engine)
+def _is_flag(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
 
 def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
-    """The comparison that the options describe; the remaining options are shared by all arms."""
-    from mlx_attn.comparison.plan import (
-        ComparisonConfig,
-        arm_from,
-        arms_from,
-        margin_from,
-        reference_arm,
-    )
+    """Return the comparison that the options describe; the remaining ones are for all arms."""
+    from mlx_attn.comparison import plan
 
-    arms, wanted = arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
-    given = {"auto": reference_arm, "none": lambda arms: None}
-    reference = given[wanted](arms) if wanted in given else arm_from(wanted)
+    arms, name = plan.arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
+    reference = plan.reference_arm(arms) if name == "auto" else None
+    if name not in ("auto", "none"):
+        reference = plan.arm_from(name)
     budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
     minutes, seeds, sequential = (options.pop(key) for key in ("minutes", "seeds", "until_decided"))
     if sequential and (minutes or seeds is not None):
         raise click.UsageError("--until-decided chooses the seeds: leave out --seeds and --minutes")
+    try:
+        factors = tuple(map(float, scales.split(",")))
+    except ValueError as error:
+        raise click.UsageError(
+            f"--scales '{scales}' must be numbers between commas, such as 0.5,1,2"
+        ) from error
     own: dict[str, Any] = {key: options.pop(key) for key in _PLAIN}
-    own |= margin_from(options.pop("delta"))
+    own |= plan.margin_from(options.pop("delta"))
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
-    return ComparisonConfig(
+    # Flags come last, and so override the environment.
+    context = click.get_current_context()
+    shared = sorted(options.items(), key=lambda option: _is_flag(context, option[0]))
+    return plan.ComparisonConfig(
         arms=arms,
         reference=reference,
-        shared=_shared(options),
+        shared={key: value for key, value in shared if value is not None},
         seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
         looks=_LOOKS if sequential else (),
         minutes=minutes,
         budgets=tuple(budget.strip() for budget in budgets.split(",")),
-        scales=scales if tune else (1.0,),
+        scales=factors if tune else (1.0,),
         name=out.name if out else f"compare-{slug}",
         command=shlex.join(["mlx-attn", *sys.argv[1:]]),
         **own,
     )
-
-
-def _shared(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that all arms share; flags override the environment."""
-    given = {key: value for key, value in options.items() if value is not None}
-    source = click.get_current_context().get_parameter_source
-    return dict(
-        sorted(given.items(), key=lambda item: source(item[0]) == ParameterSource.COMMANDLINE)
-    )
-
-
-def _show_plan(run: "ComparisonRun", workers: str, as_json: bool) -> None:
-    """Show what would be trained, and how long it takes on these workers."""
-    from mlx_attn.comparison.show import plan_rows
-    from mlx_attn.comparison.workload import speeds_from, workload_of
-
-    speeds = speeds_from(workers or str(run.runner.size))
-    seeds = max((run.protocol.seeds, *run.protocol.looks))
-    rows = plan_rows(run, workload_of(run, seeds) if seeds else None, speeds)
-    emit(dict(rows), as_json, lambda: [rows])
 
 
 def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
@@ -319,11 +288,11 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.show import Display, print_comparison
     from mlx_attn.ui.terminal import stderr_console, stdout_console
 
-    comparison = None
+    engine = run.runner.engine
     with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
-        run.runner.engine.notice = display.message
-        if run.runner.engine.dashboard and not (quiet or as_json):
-            display.message(f"what the workers do: {run.runner.engine.dashboard}")
+        engine.notice = display.message
+        if engine.dashboard and not (quiet or as_json):
+            display.message(f"what the workers do: {engine.dashboard}")
         try:
             comparison = conclude(run, directory, display)
         except KeyboardInterrupt:
@@ -334,8 +303,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
                 f"{files.count} trainings are in files now: run `mlx-attn trial` on each, and then "
                 "this command again"
             )
-    if comparison is None:
-        return
+            return
     files = write_report(comparison, directory)
     if as_json:
         say(json.dumps(comparison.as_dict()))

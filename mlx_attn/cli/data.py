@@ -56,8 +56,14 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
 
-    lines = {"progress": show.download_lines(note), "tokenizing": show.tokenizing_lines(note)}
-    facts = show.corpus_facts(prepare(source, tokenizer, vocab_size, **lines))
+    corpus = prepare(
+        source,
+        tokenizer,
+        vocab_size,
+        progress=show.download_lines(note),
+        tokenizing=show.tokenizing_lines(note),
+    )
+    facts = show.corpus_facts(corpus)
     emit(facts, as_json, lambda: [show.facts_rows(facts)])
 
 

@@ -7,7 +7,7 @@ ended.
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,7 @@ from mlx_attn.runs import RUNS
 if TYPE_CHECKING:
     from mlx_attn.comparison.result import Comparison
 
-STANDARD = "standard"
-DEFAULT = "shared-query-key"
+STANDARD, DEFAULT = "standard", "shared-query-key"
 QUESTIONS = {
     "shared-query-key": "Can one matrix make both queries and keys?",
     "merged": "Can W_query and W_key be one matrix S?",
@@ -41,17 +40,16 @@ RECIPE: dict[str, Any] = {
     **{"lr": 0.03, "muon_lr": 0.04, "muon_momentum": 0.9},
 }
 SEEDS = 5
-_UNIT = "nats per token"
 MARGIN = 0.02  # nats per token: a smaller difference counts as none
 
-_EXAMPLES = """\b
+
+@click.command(
+    epilog="""\b
 Examples:
   mlx-attn demo
   mlx-attn demo --variant no-out-proj --no-open
 """
-
-
-@click.command(epilog=_EXAMPLES)
+)
 @click.option(
     "--variant",
     type=Named(VARIANTS),
@@ -78,7 +76,9 @@ def command(
     from mlx_attn.explore.page import write_page
     from mlx_attn.ui.terminal import print_text, stderr_console, stdout_console
 
-    forms = [STANDARD, _other_form(variant)]
+    forms = [STANDARD, find_variant(variant).name]
+    if forms[1] == STANDARD:
+        raise ConfigError("a demo compares standard with another form: name that one")
     try:
         with signals_interrupt():
             comparison = _compared(forms, overwrite)
@@ -87,37 +87,30 @@ def command(
         print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
     page, _ = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
+    (budget,) = comparison.budgets
+    verdict = budget.verdicts[forms[1]]
+    bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in budget.arms}
+    record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
     if as_json:
-        say(json.dumps(record(comparison) | {"page": str(page)}))
+        say(json.dumps({"bits_per_byte": bits, **record, "page": str(page)}))
     else:
-        shown = [*lines(comparison), "", *_what_next(pair, page)]
-        print_text("\n".join(shown), stdout_console())
+        print_text("\n".join(_lines(comparison, pair, page)), stdout_console())
     if not no_open:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _other_form(name: str) -> str:
-    """Return the variant's own name; a `ConfigError` if it is the standard form."""
-    variant = find_variant(name).name
-    if variant == STANDARD:
-        raise ConfigError("a demo compares standard with another form: name that one")
-    return variant
-
-
-def _compared(arms: Sequence[str], overwrite: bool) -> "Comparison":
+def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
-    from mlx_attn.comparison.executors import open_engine
     from mlx_attn.comparison.plan import ComparisonConfig, arms_from
     from mlx_attn.comparison.run import ComparisonRun, conclude
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
     from mlx_attn.comparison.trial import Store
-    from mlx_attn.machine.facts import versions
     from mlx_attn.ui.terminal import stderr_console
 
     directory = RUNS / "demo"
     protocol = ComparisonConfig(
-        arms=arms_from(arms),
+        arms=arms_from(forms),
         shared=RECIPE,
         seeds=SEEDS,
         budgets=("steps",),
@@ -127,12 +120,11 @@ def _compared(arms: Sequence[str], overwrite: bool) -> "Comparison":
         name=directory.name,
         command="mlx-attn demo",
     )
-    with closing(open_engine("", 0)) as engine, shared(directory):
-        if overwrite and (directory / "trainings").exists():
-            remove_directory(directory / "trainings")
-        runner = Runner(Store(directory / "trainings"), engine=engine)
-        with Display(stderr_console(), quiet=False) as display:
-            return conclude(ComparisonRun(protocol, runner, versions()), directory, display)
+    store = Store(directory / "trainings")
+    with shared(directory), Display(stderr_console(), quiet=False) as display:
+        if overwrite and store.folder.exists():
+            remove_directory(store.folder)
+        return conclude(ComparisonRun(protocol, Runner(store)), directory, display)
 
 
 def _model(variant: str, overwrite: bool) -> Run:
@@ -141,43 +133,25 @@ def _model(variant: str, overwrite: bool) -> Run:
 
     path = RUNS / f"demo-{variant}"
     settings = RECIPE | {"variant": variant, "eval_every": 0}
-    if not overwrite and _is_trained(path, settings):
-        return open_run(path)
+    # There may be no run, or one of an older version.
+    with suppress(RunError, KeyError):
+        run = open_run(path)
+        parts = [run.settings, *(run.settings[part] for part in ("training", "model", "text"))]
+        trained = {key: value for part in parts for key, value in part.items()}
+        if not overwrite and run.is_finished() and settings.items() <= trained.items():
+            return run
     train(path, overwrite=True, **settings).run()
     return open_run(path)
 
 
-def _is_trained(path: Path, settings: dict[str, Any]) -> bool:
-    """Tell whether a run with these settings was trained to its end."""
-    try:
-        run = open_run(path)
-        parts = [run.settings, *(run.settings[part] for part in ("training", "model", "text"))]
-        trained = {key: value for part in parts for key, value in part.items()}
-        is_done = any(report.get("reason") == "done" for report in run.metrics())
-    except (RunError, KeyError):
-        return False
-    return is_done and all(trained.get(key) == value for key, value in settings.items())
-
-
-def record(comparison: "Comparison") -> dict[str, Any]:
-    """Return the result for a program."""
-    (budget,) = comparison.budgets
-    (verdict,) = budget.verdicts.values()
-    return {
-        "bits_per_byte": {a.arm: [t.bits_per_byte for t in a.trainings] for a in budget.arms},
-        "difference": verdict.mean,
-        "interval": verdict.interval,
-        "word": verdict.word,
-    }
-
-
-def lines(comparison: "Comparison") -> Iterator[str]:
-    """Yield the losses, the answer, and how far one seed can mislead."""
+def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterator[str]:
+    """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
     from mlx_attn.comparison.show import answer_of
 
     (budget,) = comparison.budgets
-    width = max(len(_UNIT), *(len(arm.arm) for arm in budget.arms))
-    yield f"{_UNIT:{width}}  " + "  ".join(f"seed {seed}" for seed in range(SEEDS))
+    unit = "nats per token"
+    width = max(len(unit), *(len(arm.arm) for arm in budget.arms))
+    yield f"{unit:{width}}  " + "  ".join(f"seed {seed}" for seed in range(SEEDS))
     losses = {arm.arm: [training.val_loss for training in arm.trainings] for arm in budget.arms}
     for arm, each in losses.items():
         yield f"{arm:{width}}  " + "  ".join(f"{loss:.4f}" for loss in each)
@@ -185,21 +159,14 @@ def lines(comparison: "Comparison") -> Iterator[str]:
     question = QUESTIONS.get(name, f"What does {name} cost or gain?")
     yield f"\n{question} {' '.join(answer_of(comparison, name)[1])}"
     apart = max(losses[STANDARD]) - min(losses[STANDARD])
-    yield (
-        f"\nOne seed each does not tell: {STANDARD} itself ends up to {apart:.3f} nats apart with "
-        "other seeds. Only a difference that is large beside that spread is an answer."
-    )
-    yield (
-        f"A tiny model, {RECIPE['steps']} steps, made-up stories, one learning rate for both: "
-        "longer training may say something else. To ask properly: "
-        f"mlx-attn compare --variants {STANDARD},{name}"
-    )
+    yield f"""
+One seed each does not tell: {STANDARD} itself ends up to {apart:.3f} nats apart with \
+other seeds. Only a difference that is large beside that spread is an answer.
+A tiny model, {RECIPE["steps"]} steps, made-up stories, one learning rate for both: \
+longer training may say something else. To ask properly: \
+mlx-attn compare --variants {STANDARD},{name}
 
-
-def _what_next(pair: Sequence[Run], page: Path) -> list[str]:
-    return [
-        f"both models on a page:  {page}",
-        f"talk to one:            mlx-attn repl {pair[0].path}",
-        f"and to the other:       /vs {pair[1].path}",
-        "a larger model:         mlx-attn train",
-    ]
+both models on a page:  {page}
+talk to one:            mlx-attn repl {pair[0].path}
+and to the other:       /vs {pair[1].path}
+a larger model:         mlx-attn train"""

@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlx_attn.comparison import worker as worker_side
-from mlx_attn.comparison.executors import KEPT, Engine, Worker
-from mlx_attn.comparison.machines import kind_of
+from mlx_attn.comparison.executors import KEPT, Engine, LocalEngine, Worker
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import DEVICE, chosen_device
@@ -31,8 +31,20 @@ from mlx_attn.text.sources import read_source
 
 CONNECT = 10.0  # seconds that a scheduler has to answer
 INSPECTION = 120.0  # seconds that the first workers are waited for while they are inspected
-_LOOK = 0.5  # seconds between two questions which workers there are
 JOBS = 64  # jobs of SLURM that wait or run at once, unless `--jobs` says how many
+LARGEST_TEXT = 2**28  # bytes of a text that is sent to a worker; a longer one has to be there
+_LOOK = 0.5  # seconds between two questions which workers there are
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A connected process of a Dask cluster, and what its inspection found."""
+
+    # Bound to this one: only the runner decides which kind of machine trains a seed.
+    executor: Any
+    inspection: Future[dict[str, str]] | None = None  # while it runs
+    worker: Worker | None = None  # once it may train
+    unfit: str = ""  # why it may not
 
 
 class DaskEngine(Engine):
@@ -48,92 +60,67 @@ class DaskEngine(Engine):
 
     def __init__(self, client: Any, name: str, resources: ExitStack):
         self._client, self._name, self._resources = client, name, resources
-        self._orders: list[Object] = []
+        self._orders: list[Object] = []  # one for each text and set of plugins
         self._run = ""
-        self._executors: dict[str, Any] = {}
-        self._inspections: dict[str, Future[Object]] = {}
-        self._fit: dict[str, Worker] = {}
-        self._unfit: dict[str, str] = {}
+        self._peers: dict[str, _Peer] = {}  # by address
         self._looked, self._addresses = -_LOOK, frozenset[str]()
         self._told_of_none = False
         self.dashboard = client.dashboard_link or ""
 
-    @classmethod
-    def connect(cls, address: str) -> "DaskEngine":
-        """Return the engine of a running scheduler.
-
-        Raises:
-            ConfigError: Dask is not installed.
-            RunError: Nobody answers there.
-        """
-        resources = ExitStack()
-        client = resources.enter_context(_client(address, address))
-        return cls(client, address, resources)
-
-    @classmethod
-    def start(cls, hosts: Sequence[str], jobs: int) -> "DaskEngine":
-        """Start a scheduler here, and workers on other machines with `ssh`.
-
-        Args:
-            hosts: As `ssh` knows them.
-            jobs: Processes on each; 0 is one for every core, and one on a GPU.
-        """
-        distributed, resources = _distributed(), ExitStack()
-        own = _own_address(hosts[0])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # another dashboard has the usual port
-            cluster: Any = resources.enter_context(
-                distributed.LocalCluster(
-                    n_workers=0, host=own, dashboard_address=f"{own}:8787", silence_logs=50
-                )
-            )
-        client = resources.enter_context(_client(cluster, "this machine"))
-        engine = cls(client, cluster.scheduler_address, resources)
-        for host in hosts:
-            resources.callback(_end, _start_worker(host, cluster.scheduler_address, jobs))
-        return engine
-
     @property
     def size(self) -> int:
-        """How many workers there are."""
-        return max(1, len(self._fit) or len(self._there()))
+        return max(1, len(self._fit()) or len(self._there()))
 
     @contextmanager
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
         """Inspect all workers for these trials; end those that still run when it is left."""
-        self._need(trials)
+        # One order for each text and set of plugins is enough to inspect a worker.
+        orders = {(t.text, *(p["sha256"] for p in t.plugins)): t for t in trials}
+        if not {*orders} <= {
+            (o["text"], *(p["sha256"] for p in o["plugins"])) for o in self._orders
+        }:
+            self._orders = [worker_side.order_for(trial) for trial in orders.values()]
+            self._peers = {name: peer for name, peer in self._peers.items() if peer.unfit}
         self._run = uuid.uuid4().hex
         until = time.monotonic() + INSPECTION
         # Wait for the first inspections, so that the first trials go to all workers that are there.
-        while (self.workers() == [] or self._inspections) and time.monotonic() < until:
-            if not self._there():
+        while self._there() and time.monotonic() < until:
+            self.workers()
+            if not any(peer.inspection for peer in self._peers.values()):
                 break
             time.sleep(_LOOK / 10)
         try:
             yield
         finally:
             with suppress(Exception):  # the scheduler may be gone
-                fit = [name for name in self._fit if name in self._there()]
+                fit = [worker.name for worker in self._fit() if worker.name in self._there()]
                 self._client.run(worker_side.cancel, self._run, workers=fit, on_error="ignore")
 
     def workers(self) -> Sequence[Worker]:
         """Return the workers that passed their inspection; inspect new ones."""
         there = self._there()
         # Forget workers that left: one that returns under the same name is inspected again.
-        for table in (self._executors, self._fit, self._unfit, self._inspections):
-            for name in [name for name in table if name not in there]:
-                del table[name]
-        for name in there - {*self._fit, *self._unfit, *self._inspections}:
-            self._inspect(name)
-        for name, answer in list(self._inspections.items()):
-            if answer.done():
-                self._judge(name, self._inspections.pop(name))
-        self._tell(there)
-        return list(self._fit.values())
+        self._peers = {name: peer for name, peer in self._peers.items() if name in there}
+        for name in there - {*self._peers}:
+            executor = self._client.get_executor(
+                pure=False, workers=[name], allow_other_workers=False
+            )
+            self._peers[name] = _Peer(executor)
+            self._inspect(self._peers[name])
+        for name, peer in self._peers.items():
+            if peer.inspection and peer.inspection.done():
+                self._judge(name, peer)
+        if not there and not self._told_of_none:
+            start = f"dask worker {self._name} --nthreads 1"
+            self.notice(f"{self._name} has no worker yet; on each machine: {start}")
+        self._told_of_none = not there
+        reasons = [peer.unfit for peer in self._peers.values() if peer.unfit]
+        if reasons and len(reasons) == len(self._peers):
+            raise RunError(f"no worker of {self._name} can train this: {reasons[0]}; {KEPT}")
+        return self._fit()
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Submit an order to a worker."""
-        return self._executor(worker.name).submit(_train_task, order, self._run)
+        return self._peers[worker.name].executor.submit(_train_task, order, self._run)
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a worker is gone, rather than the scheduler, which is a RunError."""
@@ -143,13 +130,11 @@ class DaskEngine(Engine):
         return super().is_loss(error) or type(error).__name__ == "KilledWorker"
 
     def leave_out(self, worker: Worker, reason: str) -> None:
-        """Give a worker no more trials, and report the reason."""
-        self._fit.pop(worker.name, None)
-        self._unfit[worker.name] = reason
+        if peer := self._peers.get(worker.name):
+            peer.worker, peer.unfit = None, reason
         self.notice(f"{worker.name} is left out: {reason}")
 
     def close(self) -> None:
-        """Close the connection and end the workers that were started."""
         with suppress(Exception):
             self._resources.close()
 
@@ -163,51 +148,26 @@ class DaskEngine(Engine):
             self._looked = time.monotonic()
         return self._addresses
 
-    def _need(self, trials: Sequence[Trial]) -> None:
-        """Inspect workers again if trials need another text or plugin."""
-        # One order for each text and set of plugins is enough to inspect a worker.
-        texts = {(t.text, *(p["sha256"] for p in t.plugins)): t for t in trials}
-        if not {*texts} <= {
-            (o["text"], *(p["sha256"] for p in o["plugins"])) for o in self._orders
-        }:
-            self._orders = [worker_side.order_for(trial) for trial in texts.values()]
-            self._fit.clear()
+    def _fit(self) -> list[Worker]:
+        return [peer.worker for peer in self._peers.values() if peer.worker]
 
-    def _executor(self, name: str) -> Any:
-        if name not in self._executors:
-            # Bound to one worker: only the runner decides which kind of machine trains a seed.
-            self._executors[name] = self._client.get_executor(
-                pure=False, workers=[name], allow_other_workers=False
-            )
-        return self._executors[name]
+    def _inspect(self, peer: _Peer, text: str | None = None) -> None:
+        peer.inspection = peer.executor.submit(worker_side.inspect_worker, self._orders, text)
 
-    def _inspect(self, name: str, text: str | None = None) -> None:
-        self._inspections[name] = self._executor(name).submit(
-            worker_side.inspect_worker, self._orders, text
-        )
-
-    def _judge(self, name: str, inspection: Future[Object]) -> None:
+    def _judge(self, name: str, peer: _Peer) -> None:
         """Take a worker, send it the text, or leave it out."""
+        assert peer.inspection
         try:
-            answer = inspection.result()
+            answer = peer.inspection.result()
         except Exception as error:  # an error of the worker's Python, which may lack mlx_attn
             answer = {"unfit": f"{type(error).__name__}: {error}".splitlines()[0]}
-        if isinstance(machine := answer.get("machine"), dict):
-            self._fit[name] = Worker(name, kind_of(machine))
+        peer.inspection = None
+        if "kind" in answer:
+            peer.worker = Worker(name, answer["kind"])
         elif "lacks" in answer and (text := _text_of(self._orders[0])) is not None:
-            self._inspect(name, text)
+            self._inspect(peer, text)
         else:
             self.leave_out(Worker(name), answer.get("unfit") or answer.get("lacks") or "no answer")
-
-    def _tell(self, there: frozenset[str]) -> None:
-        """Report once that no worker has come; RunError if all were refused."""
-        if not there and not self._told_of_none:
-            start = f"dask worker {self._name} --nthreads 1"
-            self.notice(f"{self._name} has no worker yet; on each machine: {start}")
-        self._told_of_none = not there
-        if there and there == {*self._unfit}:
-            reason = next(iter(self._unfit.values()))
-            raise RunError(f"no worker of {self._name} can train this: {reason}; {KEPT}")
 
 
 def _train_task(order: Object, run: str) -> Object:
@@ -222,7 +182,7 @@ def _train_task(order: Object, run: str) -> Object:
 def _text_of(order: Object) -> str | None:
     """Return the text of an order as this machine has it; None if it is generated, or too long."""
     source = read_source(str(order["settings"]["data"]), data_directory())
-    if not 0 < source.n_bytes <= worker_side.LARGEST_TEXT:
+    if not 0 < source.n_bytes <= LARGEST_TEXT:
         return None
     return "".join(chunk for split in source.splits() for chunk in split.chunks())
 
@@ -266,6 +226,23 @@ def _own_address(host: str) -> str:
         raise RunError(f"--on ssh: there is no way to {host} ({error})") from error
 
 
+def _start_cluster(hosts: Sequence[str], jobs: int) -> DaskEngine:
+    """Start a scheduler here, and workers on hosts that `ssh` knows; see `_start_worker`."""
+    distributed, resources = _distributed(), ExitStack()
+    own = _own_address(hosts[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # another dashboard has the usual port
+        cluster: Any = resources.enter_context(
+            distributed.LocalCluster(
+                n_workers=0, host=own, dashboard_address=f"{own}:8787", silence_logs=50
+            )
+        )
+    client = resources.enter_context(_client(cluster, "this machine"))
+    for host in hosts:
+        resources.callback(_end, _start_worker(host, cluster.scheduler_address, jobs))
+    return DaskEngine(client, cluster.scheduler_address, resources)
+
+
 def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str]":
     processes = str(jobs or concurrent_trainings(-1))  # -1: one for every core
     chosen = ["env", f"{DEVICE}={chosen_device()}"] if chosen_device() else []
@@ -299,12 +276,10 @@ class SlurmEngine(Engine):
 
     @property
     def size(self) -> int:
-        """How many jobs wait or run at once."""
         return self._count
 
     @contextmanager
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        """Open a session; cancel all unfinished jobs when it is left."""
         try:
             yield
         finally:
@@ -328,7 +303,7 @@ class SlurmEngine(Engine):
         return [Worker(f"job {number}") for number in range(self._count)]
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Submit a job that trains; a worker is a place in the queue, so any job will do."""
+        # A worker is a place in the queue, so any job will do.
         future: Future[Object] = Future()
         self._submitted[future] = self._executor.submit(worker_side.train_order, order)
         return future
@@ -346,3 +321,24 @@ def _slurm(partition: str) -> Any:
     more = {"slurm_partition": partition} if partition else {}
     jobs.update_parameters(name="mlx-attn", cpus_per_task=1, **more)
     return jobs
+
+
+def open_engine(address: str, jobs: int) -> Engine:
+    """Return the engine at an address: "" is this machine.
+
+    Raises:
+        ConfigError: The engine is unknown, or its library is not installed.
+        RunError: Nobody answers there.
+    """
+    if not address:
+        return LocalEngine(jobs)
+    scheme, _, rest = address.partition(":")
+    hosts = [host for host in rest.split(",") if host]
+    if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
+        resources, name = ExitStack(), f"tcp:{rest}"
+        return DaskEngine(resources.enter_context(_client(name, name)), name, resources)
+    if scheme == "ssh" and hosts:
+        return _start_cluster(hosts, jobs)
+    if scheme == "slurm":
+        return SlurmEngine(rest, jobs)
+    raise ConfigError(f"--on {address}: use one of dask://HOST:PORT, ssh:HOST,HOST, slurm")

@@ -1,7 +1,7 @@
-"""Where trials run: an executor of this machine, of a Dask cluster or of SLURM.
+"""Where trials run: in processes of this machine, or elsewhere (`cluster_engines`).
 
-An engine is a `concurrent.futures.Executor` plus the rules that no scheduler has: which workers may
-train, and of which kind their machines are.
+An engine starts trainings like a `concurrent.futures.Executor`, and knows what no scheduler does:
+which workers may train, and of which kind their machines are.
 """
 
 import multiprocessing
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.worker import train_order
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.machine.streams import concurrent_trainings
 from mlx_attn.records import Object
 
@@ -32,11 +31,11 @@ class Worker:
     """A process that trains one trial at a time."""
 
     name: str  # its address
-    kind: str = ""  # of its machine, as `machine_kind` describes it in words; "" if nobody asked
+    kind: str = ""  # of its machine, as `kind_of` describes it; "" if nobody asked
 
 
 class Engine:
-    """Runs trials on workers, through an executor."""
+    """Runs trials on workers."""
 
     # Takes a line about workers that come, go, or are left out.
     notice: Notice = staticmethod(lambda line: None)
@@ -94,32 +93,29 @@ class LocalEngine(Engine):
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
         return self._jobs
 
     @contextmanager
     def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        """Open a session; kill all processes when it is left."""
         # A process without a trial would only take memory and time to start.
-        self._processes = min(self._jobs, len(trials) or 1)
+        self._processes = min(self._jobs, len(trials))
         try:
             yield
         finally:
             self.recover()
 
     def workers(self) -> Sequence[Worker]:
-        """Return a worker for each process; the pool assigns the trials."""
+        # The pool decides which process trains a trial.
         return [Worker(f"process {number}") for number in range(self._processes)]
 
     def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Submit an order to the pool, which starts with the first trial."""
         self._pool = self._pool or self._open.enter_context(worker_pool(self._processes))
         # The pool starts processes on demand, inside `submit`.
-        with worker_environment():
+        with _worker_environment():
             return self._pool.submit(train_order, order, check=False)
 
     def recover(self) -> None:
-        """End all processes; the next trial starts others."""
+        # All processes end; the next trial starts others.
         self._pool = None
         self._open.close()
 
@@ -142,7 +138,7 @@ def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def worker_environment() -> Iterator[None]:
+def _worker_environment() -> Iterator[None]:
     """Let workers that start now inherit one BLAS thread each, and no Ctrl-C."""
     before = {name: os.environ.get(name) for name in _THREADS}
     # A blocked signal is inherited: Ctrl-C reaches only the parent, which then ends the workers.
@@ -168,27 +164,3 @@ def _begin_worker() -> None:
 
     # The sentinel of the parent becomes ready even if the parent was killed.
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-ENGINES = ("dask://HOST:PORT", "ssh:HOST,HOST", "slurm")
-
-
-def open_engine(address: str, jobs: int) -> Engine:
-    """Return the engine at an address: "" is this machine.
-
-    Raises:
-        ConfigError: The engine is unknown, or its library is not installed.
-        RunError: Nobody answers there.
-    """
-    if not address:
-        return LocalEngine(jobs)
-    scheme, _, rest = address.partition(":")
-    hosts = [host for host in rest.split(",") if host]
-    engines = import_module("mlx_attn.comparison.cluster_engines")  # which imports this module
-    if scheme == "dask" and rest.startswith("//") and rest.strip("/"):
-        return engines.DaskEngine.connect(f"tcp:{rest}")
-    if scheme == "ssh" and hosts:
-        return engines.DaskEngine.start(hosts, jobs)
-    if scheme == "slurm":
-        return engines.SlurmEngine(rest, jobs)
-    raise ConfigError(f"--on {address}: use one of {', '.join(ENGINES)}")

@@ -1,10 +1,10 @@
 """The figures of a report. Every arm has one colour, marker and dash pattern in all of them."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -28,8 +28,6 @@ _COSTS = {
     "seconds": "seconds of training",
     "cache_bytes_per_token": "cache, bytes per token",
 }
-_RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
-_BARS = "bars reach from the lowest seed to the highest."
 
 _BAND = {"color": "#0072b2", "alpha": 0.15, "linewidth": 0}
 _GREY = "#7f7f7f"
@@ -37,79 +35,55 @@ _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 _NAME = 20  # characters of a name on one line
 
 
-class _Mark(NamedTuple):
-    """How an arm is drawn; arms differ in more than colour."""
-
-    label: str
-    color: str
-    marker: str
-    linestyle: str
-
-    def line(self, **looks: Any) -> dict[str, Any]:
-        return {**self._asdict(), "linewidth": 1.4, "marker": "", **looks}
-
-    def point(self, size: int = 5) -> dict[str, Any]:
-        return {**self._asdict(), "linestyle": "none", "markersize": size}
+# Looks of a line, and of a point: added to the mark of an arm.
+_LINE = {"linewidth": 1.4, "marker": ""}
+_POINT = {"linestyle": "none", "markersize": 5}
 
 
-def _marks(comparison: Comparison) -> dict[str, _Mark]:
-    """Return a mark for every arm, the same under all budgets."""
+def _marks(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Return the looks of every arm, the same in all figures; arms differ in more than colour."""
     arms = [arm.arm for budget in comparison.budgets for arm in budget.arms]
     names = dict.fromkeys([*arms, *(tuning.arm for tuning in comparison.tunings)])
     looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(_DASHES), strict=False)
     return {
-        name: _Mark(show.visible(name), *look) for name, look in zip(names, looks, strict=False)
+        name: {"label": show.visible(name), "color": color, "marker": marker, "linestyle": dashes}
+        for name, (color, marker, dashes) in zip(names, looks, strict=False)
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A number of all seeds of an arm, at common steps or seconds."""
+    """A number of several trainings, at common steps or seconds."""
 
     at: Float64[np.ndarray, " N"]
-    values: Float64[np.ndarray, "seeds N"]
+    values: Float64[np.ndarray, "trainings N"]
 
 
-_Line = tuple[Float64[np.ndarray, " N"], Float64[np.ndarray, " N"]]
+def series(
+    trainings: Sequence[TrialResult], x: str, y: str, points: str = "curve"
+) -> Series | None:
+    """Return a field of the points of trainings over another; None if not measured.
 
-
-def series(arm: ArmResult, x: str, y: str, points: str = "curve") -> Series | None:
-    """Return a field of an arm's points over another; None if not measured.
-
-    Seeds that were validated elsewhere, as under a budget of seconds, are interpolated to the
+    Trainings that were validated elsewhere, as under a budget of seconds, are interpolated to the
     places of the first, up to where the shortest ends. `points` is the trainings' field with
     the points, "curve" or "ranks".
     """
-    return _aligned([_line(training, x, y, points) for training in arm.trainings])
-
-
-def _paired(arm: ArmResult, control: ArmResult, x: str) -> Series | None:
-    """Return the arm's loss minus the control's, in pairs of trainings with the same seed."""
-    trainings, n = (*arm.trainings, *control.trainings), len(arm.trainings)
-    # One interpolation for both arms, so that pairs are compared at the same places.
-    both = _aligned([_line(training, x, "val_loss") for training in trainings])
-    # [seeds of both, N] -> [seeds, N]
-    return both and Series(both.at, both.values[:n] - both.values[n:])
-
-
-def _line(training: TrialResult, x: str, y: str, points: str = "curve") -> _Line:
-    pairs = [(getattr(point, x), getattr(point, y)) for point in getattr(training, points)]
-    # [N, 2] -> [2, N]; the shape holds without points, too.
-    at, values = np.array([pair for pair in pairs if pair[1] is not None], float).reshape(-1, 2).T
-    return at, values
-
-
-def _aligned(lines: Sequence[_Line]) -> Series | None:
-    """Interpolate all lines at the places of the first, as far as every line reaches."""
-    lines = [line for line in lines if len(line[0])]
+    lines: list[Any] = []
+    for training in trainings:
+        pairs = [(getattr(point, x), getattr(point, y)) for point in getattr(training, points)]
+        if measured := [pair for pair in pairs if pair[1] is not None]:
+            # [N, 2] -> [2, N]
+            lines.append(np.array(measured, float).T)
     if not lines:
         return None
     at = lines[0][0]
     # Only where every line has points on both sides: no extrapolation.
     at = at[(at >= max(x[0] for x, _ in lines)) & (at <= min(x[-1] for x, _ in lines))]
+    if not len(at):
+        return None
     # At most _MOST_POINTS, evenly spread; `unique`, because a short curve has fewer.
-    at = at[np.unique(np.linspace(0, len(at) - 1, _MOST_POINTS).astype(int))] if len(at) else at
-    return Series(at, np.array([np.interp(at, *line) for line in lines])) if len(at) else None
+    at = at[np.unique(np.linspace(0, len(at) - 1, _MOST_POINTS).astype(int))]
+    return Series(at, np.array([np.interp(at, *line) for line in lines]))
 
 
 def x_axis(budget: BudgetResult) -> tuple[str, str]:
@@ -158,39 +132,48 @@ def draw_forest(axis: Any, verdicts: Iterable[tuple[int, Verdict]], margin: floa
         axis.plot(verdict.mean, row, look.marker, color=look.colour, markersize=6)
 
 
-def _curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def curves_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Draw loss through training and its paired difference to the control: mean and range."""
     x, label = x_axis(budget)
     marks, delta = _marks(comparison), comparison.delta
     control, *others = budget.arms
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
-    lines = [_draw(losses, series(arm, x, "val_loss"), marks[arm.arm]) for arm in budget.arms]
+    lines = [_draw(losses, series(a.trainings, x, "val_loss"), marks[a.arm]) for a in budget.arms]
     # Untrained models have such large losses that the later differences would be invisible.
     _hide_the_start(losses, lines)
-    gaps = [_draw(differences, _paired(arm, control, x), marks[arm.arm]) for arm in others]
+    gaps: list[Series | None] = []
+    for arm in others:
+        # One interpolation for both arms, so that pairs are compared at the same places.
+        both = series((*arm.trainings, *control.trainings), x, "val_loss")
+        seeds = len(arm.trainings)
+        # [seeds of both, N] -> [seeds, N]
+        gap = both and Series(both.at, both.values[:seeds] - both.values[seeds:])
+        gaps.append(_draw(differences, gap, marks[arm.arm]))
     _hide_the_start(differences, gaps, delta)
     differences.axhspan(-delta, delta, **_BAND)
-    differences.axhline(0, color=marks[control.arm].color, linewidth=0.8)
+    differences.axhline(0, color=marks[control.arm]["color"], linewidth=0.8)
     losses.set_ylabel("nats per token")
     differences.set(xlabel=label, ylabel="minus the control's")
     return _with_legend(figure, losses)
 
 
-def _accuracy_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def accuracy_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+    """Draw the share of tokens predicted right through training."""
     marks, (x, label) = _marks(comparison), x_axis(budget)
     figure, (axis,) = panels(1, 1, (_WIDTH, 2.6))
     for arm in budget.arms:
-        _draw(axis, series(arm, x, "accuracy"), marks[arm.arm])
+        _draw(axis, series(arm.trainings, x, "accuracy"), marks[arm.arm])
     axis.set(xlabel=label, ylabel="share predicted right", ylim=(0, 1.03))
     return _with_legend(figure, axis)
 
 
-def _ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+    """Draw the effective ranks of the heads' matrices through training."""
     marks = _marks(comparison)
     figure, axes = panels(2, 2, (_WIDTH / 2, 2.3), sharex=True)
     for axis, title, field in zip(axes, ("S", "VO"), ("scores", "value_outputs"), strict=True):
         for arm in budget.arms:
-            _draw(axis, series(arm, "step", field, "ranks"), marks[arm.arm])
+            _draw(axis, series(arm.trainings, "step", field, "ranks"), marks[arm.arm])
         axis.set(title=title, xlabel="step")
         axis.set_ylim(bottom=0)
         axis.locator_params(axis="x", nbins=3)
@@ -198,7 +181,8 @@ def _ranks_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     return _with_legend(figure, axes[0])
 
 
-def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+    """Draw loss against each cost: the mean of an arm, and the range of its seeds."""
     marks = _marks(comparison)
     figure, axes = panels(len(_COSTS), 2, (_WIDTH / 2, 1.8), sharey=True)
     for axis, (field, label) in zip(axes, _COSTS.items(), strict=True):
@@ -206,7 +190,7 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
             # [seeds, 1]
             losses = np.array([[training.val_loss] for training in arm.trainings])
             at = show.mean_of(arm, field) if field == "seconds" else getattr(arm, field)
-            looks = marks[arm.arm].point()
+            looks = marks[arm.arm] | _POINT
             axis.errorbar(at, losses.mean(), yerr=_bars(losses), elinewidth=1, **looks)
         axis.set_xlabel(label)
         axis.margins(x=0.15)
@@ -216,7 +200,7 @@ def _costs_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     return _with_legend(figure, axes[0])
 
 
-def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
+def abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
     """Draw how much each ability adds to the loss: a row per ability, a mark per arm."""
     marks, names = _marks(comparison), abilities(budget)
     figure, (axis,) = panels(1, 1, (_WIDTH, 1.1 + 0.42 * len(names)))
@@ -225,7 +209,7 @@ def _abilities_figure(budget: BudgetResult, comparison: Comparison) -> "Figure":
         # The arms of an ability lie side by side, centred on its row.
         rows = np.arange(len(names)) + (i - (len(budget.arms) - 1) / 2) * apart
         parts = ability_values(arm, names)
-        looks = marks[arm.arm].point(4)
+        looks = marks[arm.arm] | _POINT | {"markersize": 4}
         axis.errorbar(parts.mean(0), rows, xerr=_bars(parts), elinewidth=1, **looks)
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
@@ -247,7 +231,7 @@ def ability_values(arm: ArmResult, names: Sequence[str]) -> Float64[np.ndarray, 
     return np.array([[training.abilities[name] for name in names] for training in arm.trainings])
 
 
-def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
+def tuning_figure(comparison: Comparison) -> "Figure":
     """Draw loss against the factor of the learning rates; a ring around every arm's best."""
     marks = _marks(comparison)
     figure, (axis,) = panels(1, 1, (_WIDTH, 2.8))
@@ -256,9 +240,9 @@ def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
         # Factors with which a training diverged are left out.
         points = sorted((f, loss) for f, loss in tuning.losses.items() if loss is not None)
         at, losses = np.array(points).reshape(-1, 2).T
-        axis.plot(at, losses, **mark.line(marker=mark.marker, markersize=4))
+        axis.plot(at, losses, **(_LINE | mark | {"markersize": 4}))
         if best is not None:
-            ring = {"markersize": 11, "markerfacecolor": "none", "color": mark.color}
+            ring = {"markersize": 11, "markerfacecolor": "none", "color": mark["color"]}
             axis.plot(tuning.best, best, "o", **ring)
     # Factors are powers of two, so they are equally far apart.
     axis.set_xscale("log", base=2)
@@ -267,16 +251,17 @@ def _tuning_figure(_: BudgetResult | None, comparison: Comparison) -> "Figure":
     return _with_legend(figure, axis)
 
 
-def _draw(axis: Any, line: Series | None, mark: _Mark) -> Series | None:
+def _draw(axis: Any, line: Series | None, mark: dict[str, str]) -> Series | None:
     """Draw the mean as a line in the range of the seeds; return both."""
     if line is None:
         return None
     # [seeds, N] -> [N]
     low, high = line.values.min(axis=0), line.values.max(axis=0)
     if len(line.values) > 1:
-        axis.fill_between(line.at, low, high, color=mark.color, alpha=0.2, linewidth=0)
-    alone = {"marker": mark.marker, "markersize": 4} if len(line.at) == 1 else {}
-    axis.plot(line.at, line.values.mean(axis=0), **mark.line(**alone))
+        axis.fill_between(line.at, low, high, color=mark["color"], alpha=0.2, linewidth=0)
+    # A single place shows the arm's marker, because it has no line.
+    looks = _LINE | mark | {"markersize": 4} if len(line.at) == 1 else mark | _LINE
+    axis.plot(line.at, line.values.mean(axis=0), **looks)
     return line
 
 
@@ -302,42 +287,3 @@ def _with_legend(figure: "Figure", axis: Any) -> "Figure":
     columns = 1 if max(map(len, labels), default=0) > 24 else 2
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     return figure
-
-
-FIGURES: dict[str, tuple[Callable[[Any, Comparison], "Figure"], str, str]] = {
-    "forest": (
-        forest_figure,
-        "Differences of loss to {control}",
-        "Small dots are seeds, paired with {control}'s; the large mark is their mean, its line the "
-        "{interval}. Below zero an arm is better than {control}; within the band a difference "
-        "counts as none.",
-    ),
-    "curves": (
-        _curves_figure,
-        "Validation loss through training",
-        f"{_RANGE} Above the loss, below its paired difference to {{control}}, with the band that "
-        "counts as none. The first losses lie above the figure.",
-    ),
-    "accuracy": (_accuracy_figure, "Share of tokens predicted right through training", _RANGE),
-    "costs": (
-        _costs_figure,
-        "Loss against cost",
-        f"Lower is better, further left is cheaper; {_BARS}",
-    ),
-    "abilities": (
-        _abilities_figure,
-        "Contribution of each skill to the loss",
-        f"In bits per byte above the exact floor of the text; {_BARS}",
-    ),
-    "ranks": (
-        _ranks_figure,
-        "Effective rank of the heads' matrices through training",
-        f"S makes the scores, VO maps x to a head's output. {_RANGE}",
-    ),
-    "tuning": (
-        _tuning_figure,
-        "Loss against the learning rate",
-        "Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor.",
-    ),
-}
-"""By kind: how it is drawn of a budget of a comparison, its title, and how to read it."""

@@ -14,7 +14,7 @@ from typing import Any
 from mlx_attn.about import __version__
 from mlx_attn.attention.config import MAPS, REFERENCES, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import keys_of, validate
+from mlx_attn.keys import check_bounds, keys_of, validate
 from mlx_attn.machine.device import device_name
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.text.corpus import Corpus, prepare
@@ -22,7 +22,6 @@ from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
 
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
 
 SHORTER = 4 / 5
 """Share of the steps in the shorter trainings of the control that measure the worth of tokens."""
@@ -56,55 +55,63 @@ class Arm:
     settings: Mapping[str, Any]
 
 
-def _parts(description: str) -> list[str]:
-    """Return the parts between commas; the variants of a pattern stay together."""
-    parts: list[str] = []
-    for part in filter(None, (part.strip() for part in description.split(","))):
-        if parts and "=" not in part and re.match(r"pattern\s*=", parts[-1]):
-            parts[-1] += f",{part}"
-        else:
-            parts.append(part)
-    return parts
-
-
 def arm_from(text: str) -> Arm:
     """Return the arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
 
     Before the colon is its name, after it a variant (else standard) and settings; without a colon
     the text is both.
     """
-    # Without a colon the description is empty, and the text is both name and description.
     name, _, description = text.partition(":")
-    parts = _parts(description or text)
+    parts: list[str] = []
+    for part in filter(None, map(str.strip, (description or text).split(","))):
+        # The variants of a pattern stay together.
+        if parts and "=" not in part and re.match(r"pattern\s*=", parts[-1]):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
     variants = [part for part in parts if "=" not in part]
     if len(variants) > 1 or not parts:
         raise ConfigError(
             f"'{text}' must describe one arm: a variant and settings, as in "
             "'one head: merged, n_heads=1'"
         )
-    settings = dict(_setting(part) for part in parts if "=" in part)
+    changes = [part for part in parts if "=" in part]
+    settings = dict(map(_setting, changes))
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"
     expanded(settings)
-    plain = ", ".join([settings["variant"], *(part for part in parts if "=" in part)])
+    plain = ", ".join([settings["variant"], *changes])
     return Arm(" ".join(name.split()) if description else plain, settings)
+
+
+def _setting(part: str) -> tuple[str, Any]:
+    """Return a key and its value, with the type of that key in its configuration class."""
+    key, text = (side.strip() for side in part.split("=", 1))
+    key, value = key.replace("-", "_"), text
+    types = keys_of(GPTConfig, TrainConfig)
+    kind = types.get(key, str)
+    with suppress(ValueError):
+        # Text from the command line: bool("false") would be True.
+        value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
+    return key, validate({key: value}, types)[key]
 
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
     """Return the arms, the control first, without repeated names or settings."""
-    arms = tuple(arm_from(text) for text in texts)
-    names = [arm.name for arm in arms]
+    arms: list[Arm] = []
+    for arm in map(arm_from, texts):
+        for other in arms:
+            if arm.name == other.name:
+                raise ConfigError(
+                    f"two arms are called '{arm.name}': give one another name, 'NAME: ...'"
+                )
+            if arm.settings == other.settings:
+                raise ConfigError(
+                    f"'{arm.name}' and '{other.name}' are the same: change one of them"
+                )
+        arms.append(arm)
     if len(arms) < 2:
         raise ConfigError("a comparison needs at least two arms: name another variant")
-    # Compared only with the arms before it, so that each pair is looked at once.
-    for number, arm in enumerate(arms):
-        if arm.name in names[:number]:
-            raise ConfigError(
-                f"two arms are called '{arm.name}': give one another name, 'NAME: ...'"
-            )
-        same = [other.name for other in arms[:number] if other.settings == arm.settings]
-        if same:
-            raise ConfigError(f"'{arm.name}' and '{same[0]}' are the same: change one of them")
-    return arms
+    return tuple(arms)
 
 
 def reference_arm(arms: Sequence[Arm]) -> Arm | None:
@@ -128,18 +135,6 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     return Arm(name, {**settings, "variant": name})
 
 
-def _setting(part: str) -> tuple[str, Any]:
-    """Return a key and its value, with the type of that key in its configuration class."""
-    key, text = (side.strip() for side in part.split("=", 1))
-    key, value = key.replace("-", "_"), text
-    types = keys_of(GPTConfig, TrainConfig)
-    kind = types.get(key, str)
-    with suppress(ValueError):
-        # Text from the command line: bool("false") would be True.
-        value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
-    return key, validate({key: value}, types)[key]
-
-
 BUDGETS = ("steps", "seconds", "params")
 """The quantities that can be held equal: optimizer steps, training time, parameters."""
 
@@ -153,11 +148,15 @@ The cheapest found where queries and keys are worth several margins: without sco
 nats per token higher (one seed: 0.9175 against 0.8575), where 200 steps of AdamW leave 0.006.
 """
 
-_MOST_SEEDS = 10_000
-"""Of a verdict, and of tuning: seeds beyond are those of the next purpose, see below."""
-
 TUNING_SEED, RESEED = 10_000, 20_000
 """Where the seeds of tuning and of the A/A run's other weights begin: never a verdict's seeds."""
+
+_BOUNDS = {
+    "seeds": (0, TUNING_SEED),
+    "tuning_seeds": (1, RESEED - TUNING_SEED),
+    "minutes": (0, 1e9),
+    "confidence": (0.5, 1 - 1e-9),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,28 +189,20 @@ class ComparisonConfig:
     text: str = ""  # digest of the text; `ComparisonRun` fills it in
 
     def __post_init__(self):
+        check_bounds(self, _BOUNDS)
         for budget in self.budgets:
             if budget not in BUDGETS:
                 raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
         # The message of each rule, and whether it holds.
         rules = {
             f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
-            f"seeds={self.seeds} must be at least 1, or 0 to let the time decide": self.seeds >= 0,
-            f"seeds={self.seeds} must be at most {_MOST_SEEDS}": self.seeds <= _MOST_SEEDS,
-            f"minutes={self.minutes} must be a finite number from 0": 0 <= self.minutes < inf,
-            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes > 0,
+            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes,
             f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
                 [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
-            ),
-            f"confidence={self.confidence} must be from 0.5 to below 1": (
-                0.5 <= self.confidence < 1
             ),
             f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
             "the factors of the learning rates must be positive, and at least one": (
                 min(self.scales, default=0) > 0
-            ),
-            f"tuning_seeds={self.tuning_seeds} must be from 1 to {_MOST_SEEDS}": (
-                1 <= self.tuning_seeds <= _MOST_SEEDS
             ),
         }
         for complaint, holds in rules.items():
@@ -240,7 +231,6 @@ class ComparisonConfig:
 
 
 POINTS = 8  # validations, and measurements of the heads' matrices, in the course of a training
-
 
 _START = "weights by name"
 """How weights are drawn: trainings that drew them otherwise are other trainings."""
@@ -299,13 +289,7 @@ class Trial:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
         settings = {k: v for k, v in self.settings.items() if _NEWER.get(k) != v}
-        facts: list[Any] = [
-            training_versions(),
-            settings,
-            self.text,
-            self.jitter,
-            _START,
-        ]
+        facts: list[Any] = [training_versions(), settings, self.text, self.jitter, _START]
         if self.plugins:
             facts.append([plugin["sha256"] for plugin in self.plugins])
         # Added only if used, so that digests of older records stay valid.
@@ -316,9 +300,7 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """Names the training whatever the versions: the same settings and text, the same key."""
-        settings = {
-            name: value for name, value in self.settings.items() if name not in self.unnamed
-        }
+        settings = {name: one for name, one in self.settings.items() if name not in self.unnamed}
         return digest_of([settings, self.text, [_START, "jitter"] if self.jitter else [_START]])
 
 

@@ -5,8 +5,8 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_attn.comparison import figures, machines, show
-from mlx_attn.comparison.result import ArmResult, BudgetResult, Comparison, Tuning, times_to_solve
+from mlx_attn.comparison import figures, show
+from mlx_attn.comparison.result import BudgetResult, Comparison, times_to_solve
 from mlx_attn.comparison.solving import SOLVED, judge_solving
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _SAMPLE_CHARS = 700
 _COURSE_ROWS = 9  # of a table about the course of a training
+
+_RANGE = "Lines are means over seeds, bands reach from the lowest seed to the highest."
+_BARS = "bars reach from the lowest seed to the highest."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +68,27 @@ class Section:
     notes: Sequence[str] = ()  # paragraphs that must not be overlooked
     samples: Sequence[tuple[str, str]] = ()  # names of arms, each with a text that its model wrote
     parts: Sequence["Section"] = ()
-    folded: bool = False  # whether the page shows only the heading until it is opened
 
     def __bool__(self) -> bool:
-        # All fields but the heading and `folded`: a section without content is left out.
-        return any(getattr(self, field.name) for field in fields(self)[1:-1])
+        # All fields but the heading: a section without content is left out.
+        return any(getattr(self, field.name) for field in fields(self)[1:])
 
 
 def sections_of(comparison: Comparison) -> list[Section]:
-    """Return all results of a comparison, section by section."""
+    """Return all results of a comparison; the page folds all sections after the third."""
     # The first budget is part of the answer; the others are evidence.
-    budgets = [_budget(budget, comparison) for budget in comparison.budgets]
-    first = [_answers(comparison), _noise(comparison), *budgets[:1]]
-    trained_on = {"trained on": machines.machines_of(comparison) or "not recorded"}
-    evidence = [
-        *budgets[1:],
-        _tuning(comparison),
-        _samples(comparison),
-        _settings(comparison),
-        Section(
-            "Reproduce it",
-            code=comparison.command,
-            text=[f"All trainings together took {duration(comparison.seconds)}."],
-            tables=[_pairs("Versions and machine", {**comparison.versions, **trained_on})],
-        ),
-    ]
-    # The page shows the answer and folds the evidence away.
-    return [*filter(None, first), *(replace(part, folded=True) for part in evidence if part)]
+    first, *others = (_budget(budget, comparison) for budget in comparison.budgets)
+    kinds = {training.kind for b in comparison.budgets for a in b.arms for training in a.trainings}
+    trained_on = "; ".join(sorted(kinds - {""})) or "not recorded"
+    reproduce = Section(
+        "Reproduce it",
+        code=comparison.command,
+        text=[f"All trainings together took {duration(comparison.seconds)}."],
+        tables=[_pairs("Versions and machine", {**comparison.versions, "trained on": trained_on})],
+    )
+    evidence = (*others, _tuning(comparison), _samples(comparison), _settings(comparison))
+    sections = (_answers(comparison), _noise(comparison), first, *evidence, reproduce)
+    return [section for section in sections if section]
 
 
 def question_of(comparison: Comparison) -> str:
@@ -110,26 +107,26 @@ def _answers(comparison: Comparison) -> Section:
     if not arms:
         alone = "There is nothing to compare with: only one arm was trained."
         return Section("Answer", text=[alone])
-
-    def cell(budget: BudgetResult, arm: str) -> str:
-        if verdict := budget.verdicts.get(arm):
-            return f"{budget.word(arm)} {show.signed(verdict.mean, show.places(comparison.delta))}"
-        return "not feasible" if arm in budget.refused else show.MISSING
-
     if len(comparison.budgets) > 1:
-        caption = f"Verdicts, and mean differences to {comparison.control} in nats per token"
+        decimals = show.places(comparison.delta)
         headings = ["arm", *map(show.budget_name, comparison.budgets)]
-        rows = [[arm, *(cell(budget, arm) for budget in comparison.budgets)] for arm in arms]
+        rows = [[arm] for arm in arms]
+        for row, budget in ((row, budget) for row in rows for budget in comparison.budgets):
+            arm = row[0]
+            if verdict := budget.verdicts.get(arm):
+                row.append(f"{budget.word(arm)} {show.signed(verdict.mean, decimals)}")
+            else:
+                row.append("not feasible" if arm in budget.refused else show.MISSING)
+        caption = f"Verdicts, and mean differences to {comparison.control} in nats per token"
         tables = [Table(caption, headings, rows)]
-    answers = [show.answer_of(comparison, arm) for arm in arms]
-    plots = _forest(show.first_judged(comparison), comparison)
-    lines = (show.worth_text(comparison), show.meanings_text(comparison))
-    texts = [line for line in (machines.mixed_pairs(comparison), *lines) if line]
-    return Section("Answer", answers, text=texts, plots=plots, tables=tables)
-
-
-def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
-    return _plots("forest", comparison, budget, [_differences(budget, comparison)])
+    lines = show.mixed_pairs, show.worth_text, show.meanings_text
+    return Section(
+        "Answer",
+        answers=[show.answer_of(comparison, arm) for arm in arms],
+        text=[text for line in lines if (text := line(comparison))],
+        plots=_forest(show.first_judged(comparison), comparison),
+        tables=tables,
+    )
 
 
 def _noise(comparison: Comparison) -> Section:
@@ -145,123 +142,130 @@ def _noise(comparison: Comparison) -> Section:
 
 
 def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
-    refused = [f"{arm} is not feasible: {why}" for arm, why in budget.refused.items()]
+    def plots(kind: str, draw: Any, title: str, text: str, *tables: Table) -> list[Plot]:
+        drawn = partial(draw, budget, comparison)
+        return _with_numbers(Plot(f"{kind}-{budget.budget}", title, text, drawn, tables))
 
-    def plots(kind: str, *tables: Table) -> list[Plot]:
-        return _plots(kind, comparison, budget, tables)
-
-    # The first budget's differences are part of the answer already.
-    in_answer = bool(budget.verdicts) and budget is show.first_judged(comparison)
+    title = "Validation loss through training"
+    text = (
+        f"{_RANGE} Above the loss, below its paired difference to {comparison.control}, with the "
+        "band that counts as none. The first losses lie above the figure."
+    )
     losses = _course("Mean validation loss, nats per token", budget, "val_loss", 4)
+    course = plots("curves", figures.curves_figure, title, text, losses)
+    title = "Share of tokens predicted right through training"
     shares = _course("Mean share predicted right", budget, "accuracy", 3)
+    course += plots("accuracy", figures.accuracy_figure, title, _RANGE, shares)
+    text = f"Lower is better, further left is cheaper; {_BARS}"
+    costs = plots("costs", figures.costs_figure, "Loss against cost", text, _costs(budget))
+    title = "Contribution of each skill to the loss"
+    text = f"In bits per byte above the exact floor of the text; {_BARS}"
+    skills = plots("abilities", figures.abilities_figure, title, text, _abilities(budget))
+    title = "Effective rank of the heads' matrices through training"
+    text = f"S makes the scores, VO maps x to a head's output. {_RANGE}"
     scores = _course("Effective rank of S, mean", budget, "scores", 2, "ranks")
     outputs = _course("Effective rank of VO, mean", budget, "value_outputs", 2, "ranks")
+    ranks = plots("ranks", figures.ranks_figure, title, text, scores, outputs)
+    # The first budget's differences are part of the answer already.
+    in_answer = bool(budget.verdicts) and budget is show.first_judged(comparison)
     parts = (
         Section("Differences", plots=[] if in_answer else _forest(budget, comparison)),
         Section("Losses", tables=[_losses(budget, comparison)]),
-        Section("Solved", tables=[*filter(None, [_solved(budget, comparison)])]),
-        Section("Through training", plots=plots("curves", losses) + plots("accuracy", shares)),
-        Section("Costs", plots=plots("costs", _costs(budget))),
-        Section("Skills", plots=plots("abilities", _abilities(budget))),
-        Section("Rank", plots=plots("ranks", scores, outputs)),
+        Section("Solved", tables=_solved(budget, comparison)),
+        Section("Through training", plots=course),
+        Section("Costs", plots=costs),
+        Section("Skills", plots=skills),
+        Section("Rank", plots=ranks),
     )
+    refused = [f"{arm} is not feasible: {why}" for arm, why in budget.refused.items()]
     heading = show.budget_name(budget).capitalize()
     return Section(heading, text=refused, parts=[part for part in parts if part])
 
 
-def _plots(
-    kind: str, comparison: Comparison, budget: BudgetResult | None, tables: Sequence[Table]
-) -> list[Plot]:
-    """Return a figure with its tables; none where these have nothing to show."""
-    # Title and text are templates with the names of this comparison.
-    draw, title, text = figures.FIGURES[kind]
-    facts = {"control": comparison.control, "interval": show.interval_name(comparison)}
-    facts["seeds"] = plural(len(comparison.tunings[0].seeds), "seed") if comparison.tunings else ""
-    return [
-        Plot(
-            name=f"{kind}-{budget.budget}" if budget else kind,
-            title=title.format(**facts),
-            text=text.format(**facts),
-            draw=partial(draw, budget, comparison),
-            tables=tables,
-        )
-    ] * any(table.rows for table in tables)
+def _with_numbers(plot: Plot) -> list[Plot]:
+    """Return the plot, or nothing if its tables have no rows."""
+    return [plot] if any(table.rows for table in plot.tables) else []
 
 
-def _table(caption: str, items: Iterable[Any], columns: Mapping[str, Callable[..., str]]) -> Table:
-    """Return a row per item, without columns that are empty for every item."""
-    items = list(items)
-    cells = {heading: [cell(item) for item in items] for heading, cell in columns.items()}
-    filled = {heading: column for heading, column in cells.items() if {*column} != {show.MISSING}}
-    # Columns become rows.
-    return Table(caption, [*filled], [*zip(*filled.values(), strict=True)])
+def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
+    control, interval = comparison.control, show.interval_name(comparison)
+    decimals = show.places(comparison.delta)
+    rows = [
+        {
+            "arm": arm,
+            "difference": show.signed(verdict.mean, decimals),
+            interval: show.between(verdict.interval, decimals),
+            "verdict": verdict.word,
+            "worst of five": verdict.other_word or show.MISSING,
+            "Holm p": show.probability(verdict.p_holm),
+            "equivalence p": show.probability(verdict.p_equivalence),
+            f"P(below {comparison.delta:g})": show.percent(verdict.below_margin),
+            "tuning error": show.number(verdict.tuning_error or None, decimals + 1),
+            "share of worth": show.percent(verdict.share),
+            "detectable": show.number(verdict.resolves, decimals),
+            "seeds needed": show.seeds_needed(verdict),
+        }
+        for arm, verdict in budget.verdicts.items()
+    ]
+    plot = Plot(
+        f"forest-{budget.budget}",
+        f"Differences of loss to {control}",
+        f"Small dots are seeds, paired with {control}'s; the large mark is their mean, its line "
+        f"the {interval}. Below zero an arm is better than {control}; within the band a difference "
+        "counts as none.",
+        partial(figures.forest_figure, budget, comparison),
+        [_table(f"Loss minus that of {control}, in nats per token, paired by seed", rows)],
+    )
+    return _with_numbers(plot)
 
 
-def _differences(budget: BudgetResult, comparison: Comparison) -> Table:
-    decimals, verdicts = show.places(comparison.delta), budget.verdicts
-    columns: dict[str, Callable[[str], str]] = {
-        "arm": lambda arm: arm,
-        "difference": lambda arm: show.signed(verdicts[arm].mean, decimals),
-        show.interval_name(comparison): lambda arm: show.between(verdicts[arm].interval, decimals),
-        "verdict": lambda arm: verdicts[arm].word,
-        "worst of five": lambda arm: verdicts[arm].other_word or show.MISSING,
-        "Holm p": lambda arm: show.probability(verdicts[arm].p_holm),
-        "equivalence p": lambda arm: show.probability(verdicts[arm].p_equivalence),
-        f"P(below {comparison.delta:g})": lambda arm: show.percent(verdicts[arm].below_margin),
-        "tuning error": lambda arm: show.number(verdicts[arm].tuning_error or None, decimals + 1),
-        "share of worth": lambda arm: show.percent(verdicts[arm].share),
-        "detectable": lambda arm: show.number(verdicts[arm].resolves, decimals),
-        "seeds needed": lambda arm: show.seeds_needed(verdicts[arm]),
-    }
-    caption = f"Loss minus that of {comparison.control}, in nats per token, paired by seed"
-    return _table(caption, verdicts, columns)
+def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return a table of rows by heading, without columns that are empty in every row."""
+    headings = rows[0] if rows else ()
+    filled = [name for name in headings if any(row[name] != show.MISSING for row in rows)]
+    return Table(caption, filled, [[row[name] for name in filled] for row in rows])
 
 
 def _losses(budget: BudgetResult, comparison: Comparison) -> Table:
-    decimals = max(4, show.places(comparison.delta) + 1)
-
-    def mean(field: str) -> Callable[[ArmResult], str]:
-        return lambda arm: show.number(show.mean_of(arm, field), decimals)
-
-    def spread(arm: ArmResult) -> str:
+    decimals, rows = max(4, show.places(comparison.delta) + 1), []
+    for arm in budget.arms:
         losses = [training.val_loss for training in arm.trainings]
-        return show.number(stdev(losses) if len(losses) > 1 else None, decimals)
-
-    columns: dict[str, Callable[[ArmResult], str]] = {
-        "arm": lambda arm: arm.arm,
-        "seeds": lambda arm: str(len(arm.trainings)),
-        "loss": mean("val_loss"),
-        "between seeds": spread,
-        "bits per byte": mean("bits_per_byte"),
-        "above floor": mean("above_floor"),
-        "accuracy": lambda arm: show.percent(show.mean_of(arm, "accuracy")),
-    }
+        row = {
+            "arm": arm.arm,
+            "seeds": str(len(losses)),
+            "loss": show.number(show.mean_of(arm, "val_loss"), decimals),
+            "between seeds": show.number(stdev(losses) if len(losses) > 1 else None, decimals),
+            "bits per byte": show.number(show.mean_of(arm, "bits_per_byte"), decimals),
+            "above floor": show.number(show.mean_of(arm, "above_floor"), decimals),
+            "accuracy": show.percent(show.mean_of(arm, "accuracy")),
+        }
+        rows.append(row)
     caption = "Mean validation loss in nats per token, and its standard deviation between seeds"
-    return _table(caption, budget.arms, columns)
+    return _table(caption, rows)
 
 
-def _solved(budget: BudgetResult, comparison: Comparison) -> Table | None:
-    """Return how often and how soon a task was solved; None for a text."""
+def _solved(budget: BudgetResult, comparison: Comparison) -> list[Table]:
+    """Return how often and how soon a task was solved; nothing for a text."""
     solving = budget.solving
     if not solving and (times := times_to_solve(budget.arms)):  # a result of an older version
         solving = judge_solving(times, comparison.confidence)
-    if not solving:
-        return None
-    columns: dict[str, Callable[[str], str]] = {
-        "arm": lambda arm: arm,
-        "solved": lambda arm: f"{solving[arm].solved} of {solving[arm].runs}",
-        show.interval_name(comparison): (
-            lambda arm: " to ".join(map(show.percent, solving[arm].interval))
-        ),
-        "median steps": lambda arm: show.number(solving[arm].median_steps, 0),
-        "Holm p": lambda arm: show.probability(solving[arm].p_holm),
-        "verdict": lambda arm: solving[arm].word or show.MISSING,
-    }
+    arms = [(arm.arm, solving[arm.arm]) for arm in budget.arms if arm.arm in solving]
+    rows = [
+        {
+            "arm": arm,
+            "solved": f"{one.solved} of {one.runs}",
+            show.interval_name(comparison): " to ".join(map(show.percent, one.interval)),
+            "median steps": show.number(one.median_steps, 0),
+            "Holm p": show.probability(one.p_holm),
+            "verdict": one.word or show.MISSING,
+        }
+        for arm, one in arms
+    ]
     caption = (
         f"Seeds that predicted {SOLVED:.0%} of the tokens right, and how soon; log-rank test "
         f"against {comparison.control}"
     )
-    return _table(caption, [arm.arm for arm in budget.arms if arm.arm in solving], columns)
+    return [_table(caption, rows)] if solving else []
 
 
 def _course(
@@ -269,7 +273,7 @@ def _course(
 ) -> Table:
     """Tabulate means at a few places of the first arm's curve, one column per arm."""
     x, label = ("step", "step") if points == "ranks" else figures.x_axis(budget)
-    lines = {arm.arm: figures.series(arm, x, field, points) for arm in budget.arms}
+    lines = {arm.arm: figures.series(arm.trainings, x, field, points) for arm in budget.arms}
     measured = {arm: line for arm, line in lines.items() if line}
     if not measured:
         return Table(caption, [label], [])
@@ -285,18 +289,21 @@ def _course(
 
 
 def _costs(budget: BudgetResult) -> Table:
-    columns: dict[str, Callable[[ArmResult], str]] = {
-        "arm": lambda arm: arm.arm,
-        "parameters": lambda arm: f"{arm.params:,}",
-        "multiply-adds": lambda arm: count(arm.multiply_adds),
-        "cache bytes per token": lambda arm: f"{arm.cache_bytes_per_token:,}",
-        "tokens per second": lambda arm: count(show.mean_of(arm, "tok_s") or 0),
-        "training": lambda arm: duration(show.mean_of(arm, "seconds") or 0),
-        "peak memory": lambda arm: memory(show.mean_of(arm, "peak_memory") or 0),
-        "learning rate": lambda arm: f"x {arm.lr_scale:g}",
-    }
+    rows = [
+        {
+            "arm": arm.arm,
+            "parameters": f"{arm.params:,}",
+            "multiply-adds": count(arm.multiply_adds),
+            "cache bytes per token": f"{arm.cache_bytes_per_token:,}",
+            "tokens per second": count(show.mean_of(arm, "tok_s") or 0),
+            "training": duration(show.mean_of(arm, "seconds") or 0),
+            "peak memory": memory(show.mean_of(arm, "peak_memory") or 0),
+            "learning rate": f"x {arm.lr_scale:g}",
+        }
+        for arm in budget.arms
+    ]
     caption = "Multiply-adds per token, forward, at full context; time and memory are means"
-    return _table(caption, budget.arms, columns)
+    return _table(caption, rows)
 
 
 def _abilities(budget: BudgetResult) -> Table:
@@ -314,37 +321,38 @@ def _tuning(comparison: Comparison) -> Section:
     heading, tunings = "Learning rates", comparison.tunings
     if not tunings:
         return Section(heading, text=["Every arm has the learning rates of the settings."])
-    columns: dict[str, Callable[[Tuning], str]] = {"arm": lambda tuning: tuning.arm}
-    for factor in sorted({factor for tuning in tunings for factor in tuning.losses}):
-        # `partial`, because a lambda would see only the last factor of the loop.
-        columns[f"x {factor:g}"] = partial(_tried, factor)
-    columns["chosen"] = lambda tuning: f"x {tuning.best:g}"
-    table = _table("Mean loss by factor of the learning rates, nats per token", tunings, columns)
+    factors = sorted({factor for tuning in tunings for factor in tuning.losses})
+    rows: list[dict[str, str]] = []
+    for tuning in tunings:
+        shown = {
+            factor: "diverged" if loss is None else show.number(loss, 4)
+            for factor, loss in tuning.losses.items()
+        }
+        cells = {f"x {factor:g}": shown.get(factor, "not tried") for factor in factors}
+        rows.append({"arm": tuning.arm, **cells, "chosen": f"x {tuning.best:g}"})
+    seeds = plural(len(tunings[0].seeds), "seed")
+    plot = Plot(
+        "tuning",
+        "Loss against the learning rate",
+        f"Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor.",
+        partial(figures.tuning_figure, comparison),
+        [_table("Mean loss by factor of the learning rates, nats per token", rows)],
+    )
     edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
     beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
-    notes = [f"{edges}: {beyond}"] if edges else []
-    return Section(heading, plots=_plots("tuning", comparison, None, [table]), notes=notes)
-
-
-def _tried(factor: float, tuning: Tuning) -> str:
-    if factor not in tuning.losses:
-        return "not tried"
-    loss = tuning.losses[factor]
-    return "diverged" if loss is None else show.number(loss, 4)
+    return Section(heading, plots=[plot], notes=[f"{edges}: {beyond}"] if edges else [])
 
 
 def _samples(comparison: Comparison) -> Section:
     """Return texts written by the first seed of every arm, under the first budget."""
     first = comparison.budgets[0]
-    trained = {arm.arm: arm.trainings[0] for arm in first.arms}
+    written = [(arm.arm, arm.trainings[0].sample) for arm in first.arms]
     # The beginning is enough to see whether a model writes words.
-    samples = [(arm, t.sample[:_SAMPLE_CHARS]) for arm, t in trained.items() if t.sample.strip()]
-    if not samples:
-        return Section("Samples")
+    samples = [(arm, sample[:_SAMPLE_CHARS]) for arm, sample in written if sample.strip()]
     # All arms' first trainings have the same seed.
-    seed = next(iter(trained.values())).seed
+    seed = first.arms[0].trainings[0].seed
     text = f"What the models of seed {seed} write, greedily, with {show.budget_name(first)}."
-    return Section("Samples", text=[text], samples=samples)
+    return Section("Samples", text=[text] if samples else [], samples=samples)
 
 
 def _settings(comparison: Comparison) -> Section:
@@ -355,11 +363,16 @@ def _settings(comparison: Comparison) -> Section:
     return Section("Settings", tables=[own, shared, _pairs("The validation text", comparison.text)])
 
 
-def _pairs(
-    caption: str, values: Mapping[str, Any], name: str = "name", value: str = "value"
-) -> Table:
-    rows = [(key, show.value_text(entry)) for key, entry in values.items()]
-    return Table(caption, [name, value], rows, wordy=True)
+def _pairs(caption: str, values: Mapping[str, Any], *headings: str) -> Table:
+    rows = [(key, _value_text(entry)) for key, entry in values.items()]
+    return Table(caption, headings or ("name", "value"), rows, wordy=True)
+
+
+def _value_text(value: Any) -> str:
+    """Return a setting, or several on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {_value_text(one)}" for key, one in value.items()) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def as_html(comparison: Comparison) -> str:

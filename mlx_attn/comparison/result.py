@@ -1,5 +1,9 @@
-"""The results of a comparison: plain data, written as JSON and read back without loss."""
+"""The results of a comparison: plain data, written as JSON and read back without loss.
 
+Also the losses of runs of other programs, read from a table and judged alike.
+"""
+
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,11 +12,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.decisions import Verdict, judge
 from mlx_attn.comparison.solving import SOLVED, Solving, TimeToSolve
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
-from mlx_attn.records import as_record, read_record
+from mlx_attn.records import as_record, read_record, read_text
 from mlx_attn.training.evaluation import Evaluation
 
 FORMAT = 1
@@ -70,6 +74,11 @@ class TrialResult(Evaluation):
     start: str = ""  # of a study's trial, a digest of all weights before the first step
 
     @property
+    def kind(self) -> str:
+        """The kind of machine that trained it, in words; "" in records of 0.1.0."""
+        return kind_of(self.machine) if self.machine else ""
+
+    @property
     def time_to_solve(self) -> TimeToSolve | None:
         """Steps until the task was solved; None for a text."""
         # Only tasks have an accuracy.
@@ -77,6 +86,11 @@ class TrialResult(Evaluation):
         right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
         time = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
         return time if measured else None
+
+
+def kind_of(machine: Mapping[str, str]) -> str:
+    """Return the kind of a machine in words."""
+    return "{chip}, {device}, mlx {mlx}, arithmetic {arithmetic}".format(**machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +222,53 @@ def read_comparison(directory: Path) -> Comparison:
             "version of mlx_attn that wrote it"
         )
     return as_record(record, Comparison, f"{file}: not a whole comparison, make it again")
+
+
+def read_losses(file: Path) -> dict[str, dict[str, float]]:
+    """Return the losses of a CSV file by arm and seed, in the order of its lines.
+
+    Raises:
+        RunError: The file lacks a column, a loss is not a number, or an arm repeats a seed.
+    """
+    rows = csv.DictReader(read_text(file).splitlines())
+    columns = ("arm", "seed", "loss")
+    if missing := [name for name in columns if name not in (rows.fieldnames or ())]:
+        raise RunError(
+            f"{file}: its first line must name the columns {', '.join(columns)}; it lacks "
+            f"{', '.join(missing)}"
+        )
+    losses: dict[str, dict[str, float]] = {}
+    # Line 1 has the names of the columns.
+    for line, row in enumerate(rows, 2):
+        arm, seed, loss = (str(row[name] or "").strip() for name in columns)
+        if seed in losses.setdefault(arm, {}):
+            raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
+        try:
+            losses[arm][seed] = float(loss)
+        except ValueError as error:
+            raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
+    return losses
+
+
+def judge_losses(
+    losses: Mapping[str, Mapping[str, float]], delta: float, confidence: float
+) -> dict[str, Verdict]:
+    """Judge every arm against the first one, in pairs of the same seed.
+
+    Raises:
+        ConfigError: There is one arm, two arms share no seed, or a loss is not finite.
+    """
+    if len(losses) < 2:
+        raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
+    (control, of_control), *others = losses.items()
+    differences: dict[str, list[float]] = {}
+    for arm, of_arm in others:
+        # Only seeds that both arms have form pairs.
+        differences[arm] = [
+            of_arm[seed] - of_control[seed] for seed in of_arm if seed in of_control
+        ]
+        if not differences[arm]:
+            raise ConfigError(
+                f"{arm} and {control} have no seed in common: runs are compared in pairs"
+            )
+    return judge(differences, delta, confidence)

@@ -21,6 +21,7 @@ from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.comparison.tuning import TunedArm, Tuner, replicates_of, trial_for, tuning_error
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.facts import versions
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.text.corpus import Corpus
@@ -36,13 +37,10 @@ Events = Generator[runner.ComparisonEvent, None, None]
 class ComparisonRun:
     """One comparison; iterating trains the missing trials and yields events."""
 
-    def __init__(
-        self, protocol: ComparisonConfig, trains: runner.Runner, versions: Mapping[str, Any]
-    ):
+    def __init__(self, protocol: ComparisonConfig, trains: runner.Runner):
         self.runner, self.store = trains, trains.store
-        self.versions = versions
         # Seconds on another kind of machine would be another budget.
-        trains.one_kind = "seconds" in protocol.budgets
+        trains.placement.one_kind = "seconds" in protocol.budgets
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)
@@ -54,7 +52,15 @@ class ComparisonRun:
         # Every stage asks the store first, so a resumed comparison passes through here quickly.
         tuner = Tuner(self.protocol, self.store, lambda trials: self._train("tuning", trials))
         arms, tunings = yield from tuner()
-        timed = yield from self._timed(tuner, arms, tunings)
+        # Trainings of every arm, for their times. Without tuning, the verdict's first seed is
+        # trained first: no trial is only for its time.
+        trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
+        if not tunings:
+            yield from self._train("first seed", trials)
+        timed: dict[str, list[TrialResult]] = {}
+        for trial in trials:
+            if isinstance(outcome := self.store[trial], TrialResult):
+                timed.setdefault(trial.arm, []).append(outcome)
         # The median ignores trainings that something else on the machine slowed down.
         speeds = {name: median(t.tok_s for t in done) for name, done in timed.items()}
         plan = TrialPlan(self.protocol, arms, self.vocab_size, speeds)
@@ -66,8 +72,7 @@ class ComparisonRun:
             minutes = per_seed * seeds / self.runner.size / 60
             yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
-            summary = _Summary(plan, self.store, range(seeds), tunings)
-            comparison = summary.comparison(self.corpus, self.versions)
+            comparison = _Summary(plan, self.store, range(seeds), tunings).comparison(self.corpus)
             # Looks that are not taken still cost: each has its share of 1 - confidence.
             if seeds == looks[-1] or _all_decided(comparison):
                 yield comparison
@@ -85,20 +90,6 @@ class ComparisonRun:
             # Diverged trials end early and would make the rest look short.
             each = fmean(taken) if taken else 0.0
             yield runner.Finished(trial, outcome, left, left * each / self.runner.size)
-
-    def _timed(
-        self, tuner: Tuner, arms: Sequence[TunedArm], tunings: Sequence[result.Tuning]
-    ) -> Generator[runner.ComparisonEvent, None, dict[str, list[TrialResult]]]:
-        """Return finished trials of every arm, for their times: from tuning, or of a first seed."""
-        # Without tuning, the verdict's first seed is trained first: no trial is only for its time.
-        trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
-        if not tunings:
-            yield from self._train("first seed", trials)
-        timed: dict[str, list[TrialResult]] = {}
-        for trial in trials:
-            if isinstance(outcome := self.store[trial], TrialResult):
-                timed.setdefault(trial.arm, []).append(outcome)
-        return timed
 
     def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
         """Return the seeds that fit into the time; by recorded times, so resuming changes none."""
@@ -160,9 +151,14 @@ class TrialPlan:
         """The arm that the others are compared with."""
         return self.arms[0]
 
+    @property
+    def steps(self) -> int:
+        """Steps of the control."""
+        return self.protocol.settings(self.control.arm).training.steps
+
     def all(self, seeds: Sequence[int]) -> list[Trial]:
         """List all trials once, seed by seed, so that an interruption leaves whole pairs behind."""
-        jittered = [self.jittered_control(seeds)] if self.protocol.noise else []
+        jittered = [self.jittered_control(seeds[0])] if self.protocol.noise else []
         trials = [*jittered, *(trial for seed in seeds for trial in self._of_seed(seed))]
         # A dict keeps the first trial of each digest, in order.
         return [*{trial.digest: trial for trial in trials}.values()]
@@ -172,31 +168,28 @@ class TrialPlan:
             for budget in self.protocol.budgets:
                 # The result lists the refused arms with their reasons.
                 with suppress(ConfigError):
-                    yield from self.trials(budget, arm, [seed])
+                    yield self.trial(budget, arm, seed)
         if self.protocol.delta_tokens:
-            yield from self.shorter_control([seed])
+            yield self.shorter_control(seed)
         if self.protocol.noise:
-            yield from self.reseeded_control([seed])
+            yield self.reseeded_control(seed)
 
-    def trials(self, budget: str, arm: TunedArm, seeds: Sequence[int]) -> list[Trial]:
-        """Return an arm's trials under a budget, seed by seed; see `changes`."""
-        changes = self.changes(budget, arm)
-        return [trial_for(self.protocol, arm, seed, changes) for seed in seeds]
+    def trial(self, budget: str, arm: TunedArm, seed: int) -> Trial:
+        """Return an arm's trial under a budget; see `changes`."""
+        return trial_for(self.protocol, arm, seed, self.changes(budget, arm))
 
-    def reseeded_control(self, seeds: Sequence[int]) -> list[Trial]:
-        """Return the control again, seed by seed: the same batches, other initial weights."""
-        changes = [(seed, {"init_seed": RESEED + seed}) for seed in seeds]
-        return [trial_for(self.protocol, self.control, *change) for change in changes]
+    def reseeded_control(self, seed: int) -> Trial:
+        """Return the control again: the same batches, other initial weights."""
+        return trial_for(self.protocol, self.control, seed, {"init_seed": RESEED + seed})
 
-    def shorter_control(self, seeds: Sequence[int]) -> list[Trial]:
-        """Return the control's trials with fewer steps, each with a schedule of its own."""
-        steps = self.protocol.settings(self.control.arm).training.steps
-        changes = {"steps": max(1, round(SHORTER * steps))}
-        return [trial_for(self.protocol, self.control, seed, changes) for seed in seeds]
+    def shorter_control(self, seed: int) -> Trial:
+        """Return the control with fewer steps, and a schedule of its own."""
+        steps = max(1, round(SHORTER * self.steps))
+        return trial_for(self.protocol, self.control, seed, {"steps": steps})
 
-    def jittered_control(self, seeds: Sequence[int]) -> Trial:
-        """Return the control's first trial again, its start moved by one rounding."""
-        return replace(trial_for(self.protocol, self.control, seeds[0]), jitter=True)
+    def jittered_control(self, seed: int) -> Trial:
+        """Return the control again, its start moved by one rounding."""
+        return replace(trial_for(self.protocol, self.control, seed), jitter=True)
 
     def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
         """Return an arm's changes under a budget; ConfigError if the budget makes it impossible."""
@@ -204,22 +197,20 @@ class TrialPlan:
         if budget == "steps" or arm is self.control or arm.arm is self.protocol.reference:
             return {}
         both = self.control.arm, arm.arm
-        control, own = (self.protocol.settings(one) for one in both)
         if budget == "params":
-            configs = (settings.model_config(self.vocab_size) for settings in (control, own))
-            return _equal_parameters(*configs)
+            settings = map(self.protocol.settings, both)
+            return _equal_parameters(*(each.model_config(self.vocab_size) for each in settings))
         # As many steps as the arm takes in the seconds that the control needs for all of its own.
         speeds = [self.speeds[one.name] for one in both if one.name in self.speeds]
         if len(speeds) < 2:
             raise ConfigError("its speed is not known: it diverged with every learning rate")
-        return {"steps": max(1, round(control.training.steps * speeds[1] / speeds[0]))}
+        return {"steps": max(1, round(self.steps * speeds[1] / speeds[0]))}
 
     def seconds(self, timed: Mapping[str, Sequence[TrialResult]]) -> float:
         """Return the time of one seed's trials, of all processes together, judged by timed ones."""
         # An arm whose trials all diverged counts with the mean of the others.
         each = {name: fmean(t.seconds for t in done) for name, done in timed.items() if done}
-        usual = fmean(each.values())
-        steps = self.protocol.settings(self.control.arm).training.steps
+        usual, steps = fmean(each.values()), self.steps
         trials = {trial.digest: trial for trial in self._of_seed(0)}.values()
         return sum(each.get(t.arm, usual) * t.settings["steps"] / steps for t in trials)
 
@@ -251,7 +242,7 @@ class _Summary:
     seeds: Sequence[int]
     tunings: Sequence[result.Tuning]
 
-    def comparison(self, corpus: Corpus, versions: Mapping[str, Any]) -> Comparison:
+    def comparison(self, corpus: Corpus) -> Comparison:
         plan, protocol = self.plan, self.plan.protocol
         # Before the A/A test, which would name a control that diverged less clearly.
         budgets = tuple(map(self._budget, protocol.budgets))
@@ -266,10 +257,10 @@ class _Summary:
             command=protocol.command,
             control=plan.control.arm.name,
             settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
-            delta=self.delta,
+            delta=self._delta(),
             confidence=protocol.confidence,
             text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
-            versions=dict(versions),
+            versions=versions(),
             noise=self._aa_test() if protocol.noise else None,
             tunings=tuple(self.tunings),
             budgets=budgets,
@@ -280,24 +271,37 @@ class _Summary:
         )
 
     def _budget(self, budget: str) -> result.BudgetResult:
-        arms: list[result.ArmResult] = []
+        plan, arms = self.plan, list[result.ArmResult]()
         refused: dict[str, str] = {}
-        for arm in self.plan.arms:
+        for arm in plan.arms:
             try:
-                arms.append(self._arm(budget, arm))
+                changes = plan.changes(budget, arm)
+                trainings = self._results(plan.trial(budget, arm, seed) for seed in self.seeds)
             except ConfigError as error:
                 refused[arm.arm.name] = str(error)
-        if reason := refused.get(self.plan.control.arm.name):
+                continue
+            settings = plan.protocol.settings(arm.arm, changes)
+            cost = model_cost(settings.model_config(plan.vocab_size))
+            arm_result = result.ArmResult(
+                arm=arm.arm.name,
+                settings={**arm.arm.settings, **changes},
+                lr_scale=arm.lr_scale,
+                params=cost.parameters,
+                multiply_adds=cost.multiply_adds,
+                cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
+                trainings=trainings,
+            )
+            arms.append(arm_result)
+        if reason := refused.get(plan.control.arm.name):
             raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
         # Paired by seed: batches and shared weights are equal, so much of their noise cancels.
         control, *others = arms
         differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
-        verdicts = self._judged(differences, control.arm)
         return result.BudgetResult(
             budget=budget,
             arms=tuple(arms),
             refused=refused,
-            verdicts=verdicts,
+            verdicts=self._judged(differences, control.arm),
             solving=self._solving(arms),
         )
 
@@ -306,45 +310,28 @@ class _Summary:
         times = result.times_to_solve(arms)
         if not any(time.solved for each in times.values() for time in each):
             return {}
-        protocol, control = self.plan.protocol, arms[0].arm
-        looks = max(1, len(protocol.looks))
+        protocol, looks = self.plan.protocol, max(1, len(self.plan.protocol.looks))
         apart = protocol.reference.name if protocol.reference else ""
+        solving: dict[str, Solving] = {}
         # The reference is judged by itself: it takes no share of the arms' correction.
-        groups = [{a: t for a, t in times.items() if a != apart}]
-        groups += [{a: times[a] for a in (control, apart)}] if apart in times else []
-        judged = [judge_solving(group, protocol.confidence, looks) for group in groups]
-        # In reverse, so that the first group's row of the control wins.
-        return {arm: one for each in reversed(judged) for arm, one in each.items()}
-
-    def _arm(self, budget: str, arm: TunedArm) -> result.ArmResult:
-        """Return an arm's trials and size; ConfigError if it is refused or a trial diverged."""
-        changes = self.plan.changes(budget, arm)
-        settings = self.plan.protocol.settings(arm.arm, changes)
-        cost = model_cost(settings.model_config(self.plan.vocab_size))
-        return result.ArmResult(
-            arm=arm.arm.name,
-            settings={**arm.arm.settings, **changes},
-            lr_scale=arm.lr_scale,
-            params=cost.parameters,
-            multiply_adds=cost.multiply_adds,
-            cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
-            trainings=self._results(self.plan.trials(budget, arm, self.seeds)),
-        )
+        if apart in times:
+            alone = {arm: times[arm] for arm in (arms[0].arm, apart)}
+            solving |= judge_solving(alone, protocol.confidence, looks)
+        group = {arm: each for arm, each in times.items() if arm != apart}
+        return solving | judge_solving(group, protocol.confidence, looks)
 
     def _aa_test(self) -> AATest:
-        plan, name = self.plan, self.plan.control.arm.name
-        once = self._of_control(plan.trials("steps", plan.control, self.seeds))
-        again = self._of_control(plan.reseeded_control(self.seeds))
+        name = self.plan.control.arm.name
         # Same batches in both runs; only the initial weights differ.
-        losses = [trial.val_loss for trial in once]
+        again = self._of_control(self.plan.reseeded_control)
+        losses = [training.val_loss for training in self._control()]
         return AATest(
             rounding=self._rounding(),
             seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-            verdict=self._judge({name: _differences(again, once)})[name],
+            verdict=self._judge({name: _differences(again, self._control())})[name],
         )
 
-    @property
-    def delta(self) -> float:
+    def _delta(self) -> float:
         """Return the margin in nats; with `delta_tokens`, the worth of that share of tokens.
 
         Raises:
@@ -354,13 +341,8 @@ class _Summary:
         if not share:
             return plan.protocol.delta
         # The scaling below takes the loss as linear in log(tokens) between these two.
-        whole, short = (
-            fmean(trial.val_loss for trial in self._of_control(trials))
-            for trials in (
-                plan.trials("steps", plan.control, self.seeds),
-                plan.shorter_control(self.seeds),
-            )
-        )
+        whole = fmean(training.val_loss for training in self._control())
+        short = fmean(training.val_loss for training in self._of_control(plan.shorter_control))
         if short <= whole:
             raise RunError(
                 f"{plan.control.arm.name} ends at {short:.4f} nats per token with {SHORTER:.0%} of "
@@ -372,36 +354,23 @@ class _Summary:
 
     def _rounding(self) -> float:
         """Return the change of the control's loss by rounding the start; 0 if not measured."""
-        plan, first = self.plan, self.seeds[:1]
         if not self.plan.protocol.noise:
             return 0.0
-        (once,) = self._of_control(plan.trials("steps", plan.control, first))
-        (jittered,) = self._of_control([plan.jittered_control(first)])
-        return abs(jittered.val_loss - once.val_loss)
-
-    def _of_control(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
-        try:
-            return self._results(trials)
-        except ConfigError as error:
-            raise RunError(f"the control against itself: {error}") from error
-
-    def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
-        protocol = self.plan.protocol
-        more |= {"rounding": self._rounding(), "looks": protocol.looks}
-        return judge(differences, self.delta, protocol.confidence, **more)
+        (jittered,) = self._of_control(self.plan.jittered_control, self.seeds[:1])
+        return abs(jittered.val_loss - self._control()[0].val_loss)
 
     def _judged(
         self, differences: Mapping[str, Sequence[float]], control: str
     ) -> dict[str, Verdict]:
         """Return the verdicts, which use the part's worth; the reference arm comes last."""
         squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
-        of_control = squares.get(control, 0.0)
-        # Both rates of a difference were chosen, independently.
-        errors = {arm: sqrt(squares.get(arm, 0.0) + of_control) for arm in differences}
         runs = {tuning.arm: tuning.runs for tuning in self.tunings}
-        replicates = {
-            arm: replicates_of(runs.get(arm, {}), runs.get(control, {})) for arm in differences
-        }
+        errors: dict[str, float] = {}
+        replicates: dict[str, list[list[float]]] = {}
+        for arm in differences:
+            # Both rates of a difference were chosen, independently.
+            errors[arm] = sqrt(squares.get(arm, 0.0) + squares.get(control, 0.0))
+            replicates[arm] = replicates_of(runs.get(arm, {}), runs.get(control, {}))
         from_tuning = {"tuning": errors, "replicates": replicates}
         reference, arms, worth = self.plan.protocol.reference, {**differences}, None
         last: dict[str, Verdict] = {}
@@ -412,13 +381,31 @@ class _Summary:
             worth = last[reference.name].mean
         return self._judge(arms, worth=worth, **from_tuning) | last
 
-    def _results(self, trials: Sequence[Trial]) -> tuple[TrialResult, ...]:
-        outcomes = [(trial, self.store[trial]) for trial in trials]
-        for trial, outcome in outcomes:
+    def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
+        protocol = self.plan.protocol
+        more |= {"rounding": self._rounding(), "looks": protocol.looks}
+        return judge(differences, self._delta(), protocol.confidence, **more)
+
+    def _control(self) -> tuple[TrialResult, ...]:
+        return self._of_control(lambda seed: self.plan.trial("steps", self.plan.control, seed))
+
+    def _of_control(
+        self, trial_of: Callable[[int], Trial], seeds: Sequence[int] = ()
+    ) -> tuple[TrialResult, ...]:
+        try:
+            return self._results(map(trial_of, seeds or self.seeds))
+        except ConfigError as error:
+            raise RunError(f"the control against itself: {error}") from error
+
+    def _results(self, trials: Iterable[Trial]) -> tuple[TrialResult, ...]:
+        results: list[TrialResult] = []
+        for trial in trials:
+            outcome = self.store[trial]
             # A mean over the seeds that did not diverge would flatter the arm.
             if isinstance(outcome, Diverged):
                 raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
-        return tuple(outcome for _, outcome in outcomes if isinstance(outcome, TrialResult))
+            results.append(outcome)
+        return tuple(results)
 
 
 def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:

@@ -5,7 +5,7 @@ Progress is a bar on a terminal, a plain line an event in a pipe.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -16,19 +16,17 @@ from rich.text import Text
 
 from mlx_attn.comparison import runner
 from mlx_attn.comparison.decisions import WORDS, Verdict
-from mlx_attn.comparison.machines import mixed_pairs
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.solving import Solving
 from mlx_attn.comparison.t_tests import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
-from mlx_attn.comparison.workload import Workload
+from mlx_attn.comparison.workload import HOUR, hours_on
 from mlx_attn.errors import plural
 from mlx_attn.markdown import visible
-from mlx_attn.training.config import TrainConfig
 from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"  # printed in place of a missing number
+_UNIT = " nats per token"
 
 _BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
 
@@ -85,14 +83,12 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
     An end that would be rounded to zero gets up to three more decimals, because its sign matters.
     """
-    # A missing interval becomes nan, and so a dash.
-    ends = interval or (math.nan, math.nan)
-    if not all(map(math.isfinite, ends)):
+    if not interval or not all(map(math.isfinite, interval)):
         return MISSING
     # Up to three more decimals.
     wider = range(decimals, decimals + 4)
     return " to ".join(
-        signed(end, next((n for n in wider if round(end, n)), decimals)) for end in ends
+        signed(end, next((n for n in wider if round(end, n)), decimals)) for end in interval
     )
 
 
@@ -121,12 +117,6 @@ def judged(comparison: Comparison) -> list[str]:
     return [arm for arm in arms if arm != comparison.reference]
 
 
-def worth(comparison: Comparison) -> Verdict | None:
-    """Return the reference arm's verdict: its mean is the part's worth in nats per token."""
-    verdicts = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
-    return next((verdict for verdict in verdicts if verdict), None)
-
-
 def meanings_text(comparison: Comparison) -> str:
     """Explain the words of its verdicts."""
     used = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
@@ -135,13 +125,33 @@ def meanings_text(comparison: Comparison) -> str:
 
 
 def worth_text(comparison: Comparison) -> str:
-    """Return a sentence on the worth of the part in question; "" without a reference arm."""
-    if (verdict := worth(comparison)) is None:
+    """Return a sentence on the worth of the part in question; "" without a reference arm.
+
+    The part is worth the mean difference of the arm that lacks it, in nats per token.
+    """
+    verdicts = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
+    if (verdict := next(filter(None, verdicts), None)) is None:
         return ""
     part = "queries and keys" if comparison.reference == "scores-off" else "attention"
-    numbers = _numbers(verdict, comparison)
     against = f"{comparison.reference} against {comparison.control}"
-    return f"Worth of {part} here, {against}: {numbers}."
+    return f"Worth of {part} here, {against}: {_numbers(verdict, comparison)}."
+
+
+def mixed_pairs(comparison: Comparison) -> str:
+    """Return a line about differences between arms that are also between machines; or ""."""
+    parts: list[str] = []
+    for budget in comparison.budgets:
+        kinds: dict[int, set[str]] = {}
+        for training in (training for arm in budget.arms for training in arm.trainings):
+            if training.kind:
+                kinds.setdefault(training.seed, set()).add(training.kind)
+        mixed = [str(seed) for seed, several in kinds.items() if len(several) > 1]
+        if mixed:
+            parts.append(f"seeds {', '.join(mixed)} with equal {budget.budget}")
+        elif budget.budget == "seconds" and len(set().union(*kinds.values())) > 1:
+            parts.append("equal seconds")
+    across = f"so compared across them: {'; '.join(parts)}."
+    return f"Trained on different kinds of machine, {across}" if parts else ""
 
 
 def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
@@ -166,39 +176,36 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
 
 def _solving_text(budget: BudgetResult, arm: str) -> str:
     """Return a sentence on how often and how soon an arm solves a task."""
-    control, one = budget.arms[0].arm, budget.solving[arm]
+    control, word = budget.arms[0].arm, budget.solving[arm].word
     how = {
         "better": f"{arm} solves the task sooner or more often than {control}",
         "worse": f"{arm} solves the task later or less often than {control}",
         "undecided": f"which of {arm} and {control} solves the task sooner is undecided",
-    }[one.word]
-    each = [_solved_text(budget.solving[name]) for name in (arm, control)]
-    return f"{how}: {' against '.join(each)}, log-rank p {probability(one.p_holm)}."
-
-
-def _solved_text(one: Solving) -> str:
-    median = "" if one.median_steps is None else f" (median {number(one.median_steps, 0)} steps)"
-    return f"{one.solved} of {plural(one.runs, 'seed')}{median}"
+    }[word]
+    each: list[str] = []
+    for one in (budget.solving[arm], budget.solving[control]):
+        median = f" (median {number(one.median_steps, 0)} steps)" if one.median_steps else ""
+        each.append(f"{one.solved} of {plural(one.runs, 'seed')}{median}")
+    p = probability(budget.solving[arm].p_holm)
+    return f"{how}: {' against '.join(each)}, log-rank p {p}."
 
 
 def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
     """Return a verdict with its numbers, as a sentence."""
-    control, unit = comparison.control, " nats per token"
-    claim, more = f"{arm} is {verdict.word} than {control}", ""
-    if verdict.word == "equivalent":
-        claim, unit = f"{arm} is equivalent to {control} within {margin_text(comparison)}", ""
+    against, margin = f"{arm} against {comparison.control}", margin_text(comparison)
+    # The sentence begins like this; those that name the margin name its unit, too.
+    claim, unit = {
+        "equivalent": (f"{arm} is equivalent to {comparison.control} within {margin}", ""),
+        "insensitive": (f"{against} is insensitive, the part being worth too little here", _UNIT),
+        "undecided": (f"{against} is undecided", _UNIT),
+    }.get(verdict.word, (f"{arm} is {verdict.word} than {comparison.control}", _UNIT))
     if verdict.word.endswith("within the margin"):
         direction = verdict.word.split()[0]
-        claim = f"{arm} is {direction} than {control}, by less than {margin_text(comparison)}"
+        claim = f"{arm} is {direction} than {comparison.control}, by less than {margin}"
         unit = ""
-    if verdict.word == "insensitive":
-        claim = f"{arm} against {control} is insensitive, the part being worth too little here"
-    if verdict.share is not None:
-        more = f", {percent(verdict.share)} of what the part is worth"
-    if verdict.word == "undecided":
-        claim = f"{arm} against {control} is undecided"
-        more += "".join(_what_else_is_known(verdict, comparison))
-    return f"{claim}: {_numbers(verdict, comparison, unit)}{more}."
+    share = "" if verdict.share is None else f", {percent(verdict.share)} of what the part is worth"
+    more = _what_else_is_known(verdict, comparison) if verdict.word == "undecided" else ()
+    return f"{claim}: {_numbers(verdict, comparison, unit)}{share}{''.join(more)}."
 
 
 def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
@@ -213,7 +220,7 @@ def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[st
         yield f"; it is below {margin_text(comparison)} with a probability of {likely}"
 
 
-def _numbers(verdict: Verdict, comparison: Comparison, unit: str = " nats per token") -> str:
+def _numbers(verdict: Verdict, comparison: Comparison, unit: str = _UNIT) -> str:
     decimals = places(comparison.delta)
     mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
     seeds = plural(len(verdict.differences), "seed")
@@ -263,10 +270,10 @@ def summary_lines(comparison: Comparison) -> list[str]:
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the answers, their first sentences in bold, and the table of the first budget."""
     is_pipe = not console.file.isatty()  # there a line stays whole
+    firsts = [visible(answer_of(comparison, arm)[1][0]) for arm in judged(comparison)]
     for line in summary_lines(comparison):
         text = Text(line)
-        for arm in judged(comparison):
-            text.highlight_words([visible(answer_of(comparison, arm)[1][0])], "bold")
+        text.highlight_words(firsts, "bold")
         console.print(text, soft_wrap=is_pipe)
     first = first_judged(comparison)
     console.print("", Group(*_verdicts(first, comparison)))
@@ -286,7 +293,7 @@ def verdict_tables(comparison: Comparison) -> Group:
     return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
 
 
-def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
+def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterator[Any]:
     decimals = places(comparison.delta)
     differences = f"differences to {visible(comparison.control)}"
     yield Text(f"{budget_name(budget)}: nats per token, {differences}")
@@ -298,8 +305,7 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     for arm in budget.arms:
         cells: list[str | Text] = [MISSING] * 3
         if verdict := budget.verdicts.get(arm.arm):
-            verdict_word = budget.word(arm.arm)
-            word = Text(verdict_word, LOOKS[verdict_word].terminal)
+            word = Text(budget.word(arm.arm), LOOKS[budget.word(arm.arm)].terminal)
             if arm.arm == comparison.reference:
                 word = Text("the reference", "dim")
             interval = between(verdict.interval, decimals)
@@ -312,11 +318,20 @@ def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterable[Any]:
     yield ""
 
 
-def value_text(value: Any) -> str:
-    """Return a setting, or several on one line, as a report writes them."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} = {value_text(one)}" for key, one in value.items()) or "none"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def verdict_lines(
+    control: str, verdicts: Mapping[str, Verdict], confidence: float
+) -> Iterator[str]:
+    """Yield a line for each verdict on runs of another program."""
+    for arm, verdict in verdicts.items():
+        shown = "too few for an interval"
+        if verdict.interval:
+            low, high = verdict.interval
+            shown = f"{100 * confidence:g} % interval {low:+.4g} to {high:+.4g}"
+        more = f"; about {verdict.seeds_needed} seeds would decide" if verdict.seeds_needed else ""
+        if verdict.other_word not in ("", verdict.word):
+            more += f"; by the worst of five: {verdict.other_word}"
+        answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
+        yield f"{answer} ({shown}, {len(verdict.differences)} pairs){more}"
 
 
 class Display(progress.Progress):
@@ -380,51 +395,47 @@ def _event_line(event: runner.ComparisonEvent) -> str:
 
 
 def plan_rows(
-    comparing: ComparisonRun, work: Workload | None = None, speeds: Sequence[float] = ()
+    run: ComparisonRun, stages: Sequence[Sequence[float]] = (), speeds: Sequence[float] = ()
 ) -> list[tuple[str, str]]:
     """Return the plan of a comparison, with its work if that was measured.
 
     Args:
-        comparing: The planned comparison.
-        work: The trainings that are to be done.
+        run: The planned comparison.
+        stages: Seconds of the missing trainings, as `stages_of` returns them.
         speeds: Of each worker, as multiples of this machine's.
     """
-    protocol = comparing.protocol
+    protocol = run.protocol
     settings = protocol.settings(protocol.arms[0])
+    recipe = settings.training
+    muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
     rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.all_arms)
     seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
     if protocol.looks:
         seeds = f"until decided: {', '.join(map(str, protocol.looks))}"
-    tuning = "at least " if protocol.tunes else ""
     margin = f"{protocol.delta:g} nats per token"
     if protocol.delta_tokens:
         margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
-    return [
+    at_least = "at least " if protocol.tunes else ""
+    rows = [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
         ("reference", protocol.reference.name if protocol.reference else "none"),
-        ("text", f"{comparing.corpus.name}, {comparing.vocab_size} tokens"),
-        ("training", f"{settings.preset}, {settings.training.steps} steps"),
-        ("recipe", recipe_text(settings.training)),
-        ("tuning", f"{tuning}{rates if protocol.tunes else 0} trainings"),
+        ("text", f"{run.corpus.name}, {run.vocab_size} tokens"),
+        ("training", f"{settings.preset}, {recipe.steps} steps"),
+        ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
+        ("tuning", f"{at_least}{rates if protocol.tunes else 0} trainings"),
         ("seeds", seeds),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {margin}"),
-        ("at once", f"{comparing.runner.size} processes"),
-        *(_work_rows(work, speeds, tuning) if work else ()),
+        ("at once", f"{run.runner.size} processes"),
     ]
-
-
-def recipe_text(training: TrainConfig) -> str:
-    """Return the rates and the batch that all arms begin with."""
-    muon = f", muon_lr {training.muon_lr:g}" if training.optimizer == "muon" else ""
-    return f"lr {training.lr:g}{muon}, batch_size {training.batch_size}"
-
-
-def _work_rows(work: Workload, speeds: Sequence[float], at_least: str) -> Iterable[tuple[str, str]]:
-    """Return the time of the trainings, here and on several workers, measured in a few steps."""
-    yield "trainings", f"{at_least}{work.trials}"
-    yield "core-hours", f"{work.core_hours:.3g} on one core or GPU of this machine"
-    counts = Counter(speeds)
-    workers = ", ".join(f"{count} of speed {speed:g}" for speed, count in counts.items())
-    yield "hours", f"{work.hours(speeds):.3g} on {plural(len(speeds), 'worker')} ({workers})"
+    if stages:
+        here = sum(map(sum, stages)) / HOUR
+        workers = ", ".join(f"{count} of speed {each:g}" for each, count in Counter(speeds).items())
+        there = f"on {plural(len(speeds), 'worker')} ({workers})"
+        rows += [
+            ("trainings", f"{at_least}{sum(map(len, stages))}"),
+            ("core-hours", f"{here:.3g} on one core or GPU of this machine"),
+            ("hours", f"{hours_on(stages, speeds):.3g} {there}"),
+        ]
+    return rows

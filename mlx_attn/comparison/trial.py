@@ -109,12 +109,17 @@ class Store:
         # Arm and settings are for people who read the file; only the outcome is read back.
         record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
-        write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
+        write_object(self.path(trial), record)
+
+
+def write_object(path: Path, content: Object) -> None:
+    """Write a JSON object as a file that people can read, too."""
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def train_trial(
     trial: Trial, should_stop: Callable[[], bool] = never, data: str | None = None
-) -> TrialResult | Diverged | None:
+) -> Outcome | None:
     """Train one trial; return None when told to stop.
 
     Args:
@@ -132,7 +137,7 @@ def train_trial(
     trainer = Trainer(settings, corpus)
     if trial.jitter:
         jitter(trainer.model, trial.seed)
-    recorder = TrialRecorder(trial, trainer, corpus)
+    recorder = _Recorder(trial, trainer, corpus)
     try:
         for event in train(trainer, should_stop):
             recorder.record(event)
@@ -141,7 +146,7 @@ def train_trial(
     return recorder.result()
 
 
-class TrialRecorder:
+class _Recorder:
     """Collects the curve and the end of a training from its events.
 
     A text is evaluated on a part of it during training, the same for every arm: a few windows,
@@ -150,17 +155,17 @@ class TrialRecorder:
 
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
         self.trial, self.trainer, self.corpus = trial, trainer, corpus
-        windows, memory = trainer.evaluator.windows, trainer.config.token_memory
+        windows, length = trainer.evaluator.windows, trainer.evaluator.context_length
         # Evenly spread windows; the same for every arm, so that their curves are comparable.
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
-        length = trainer.evaluator.context_length
-        self._objective: Any = objective_for(corpus.val, length, memory)
+        self._objective: Any = objective_for(corpus.val, length, trainer.config.token_memory)
         self._beginning: Evaluator | None = None
+        self._start = ""
         if trial.curve_share:
             self._beginning = Evaluator(beginning(corpus.val, trial.curve_share), length)
-        # Arms of one seed must start from the same shared weights: a study checks the digests.
-        self._start = _weights_digest(trainer.model) if trial.curve_share else ""
+            # Arms of one seed must start from the same shared weights: a study checks the digests.
+            self._start = _weights_digest(trainer.model)
         self._points: list[Point] = []
         self._ranks: list[RankPoint] = []
         self._last: Evaluation | None = None
@@ -169,34 +174,29 @@ class TrialRecorder:
     def record(self, event: events.Event) -> None:
         """Take one event, while the model still has the weights that it is about."""
         match event:
+            case events.Stepped() if part := self._beginning:
+                evaluation = part(self.trainer.model)
+                by_ability = losses_by_ability(evaluation, part.split)
+                self._add(event, val_loss=evaluation.val_loss, abilities=by_ability)
             case events.Stepped():
-                self._stepped(event)
+                # A text between two validations; the last one covers all of it.
+                if not self.trainer.config.eval_every and event.step < self.trainer.steps:
+                    self._add(event, val_loss=self._subset_loss())
             case events.Evaluated(evaluation=last):
                 self._last = last
                 if not self._beginning:
                     self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
             case events.Tracked():
-                scores, value_outputs = (
-                    # One number: the mean over layers and heads.
-                    float(np.mean(of["effective_rank"]))
-                    for of in (event.scores, event.value_outputs)
-                )
-                ranks = RankPoint(step=event.step, scores=scores, value_outputs=value_outputs)
-                self._ranks.append(ranks)
+                # One number: the mean over layers and heads.
+                scores = float(np.mean(event.scores["effective_rank"]))
+                outputs = float(np.mean(event.value_outputs["effective_rank"]))
+                rank = RankPoint(step=event.step, scores=scores, value_outputs=outputs)
+                self._ranks.append(rank)
             case events.Ended():
                 self._ended = event
 
-    def _stepped(self, event: events.Stepped) -> None:
-        """Measure a text between two validations."""
-        if part := self._beginning:
-            evaluation = part(self.trainer.model)
-            by_ability = losses_by_ability(evaluation, part.split)
-            self._add(event, val_loss=evaluation.val_loss, abilities=by_ability)
-        elif not self.trainer.config.eval_every and event.step < self.trainer.steps:
-            self._add(event, val_loss=self._subset_loss())
-
     def _add(self, event: events.Stepped | events.Evaluated, **measured: Any) -> None:
-        at = {key: getattr(event, key) for key in ("step", "tokens", "seconds")}
+        at = {"step": event.step, "tokens": event.tokens, "seconds": event.seconds}
         self._points.append(Point(**at, **measured))
 
     def _subset_loss(self) -> float:

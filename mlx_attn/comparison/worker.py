@@ -5,7 +5,6 @@ trial at a time, on one thread of a processor, so that a trial has the same bits
 arithmetic is the same.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -15,7 +14,8 @@ from typing import Any
 
 from mlx_attn import plugins
 from mlx_attn.comparison.plan import Trial, corpus_of, training_versions
-from mlx_attn.comparison.trial import record_of, train_trial
+from mlx_attn.comparison.result import kind_of
+from mlx_attn.comparison.trial import record_of, train_trial, write_object
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine import blas
@@ -31,15 +31,9 @@ ORDER_FILE, RECORD_FILE = ".trial.json", ".record.json"
 """What files of orders and of their records end with, after the digest: for any engine that can
 run a command, such as a job array, GNU parallel, Ray or cron."""
 
-LARGEST_TEXT = 2**28  # bytes of a text that is sent to a worker; a longer one has to be there
-
 _one_at_a_time = threading.Lock()
 # MLX's state and the number of threads belong to the process, so trials take turns.
 _cancelled: set[str] = set()
-
-
-class UnfitWorker(RunError):
-    """The worker would not train the trial that was ordered; the message has the reason."""
 
 
 def order_for(trial: Trial) -> Object:
@@ -47,40 +41,37 @@ def order_for(trial: Trial) -> Object:
     return {**asdict(trial), "digest": trial.digest, "versions": list(training_versions())}
 
 
-def trial_from(order: Mapping[str, Any]) -> Trial:
-    """Return the trial of an order.
+def trial_from(order: Mapping[str, Any], load: bool = True) -> Trial:
+    """Return the trial of an order, its plugins loaded; without `load` they must be loaded.
 
     Raises:
-        RunError: The order cannot be read.
-        UnfitWorker: This machine would train another trial: a version or a plugin differs.
+        RunError: The order cannot be read, or this machine would train another trial: a version, a
+            plugin or the kind of device differs.
     """
     fields = {k: v for k, v in order.items() if k in Trial.__dataclass_fields__}
     trial = as_record(fields, Trial, "the trial")
-    check_versions(order.get("versions", ()))
+    names = ("mlx_attn", "mlx", "device")
+    versions = order.get("versions", ())
+    for name, there, here in zip(names, versions, training_versions(), strict=True):
+        if there != here:
+            raise RunError(f"{name} is {here} here and {there} where the command was given")
     # Same versions, same digest: a difference means that the order was changed or misread.
     if trial.digest != order.get("digest"):
-        raise UnfitWorker("the trial's digest differs here: it was written by another version")
+        raise RunError("the trial's digest differs here: it was written by another version")
+    (plugins.load_recorded if load else plugins.check_loaded)(trial.plugins)
     return trial
-
-
-def check_versions(wanted: Iterable[str]) -> None:
-    """Raise an UnfitWorker if this machine has other versions, or another kind of device."""
-    names = ("mlx_attn", "mlx", "device")
-    for name, there, here in zip(names, wanted, training_versions(), strict=True):
-        if there != here:
-            raise UnfitWorker(f"{name} is {here} here and {there} where the command was given")
 
 
 @cache
 def check_arithmetic() -> None:
-    """Raise an UnfitWorker if this machine fails the quick part of `mlx-attn verify`."""
+    """Raise a RunError if this machine fails the quick part of `mlx-attn verify`."""
     wrong = [finding for finding in verify(QUICK) if not finding.is_right]
     if wrong:
         names = ", ".join(f"{finding.check.name} on the {finding.device}" for finding in wrong)
-        raise UnfitWorker(f"verify finds wrong results: {names}")
+        raise RunError(f"verify finds wrong results: {names}")
 
 
-def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
+def inspect_worker(orders: Iterable[Object], text: str | None = None) -> dict[str, str]:
     """Check all that trials need, before the first of them.
 
     Args:
@@ -88,7 +79,7 @@ def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
         text: The training text, if this machine lacked it when it was asked before.
 
     Returns:
-        "machine", the kind of this machine; or "unfit", why it cannot train these; or "lacks", why
+        "kind", the kind of this machine; or "unfit", why it cannot train these; or "lacks", why
         it has to be sent the text.
     """
     with _one_at_a_time:
@@ -96,14 +87,13 @@ def inspect_worker(orders: Iterable[Object], text: str | None = None) -> Object:
             check_arithmetic()
             for order in orders:
                 trial = trial_from(order)
-                _load_plugins(trial)
                 if text is not None:
                     # By digest: trials find it there whatever path their settings name.
                     write_text(place_of_text(trial.text), text)
                 if reason := _lacks_text(trial):
                     # The engine answers "lacks" with the text; after that it is a fault.
                     return {"lacks" if text is None else "unfit": reason}
-            return {"machine": machine_kind()}
+            return {"kind": kind_of(machine_kind())}
         except (RunError, ConfigError) as error:
             return {"unfit": str(error)}
 
@@ -131,18 +121,19 @@ def train_order(
     with _one_at_a_time:
         # As for every other trial: another number of threads gives other roundings.
         blas.use_threads(1)
+        fault = "unfit"
         try:
             if check:
                 check_arithmetic()
-            trial = trial_from(order)
-            _load_plugins(trial, load)
+            trial = trial_from(order, load)
+            fault = "failed"
             outcome = single_stream(train_trial)(
                 trial, lambda: run in _cancelled or should_stop(), _sent_text(trial)
             )
-        except UnfitWorker as error:
-            return {"unfit": str(error)}
         except Exception as error:
-            return {"failed": _line_about(error)}
+            # The last line of an error, or the line about the plugin that raised it.
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            return {fault: plugins.plugin_error(error) or lines[-1]}
     # A digest computed here proves that this worker trained the trial that was ordered.
     return {"digest": trial.digest, **record_of(outcome)} if outcome else {"stopped": True}
 
@@ -154,8 +145,8 @@ def train_file(path: Path) -> Path:
 
     Raises:
         ConfigError: The file was not written by `--export-trials`.
-        RunError: It cannot be read, or the training failed.
-        UnfitWorker: This machine would train another trial, or computes wrong results.
+        RunError: It cannot be read, this machine would train another trial or computes wrong
+            results, or the training failed.
     """
     if not path.name.endswith(ORDER_FILE):
         raise ConfigError(f"{path}: a trial is a file NAME{ORDER_FILE} of compare --export-trials")
@@ -163,24 +154,15 @@ def train_file(path: Path) -> Path:
     # A repeated command does not train twice.
     if not record.exists():
         answer: Object = train_order(read_record(path), load=False)
-        if reason := answer.get("unfit"):
-            raise UnfitWorker(f"{path}: {reason}")
-        if reason := answer.get("failed"):
+        if reason := answer.get("unfit") or answer.get("failed"):
             raise RunError(f"{path}: {reason}")
-        write_text(record, json.dumps(answer, indent=1, sort_keys=True) + "\n")
+        write_object(record, answer)
     return record
 
 
 def cancel(run: str) -> None:
     """End the trials of a comparison that this process trains, after the step that they take."""
     _cancelled.add(run)
-
-
-def _load_plugins(trial: Trial, load: bool = True) -> None:
-    try:
-        (plugins.load_recorded if load else plugins.check_loaded)(trial.plugins)
-    except (RunError, ConfigError) as error:
-        raise UnfitWorker(str(error)) from error
 
 
 def _lacks_text(trial: Trial) -> str:
@@ -190,9 +172,8 @@ def _lacks_text(trial: Trial) -> str:
         digest = corpus_of(settings, sent).digest
     except RunError as error:
         return str(error)
-    return (
-        "" if trial.text in ("", digest) else f"{sent or settings.text.data}: this is another text"
-    )
+    other = f"{sent or settings.text.data}: this is another text"
+    return "" if trial.text in ("", digest) else other
 
 
 def _sent_text(trial: Trial) -> str | None:
@@ -204,10 +185,3 @@ def _sent_text(trial: Trial) -> str | None:
 def place_of_text(digest: str) -> Path:
     """Return where a text lies that trials find by its digest, whatever their settings name."""
     return data_directory() / "sent" / f"{digest}.txt"
-
-
-def _line_about(error: Exception) -> str:
-    """Return the last line of an error, or the line about the plugin that raised it."""
-    if line := plugins.plugin_error(error):
-        return line
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

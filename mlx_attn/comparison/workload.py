@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from mlx_attn.comparison.plan import TUNING_SEED, Trial
 from mlx_attn.comparison.run import ComparisonRun, TrialPlan
@@ -16,29 +15,6 @@ from mlx_attn.training.trainer import Trainer
 HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """The trainings of a comparison that are not finished."""
-
-    # Seconds of each training on one worker of this machine, stage by stage; a stage begins when
-    # the one before has ended.
-    stages: tuple[tuple[float, ...], ...]
-
-    @property
-    def trials(self) -> int:
-        """How many trainings there are."""
-        return sum(map(len, self.stages))
-
-    @property
-    def core_hours(self) -> float:
-        """Hours of all trainings on one worker of this machine."""
-        return sum(map(sum, self.stages)) / HOUR
-
-    def hours(self, speeds: Sequence[float]) -> float:
-        """Return hours on several workers, given each one's speed relative to this machine's."""
-        return sum(makespan(stage, speeds) for stage in self.stages) / HOUR
-
-
 def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
     """Return when the last training ends if each idle worker takes the next one."""
     idle = [(0.0, number, speed) for number, speed in enumerate(speeds)]
@@ -48,6 +24,11 @@ def makespan(seconds: Iterable[float], speeds: Sequence[float]) -> float:
         free, number, speed = idle[0]
         heapq.heapreplace(idle, (free + each / speed, number, speed))
     return max(free for free, _, _ in idle)
+
+
+def hours_on(stages: Iterable[Iterable[float]], speeds: Sequence[float]) -> float:
+    """Return the hours of trainings on workers of these speeds, relative to this machine's."""
+    return sum(makespan(stage, speeds) for stage in stages) / HOUR
 
 
 def speeds_from(text: str) -> tuple[float, ...]:
@@ -68,16 +49,18 @@ def speeds_from(text: str) -> tuple[float, ...]:
     return tuple(speeds)
 
 
-def workload_of(run: ComparisonRun, seeds: int) -> Workload:
-    """Measure a few steps of every arm, and return the work of a comparison's trainings.
+def stages_of(run: ComparisonRun, seeds: int) -> list[list[float]]:
+    """Measure a few steps of every arm; return the seconds of the missing trainings, by stage.
 
-    A search for learning rates that goes beyond its first factors takes more.
+    The stages are tuning and the verdict; one begins when the other has ended. They are the seconds
+    of one worker of this machine. A search for learning rates that goes beyond its first factors
+    takes more.
     """
     protocol = run.protocol
-    # One forecast per arm; its trials differ only in seed, steps and learning rates.
-    expected = {arm.name: _forecast(run, TunedArm(arm)) for arm in protocol.all_arms}
-    speeds = {name: 1 / max(each.step_seconds, 1e-9) for name, each in expected.items()}
     arms = [TunedArm(arm) for arm in protocol.all_arms]
+    # One forecast per arm; its trials differ only in seed, steps and learning rates.
+    expected = {arm.arm.name: _forecast(run, arm) for arm in arms}
+    speeds = {name: 1 / max(each.step_seconds, 1e-9) for name, each in expected.items()}
     # The first round of the search; extensions are not known yet.
     tuning = [
         trial_for(protocol, TunedArm(arm, scale), seed)
@@ -93,7 +76,7 @@ def workload_of(run: ComparisonRun, seeds: int) -> Workload:
         return trial.settings["steps"] * each.step_seconds + each.validation_seconds
 
     stages = (tuning if protocol.tunes else [], verdict)
-    return Workload(tuple(tuple(map(seconds, run.runner.missing(stage))) for stage in stages))
+    return [[seconds(trial) for trial in run.runner.missing(stage)] for stage in stages]
 
 
 def _forecast(run: ComparisonRun, arm: TunedArm) -> Forecast:

@@ -15,7 +15,7 @@ from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.comparison.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import ComparisonEvent, Result, Runner
+from mlx_attn.comparison.runner import Result, Runner
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
@@ -121,11 +121,11 @@ class FormulaRunner(Runner):
         for trial in self.missing(trials):
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
-            self.store[trial] = self._outcome(trial)
+            self.store[trial] = self._by_formula(trial)
             self.done.append(trial)
             yield trial, self.store[trial]
 
-    def _outcome(self, trial: Trial) -> Outcome:
+    def _by_formula(self, trial: Trial) -> Outcome:
         if trial.arm in self.diverges:
             return Diverged("loss nan at step 3")
         best = self.best_rates.get(trial.arm, 0.01)
@@ -185,6 +185,12 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 
 
 @pytest.fixture
+def brief(protocol) -> ComparisonConfig:
+    """A protocol of four trainings: two arms, two seeds."""
+    return protocol(seeds=2, budgets=("steps",), scales=(1.0,), noise=False)
+
+
+@pytest.fixture
 def runners(tmp_path: Path) -> Callable[..., FormulaRunner]:
     """Makes runners that work by the formula, each with a folder of its own."""
 
@@ -201,19 +207,11 @@ def runner(tmp_path: Path) -> FormulaRunner:
 
 
 @pytest.fixture
-def events_of() -> Callable[[ComparisonConfig, Any], list[ComparisonEvent]]:
-    """All that a comparison yields."""
-    return lambda protocol, runner: list(ComparisonRun(protocol, runner, {}))
-
-
-@pytest.fixture
-def conclusion(
-    events_of: Callable[..., list[ComparisonEvent]],
-) -> Callable[[ComparisonConfig, Any], Comparison]:
+def conclusion() -> Callable[[ComparisonConfig, Any], Comparison]:
     """What a comparison ends with."""
 
     def conclude(protocol: ComparisonConfig, runner: Any) -> Comparison:
-        last = events_of(protocol, runner)[-1]
+        *_, last = ComparisonRun(protocol, runner)
         assert isinstance(last, Comparison)
         return last
 

@@ -1,4 +1,4 @@
-"""Arms as people write them."""
+"""Arms as people write them, and the trials that they are."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.training.config import resolve
 
 ARMS = {
-    "merged": ("merged", {"variant": "merged"}),
     "no_query": ("no-query", {"variant": "no-query"}),
     "n_heads=1": ("standard, n_heads=1", {"variant": "standard", "n_heads": 1}),
     "one head: merged, n_heads=1, weight-decay=0.1, tied_head=yes": (
@@ -28,30 +27,20 @@ def test_an_arm_is_a_variant_and_settings_and_may_have_a_name(text, arm):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("merge", "did you mean 'merged'"),
-        ("merged, n_head=1", "did you mean 'n_heads'"),
-        ("merged, n_heads=one", "n_heads='one' must be a whole number"),
-        ("merged, tied_head=2", "true or false"),
-        ("merged, standard", "must describe one arm"),
-        ("", "must describe one arm"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_reason(text, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        arm_from(text)
-
-
-@pytest.mark.parametrize(
     ("texts", "complaint"),
     [
+        (["merge"], "did you mean 'merged'"),
+        (["merged, n_head=1"], "did you mean 'n_heads'"),
+        (["merged, n_heads=one"], "n_heads='one' must be a whole number"),
+        (["merged, tied_head=2"], "true or false"),
+        (["merged, standard"], "must describe one arm"),
+        ([""], "must describe one arm"),
         (["standard"], "at least two arms"),
         (["standard", "standard"], "two arms are called 'standard'"),
         (["standard", "plain: standard"], "'plain' and 'standard' are the same"),
     ],
 )
-def test_arms_must_differ(texts, complaint):
+def test_arms_that_cannot_be_compared_are_refused_with_the_reason(texts, complaint):
     with pytest.raises(ConfigError, match=complaint):
         arms_from(texts)
 
@@ -74,17 +63,11 @@ def test_other_settings_are_another_trial():
         (["standard", "merged", "one head: n_heads=1"], {"variant": "attention-off"}),
         (["one head: n_heads=1", "no-query, n_heads=1"], {"variant": "scores-off", "n_heads": 1}),
         (["pattern=deltanet,standard", "standard"], {"variant": "attention-off"}),
+        # No map differs, or an arm is a reference already.
+        (["standard", "decay: weight_decay=0.1"], None),
+        (["standard", "scores-off"], None),
     ],
 )
 def test_the_reference_takes_away_the_part_that_the_arms_change_alone(texts, settings):
     reference = reference_arm(arms_from(texts))
-    assert reference is not None
-    assert reference.settings == settings
-    assert reference.name.startswith(settings["variant"])
-
-
-@pytest.mark.parametrize(
-    "texts", [["standard", "decay: weight_decay=0.1"], ["standard", "scores-off"]]
-)
-def test_no_reference_where_no_map_differs_or_an_arm_is_one(texts):
-    assert reference_arm(arms_from(texts)) is None
+    assert (reference and reference.settings) == settings

@@ -3,7 +3,8 @@
 import pytest
 
 from mlx_attn.comparison.decisions import judge
-from mlx_attn.comparison.results_file import judge_losses, read_losses, verdict_lines
+from mlx_attn.comparison.result import judge_losses, read_losses
+from mlx_attn.comparison.show import verdict_lines
 from mlx_attn.errors import ConfigError, RunError
 
 TABLE = """arm,seed,loss,note
@@ -17,47 +18,35 @@ merged,1,1.20,f
 
 
 @pytest.fixture
-def file(tmp_path):
-    return tmp_path / "results.csv"
+def judged(tmp_path):
+    """Judges the runs of a table."""
+
+    def of(text):
+        (tmp_path / "results.csv").write_text(text)
+        return judge_losses(read_losses(tmp_path / "results.csv"), 0.01, 0.95)
+
+    return of
 
 
-def test_runs_are_paired_by_seed_and_judged_against_the_first_arm(file):
-    file.write_text(TABLE)
-    found = judge_losses(read_losses(file), 0.01, 0.95)
+def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judged):
+    found = judged(TABLE)
     assert found == judge({"merged": [1.15 - 1.05, 1.11 - 1.0, 1.2 - 1.1]}, 0.01)
-    assert found["merged"].word == "worse"
-
-
-def test_a_line_says_the_word_and_its_interval(file):
-    file.write_text(TABLE)
-    (line,) = verdict_lines("standard", judge_losses(read_losses(file), 0.01, 0.95), 0.95)
+    (line,) = verdict_lines("standard", found, 0.95)
     assert line.startswith("merged, compared with standard: worse, +0.1033 (95 % interval +0.0")
     assert "3 pairs" in line
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "error", "complaint"),
     [
-        ("arm,loss\na,1\n", "it lacks seed"),
-        ("", "it lacks arm, seed, loss"),
-        ("arm,seed,loss\na,0,one\n", "line 2: loss 'one' is not a number"),
-        ("arm,seed,loss\na,0,1\na,0,2\n", "line 3: a has seed 0 twice"),
+        ("", RunError, "it lacks arm, seed, loss"),
+        ("arm,seed,loss\na,0,one\n", RunError, "line 2: loss 'one' is not a number"),
+        ("arm,seed,loss\na,0,1\na,0,2\n", RunError, "line 3: a has seed 0 twice"),
+        ("arm,seed,loss\na,0,1\n", ConfigError, "needs two arms: got a"),
+        ("arm,seed,loss\na,0,1\nb,1,1\n", ConfigError, "no seed in common"),
+        ("arm,seed,loss\na,0,1\nb,0,nan\n", ConfigError, "finite number"),
     ],
 )
-def test_a_file_that_is_no_table_of_losses_is_refused(file, text, complaint):
-    file.write_text(text)
-    with pytest.raises(RunError, match=complaint):
-        read_losses(file)
-
-
-@pytest.mark.parametrize(
-    ("losses", "complaint"),
-    [
-        ({"a": {"0": 1.0}}, "needs two arms: got a"),
-        ({"a": {"0": 1.0}, "b": {"1": 1.0}}, "no seed in common"),
-        ({"a": {"0": 1.0}, "b": {"0": float("nan")}}, "finite number"),
-    ],
-)
-def test_losses_that_make_no_pairs_are_refused(losses, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        judge_losses(losses, 0.01, 0.95)
+def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, complaint):
+    with pytest.raises(error, match=complaint):
+        judged(text)

@@ -12,10 +12,6 @@ from mlx_attn.comparison.show import answer_of
 from mlx_attn.errors import ConfigError, RunError
 
 
-def differences(comparison, arm, budget="steps"):
-    return comparison.budget(budget).verdicts[arm].differences
-
-
 @pytest.fixture
 def verdict_of(protocol, conclusion):
     """The verdict on no-query after equal steps, of a protocol with these fields."""
@@ -24,14 +20,41 @@ def verdict_of(protocol, conclusion):
     )
 
 
-def test_differences_are_paired_by_seed(protocol, runner, conclusion):
-    runner.noise = 0.01
+def test_differences_are_paired_by_seed_and_the_control_runs_against_itself(
+    protocol, runner, conclusion
+):
+    runner.noise, runner.rounding = 0.01, 1e-3
     comparison = conclusion(protocol(), runner)
-    control, arm = comparison.budget("steps").arms
+    budget = comparison.budget("steps")
+    control, arm = budget.arms
     pairs = zip(arm.trainings, control.trainings, strict=True)
     expected = [one.val_loss - other.val_loss for one, other in pairs]
-    assert differences(comparison, "no-query") == pytest.approx(expected)
+    assert budget.verdicts["no-query"].differences == pytest.approx(expected)
     assert [training.seed for training in arm.trainings] == [0, 1, 2]
+    # Tuning's noise widens the interval.
+    assert budget.verdicts["no-query"].tuning_error > 0
+    again = [trial for trial in runner.done if trial.settings["init_seed"] >= 0]
+    assert [(trial.arm, trial.seed) for trial in again] == [("standard", i) for i in range(3)]
+    assert len(comparison.noise.verdict.differences) == 3
+    assert comparison.noise.seed_spread > 0
+    assert comparison.noise.rounding == pytest.approx(1e-3)
+    assert conclusion(protocol(noise=False), runner).noise is None
+
+
+def test_a_budget_changes_the_steps_of_a_slower_arm_or_the_width_of_a_smaller_one(
+    protocol, runner, conclusion, shared
+):
+    comparison = conclusion(protocol("standard", "merged", "no-query"), runner)
+    steps = {arm.arm: arm.trainings[0].steps for arm in comparison.budget("seconds").arms}
+    assert steps == {"standard": 8, "merged": 4, "no-query": 8}
+    control, _, smaller = comparison.budget("params").arms
+    assert abs(smaller.params - control.params) <= 0.005 * control.params
+    assert smaller.settings["hidden_dim"] > 64
+    # Its attention alone is too large: no width is narrow enough.
+    shared["n_heads"], shared["hidden_dim"] = 16, 4
+    result = conclusion(protocol("standard", "merged"), runner).budget("params")
+    assert "parameters more than the control" in result.refused["merged"]
+    assert [arm.arm for arm in result.arms] == ["standard"]
 
 
 @pytest.mark.parametrize(
@@ -49,53 +72,6 @@ def test_a_planted_difference_is_found_unless_a_rounding_could_turn_the_word(
 ):
     runner.noise, runner.effects, runner.rounding = 0.001, {"no-query": effect}, rounding
     assert verdict_of(runner, seeds=5).word == word
-
-
-def test_pairs_share_their_batches(protocol, runner, conclusion):
-    conclusion(protocol(), runner)
-    seeds = [trial.settings["seed"] for trial in runner.done if trial.seed < 100]
-    assert all(seeds.count(seed) >= 2 for seed in (0, 1, 2))
-
-
-def test_the_control_runs_against_itself_with_other_weights(protocol, runner, conclusion):
-    runner.noise = 0.01
-    noise = conclusion(protocol(), runner).noise
-    again = [trial for trial in runner.done if trial.settings["init_seed"] >= 0]
-    assert {trial.arm for trial in again} == {"standard"}
-    assert [trial.seed for trial in again] == [0, 1, 2]
-    assert len(noise.verdict.differences) == 3
-    assert noise.seed_spread > 0
-
-
-def test_a_jittered_training_shows_what_a_rounding_changes_unless_noise_is_left_out(
-    protocol, runner, conclusion
-):
-    runner.rounding = 1e-3
-    assert conclusion(protocol(), runner).noise.rounding == pytest.approx(1e-3)
-    assert conclusion(protocol(noise=False), runner).noise is None
-
-
-def test_equal_seconds_gives_a_slower_arm_fewer_steps(protocol, runner, conclusion):
-    comparison = conclusion(protocol("standard", "merged"), runner)
-    steps = {arm.arm: arm.trainings[0].steps for arm in comparison.budget("seconds").arms}
-    assert steps == {"standard": 8, "merged": 4}
-
-
-def test_equal_parameters_gives_a_smaller_arm_a_wider_feed_forward_layer(
-    protocol, runner, conclusion
-):
-    control, arm = conclusion(protocol(), runner).budget("params").arms
-    assert abs(arm.params - control.params) <= 0.005 * control.params
-    assert arm.settings["hidden_dim"] > 64
-
-
-def test_an_arm_that_cannot_be_as_small_is_refused_with_the_numbers(
-    protocol, runner, shared, conclusion
-):
-    shared["n_heads"], shared["hidden_dim"] = 16, 4
-    result = conclusion(protocol("standard", "merged"), runner).budget("params")
-    assert "parameters more than the control" in result.refused["merged"]
-    assert [arm.arm for arm in result.arms] == ["standard"]
 
 
 def test_another_seed_or_arm_costs_only_its_own_trainings_and_another_text_all(
@@ -120,24 +96,19 @@ def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
 ):
     whole = runners("whole", noise=0.01)
     cut = runners("cut", noise=0.01, fails_after=finished)
-    expected = conclusion(protocol(), whole)
     with pytest.raises(KeyboardInterrupt):
         conclusion(protocol(), cut)
     cut.fails_after = float("inf")
-    assert conclusion(protocol(), cut) == expected
+    assert conclusion(protocol(), cut) == conclusion(protocol(), whole)
     assert len(cut.done) == len(whole.done)
 
 
 @pytest.fixture
-def planned(protocol, runner, events_of):
+def planned(protocol, runner):
     """The plan that a comparison announces."""
-
-    def plan(**fields) -> Planned:
-        events = events_of(protocol(**fields), runner)
-        (found,) = [event for event in events if isinstance(event, Planned)]
-        return found
-
-    return plan
+    return lambda **fields: next(
+        event for event in ComparisonRun(protocol(**fields), runner) if isinstance(event, Planned)
+    )
 
 
 def test_time_decides_on_the_seeds(planned):
@@ -150,8 +121,7 @@ def test_time_decides_on_the_seeds(planned):
 
 def test_the_plan_says_what_difference_it_can_resolve_if_it_tunes(planned, runner):
     runner.noise = 0.02
-    few, many = planned(seeds=3).resolves, planned(seeds=8).resolves
-    assert 0 < many < few
+    assert 0 < planned(seeds=8).resolves < planned(seeds=3).resolves
     assert planned(scales=(1.0,)).resolves is None
 
 
@@ -159,12 +129,6 @@ def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusio
     runner.diverges = ("standard",)
     with pytest.raises(RunError, match="the control diverged"):
         conclusion(protocol(budgets=("steps",)), runner)
-
-
-def test_an_impossible_arm_is_refused_before_anything_is_trained(protocol, runner):
-    with pytest.raises(ConfigError):
-        ComparisonRun(protocol("standard", "odd: standard, n_heads=3"), runner, {})
-    assert runner.done == []
 
 
 def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
@@ -180,16 +144,14 @@ def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
         ({"budgets": ("watts",)}, "budget 'watts'"),
         ({"budgets": ()}, "no budget"),
         ({"seeds": 0}, "give minutes"),
-        ({"seeds": -1}, "at least 1"),
+        ({"seeds": -1}, "seeds=-1 must be at least 0"),
         ({"delta": 0.0}, "delta=0.0"),
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"scales": ()}, "at least one"),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
         ({"seeds": 10_001}, "seeds=10001 must be at most 10000"),
-        ({"minutes": float("inf")}, "minutes=inf must be a finite number"),
-        ({"minutes": float("nan")}, "minutes=nan must be a finite number"),
+        ({"minutes": float("nan")}, "minutes=nan must be"),
         ({"looks": (1, 5)}, "must be numbers of seeds"),
-        ({"looks": (8, 5)}, "must be numbers of seeds"),
         ({"looks": (5, 5)}, "must be numbers of seeds"),
     ],
 )
@@ -198,42 +160,36 @@ def test_a_protocol_that_cannot_work_is_refused(protocol, fields, complaint):
         protocol(**fields)
 
 
-def test_a_comparison_is_bounded_by_steps_alone(protocol, runner, shared):
-    shared["epochs"] = 1.0
-    with pytest.raises(ConfigError, match="counts steps"):
-        ComparisonRun(protocol(), runner, {})
-
-
-REFERENCE = arm_from("scores-off")
-
-
-def test_a_difference_is_a_share_of_what_the_part_is_worth(protocol, runner, conclusion):
-    runner.effects = {"no-query": 0.03, "scores-off": 0.3}
-    found = conclusion(protocol(reference=REFERENCE, budgets=("steps",)), runner)
-    (budget,) = found.budgets
-    assert found.reference == "scores-off"
-    assert budget.verdicts["scores-off"].mean == pytest.approx(0.3)
-    assert budget.verdicts["no-query"].share == pytest.approx(0.1)
-
-
-def test_a_part_worth_less_than_four_margins_makes_a_comparison_insensitive(
-    protocol, runner, conclusion
+@pytest.mark.parametrize(
+    ("arms", "changes", "complaint"),
+    [
+        (["standard", "odd: standard, n_heads=3"], {}, "n_heads"),
+        ([], {"epochs": 1.0}, "counts steps"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
+    protocol, runner, shared, arms, changes, complaint
 ):
-    runner.effects = {"no-query": 0.03, "scores-off": 0.035}
-    (budget,) = conclusion(protocol(reference=REFERENCE, budgets=("steps",)), runner).budgets
-    assert budget.verdicts["no-query"].word == "insensitive"
-    assert budget.verdicts["scores-off"].word == "worse"
+    shared |= changes
+    with pytest.raises(ConfigError, match=complaint):
+        ComparisonRun(protocol(*arms), runner)
+    assert runner.done == []
 
 
-def test_the_reference_is_trained_with_equal_steps_alone(protocol, runner, conclusion):
-    conclusion(protocol(reference=REFERENCE, seeds=2), runner)
-    verdict = [t for t in runner.done if t.arm == "scores-off" and t.seed < 2]
-    assert len(verdict) == 2
-
-
-def test_noisy_tuning_widens_the_intervals(runner, verdict_of):
-    runner.noise = 0.05
-    assert verdict_of(runner, budgets=("steps",)).tuning_error > 0
+@pytest.mark.parametrize(
+    ("worth", "word", "share"), [(0.3, "worse", 0.1), (0.035, "insensitive", None)]
+)
+def test_a_difference_is_a_share_of_what_the_part_is_worth_which_may_be_too_little(
+    protocol, runner, conclusion, worth, word, share
+):
+    runner.effects = {"no-query": 0.03, "scores-off": worth}
+    comparison = conclusion(protocol(reference=arm_from("scores-off")), runner)
+    verdicts = comparison.budget("steps").verdicts
+    assert (verdicts["scores-off"].word, verdicts["no-query"].word) == ("worse", word)
+    assert verdicts["scores-off"].mean == pytest.approx(worth)
+    assert verdicts["no-query"].share == pytest.approx(share)
+    # Under all three budgets it has the same steps, and so the same trainings.
+    assert len([t for t in runner.done if t.arm == "scores-off" and t.seed < 100]) == 3
 
 
 @pytest.mark.parametrize(
@@ -305,12 +261,9 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
     )
     shorter = {trial.seed for trial in runner.done if trial.settings["steps"] == 800}
     assert shorter == {0, 1, 2}
-
-
-def test_a_margin_in_nats_trains_nothing_more(protocol, runner, conclusion):
-    comparison = conclusion(protocol(delta=0.02), runner)
-    assert (comparison.delta, comparison.delta_tokens) == (0.02, 0.0)
-    assert len({trial.settings["steps"] for trial in runner.done if trial.arm == "standard"}) == 1
+    runner.done.clear()
+    assert conclusion(protocol(delta=0.02), runner).delta == 0.02
+    assert not [trial for trial in runner.done if trial.settings["steps"] == 800]
 
 
 def test_tokens_that_are_worth_nothing_give_no_margin(protocol, runner, conclusion):
@@ -319,7 +272,7 @@ def test_tokens_that_are_worth_nothing_give_no_margin(protocol, runner, conclusi
         conclusion(protocol(delta_tokens=0.05), runner)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "five", "100%", "5%x", "nan"])
+@pytest.mark.parametrize("text", ["0", "five", "100%", "5%x", "nan"])
 def test_a_margin_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match="must be above 0, in nats per token"):
         margin_from(text)

@@ -30,7 +30,7 @@ def store(tmp_path):
 @pytest.fixture
 def trials(protocol, store):
     """Two trainings of a tenth of a second."""
-    run = ComparisonRun(protocol(), Runner(store), {})
+    run = ComparisonRun(protocol(), Runner(store))
     choice = TunedArm(run.protocol.arms[0])
     return [trial_for(run.protocol, choice, seed) for seed in (0, 1)]
 
@@ -48,55 +48,12 @@ def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker
     assert [without_time(outcomes[trial]) for trial in trials] == alone
 
 
-def test_a_finished_training_is_not_done_again(in_this_process, trials, store):
-    list(Runner(store, 1)(trials[:1]))
-    assert [trial for trial, _ in Runner(store, 1)(trials)] == trials[1:]
-
-
-def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
-    working = Runner(store, 1)(trials)
-    first, _ = next(working)
-    working.close()
-    assert first in store
-    assert sum(trial in store for trial in trials) == 1
-
-
-def test_a_training_that_diverges_is_kept_as_such(in_this_process, trials, store):
-    trial = replace(trials[0], settings={**trials[0].settings, "lr": 1e30, "clip": 0.0})
-    ((_, outcome),) = Runner(store, 1)([trial])
-    assert isinstance(outcome, Diverged)
-    assert store[trial] == outcome
-
-
 def test_a_worker_that_dies_is_one_line(trials, store, monkeypatch):
     monkeypatch.setattr(executors, "_begin_worker", os.abort)
     with pytest.raises(
         RunError, match=r"^the training of 'standard', seed [01], failed: .*continues$"
     ):
         list(Runner(store, 1)(trials))
-
-
-def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
-    story.write_text(story.read_text()[::-1])
-    with pytest.raises(RunError, match="has changed since the comparison began"):
-        list(Runner(store, 1)(trials))
-
-
-def test_a_damaged_file_names_itself(in_this_process, trials, store):
-    list(Runner(store, 1)(trials[:1]))
-    (file,) = store.folder.iterdir()
-    file.write_text("{")
-    with pytest.raises(RunError, match="delete the file to train it again"):
-        store[trials[0]]
-
-
-def test_as_many_trainings_at_once_as_there_are_cores(store):
-    with forced_path("mac-cpu"):
-        assert Runner(store).size == os.cpu_count()
-
-
-def test_a_gpu_trains_one_at_a_time(store, gpu_path):
-    assert Runner(store).size == 1
 
 
 def test_a_training_records_its_course(trials):
@@ -108,67 +65,82 @@ def test_a_training_records_its_course(trials):
     assert training.sample
 
 
-class Unlucky(Engine):
-    """Loses the worker of each training some times, and then trains in this process."""
+def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
+    wild = replace(trials[0], settings={**trials[0].settings, "lr": 1e30, "clip": 0.0})
+    ((_, outcome),) = Runner(store, 1)([wild])
+    assert isinstance(outcome, Diverged)
+    assert store[wild] == outcome
+    assert [trial for trial, _ in Runner(store, 1)([wild, trials[1]])] == trials[1:]
+    store.path(wild).write_text("{")
+    with pytest.raises(RunError, match="delete the file to train it again"):
+        store[wild]
 
-    def __init__(self, times: int):
-        self._left: dict[str, int] = {}
-        self._times = times
-        self.submitted: list[str] = []
+
+def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
+    working = Runner(store, 1)(trials)
+    first, _ = next(working)
+    working.close()
+    assert [trial for trial in trials if trial in store] == [first]
+
+
+def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
+    story.write_text(story.read_text()[::-1])
+    with pytest.raises(RunError, match="has changed since the comparison began"):
+        list(Runner(store, 1)(trials))
+
+
+def test_as_many_trainings_at_once_as_there_are_cores_and_one_on_a_gpu(store, request):
+    with forced_path("mac-cpu"):
+        assert Runner(store).size == os.cpu_count()
+    request.getfixturevalue("gpu_path")
+    assert Runner(store).size == 1
+
+
+class Faulty(Engine):
+    """Trains in this process, after faults: each training loses its worker some times.
+
+    Attributes:
+        losses: How often each training loses its worker.
+        unfit: Names of workers that answer that they are unfit.
+        submitted: Digests of the orders.
+    """
+
+    def __init__(self, losses: int = 0, unfit: tuple[str, ...] = ()):
+        self.losses, self.unfit = losses, unfit
+        self.submitted, self.lines = Counter[str](), list[str]()
+        self._there = [Worker("one"), Worker("two")]
 
     def workers(self):
-        return [Worker("one"), Worker("two")]
+        return self._there
 
     def submit(self, worker, order):
         future: Future[Any] = Future()
-        digest = order["digest"]
-        self.submitted.append(digest)
-        left = self._left.setdefault(digest, self._times)
-        self._left[digest] = left - 1
-        if left > 0:
+        self.submitted[order["digest"]] += 1
+        if self.submitted[order["digest"]] <= self.losses:
             future.set_exception(BrokenExecutor())
+        elif worker.name in self.unfit:
+            future.set_result({"unfit": "mlx is 1 here"})
         else:
             future.set_result(train_order(order))
         return future
 
-
-def test_a_training_whose_worker_is_lost_is_repeated_three_times(trials, store):
-    engine = Unlucky(3)
-    outcomes = dict(Runner(store, engine=engine)(trials))
-    assert set(outcomes) == set(trials)
-    assert Counter(engine.submitted) == dict.fromkeys([t.digest for t in trials], 4)
-
-
-def test_one_that_is_lost_four_times_is_named(trials, store):
-    with pytest.raises(
-        RunError, match=r"'standard', seed [01], failed: its worker was lost 4 times; finished"
-    ):
-        list(Runner(store, engine=Unlucky(4))(trials))
-
-
-class Unfit(Unlucky):
-    """Its first worker answers that it is unfit."""
-
-    def __init__(self):
-        super().__init__(0)
-        self.there, self.lines = [Worker("one"), Worker("two")], list[str]()
-
-    def workers(self):
-        return self.there
-
-    def submit(self, worker, order):
-        if worker.name == "two":
-            return super().submit(worker, order)
-        future: Future[Any] = Future()
-        future.set_result({"unfit": "mlx is 1 here"})
-        return future
-
     def leave_out(self, worker, reason):
-        self.there = [other for other in self.there if other != worker]
+        self._there = [other for other in self._there if other != worker]
         self.lines.append(reason)
 
 
+def test_a_training_whose_worker_is_lost_is_repeated_three_times_and_then_named(trials, store):
+    engine = Faulty(losses=4)
+    with pytest.raises(
+        RunError, match=r"'standard', seed [01], failed: its worker was lost 4 times; finished"
+    ):
+        list(Runner(store, engine=engine)(trials))
+    engine = Faulty(losses=3)
+    assert set(dict(Runner(store, engine=engine)(trials))) == set(trials)
+    assert engine.submitted == dict.fromkeys([trial.digest for trial in trials], 4)
+
+
 def test_a_worker_that_is_unfit_gets_no_more_and_loses_nothing(trials, store):
-    engine = Unfit()
+    engine = Faulty(unfit=("one",))
     assert set(dict(Runner(store, engine=engine)(trials))) == set(trials)
     assert engine.lines == ["mlx is 1 here"]

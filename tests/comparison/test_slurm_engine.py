@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.comparison.cluster_engines import SlurmEngine
-from mlx_attn.comparison.executors import open_engine
-from mlx_attn.comparison.result import Comparison
-from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.cluster_engines import SlurmEngine, open_engine
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import RunError
@@ -52,31 +49,20 @@ def jobs():
     return Jobs()
 
 
-def test_a_future_has_the_result_of_its_job(jobs):
-    engine = SlurmEngine("", 2, jobs)
-    futures = [engine.submit(worker, {}) for worker in engine.workers()]
-    jobs.jobs[1].ended, jobs.jobs[1].outcome = True, {"stopped": True}
-    engine.workers()
-    assert [future.done() for future in futures] == [False, True]
-    assert futures[1].result() == {"stopped": True}
-
-
-def test_a_job_that_ends_without_a_result_was_lost(jobs):
-    engine = SlurmEngine("", 1, jobs)
-    future = engine.submit(engine.workers()[0], {})
-    jobs.jobs[0].ended, jobs.jobs[0].outcome = True, RuntimeError("no output")
-    engine.workers()
-    error = future.exception()
-    assert error
-    assert engine.is_loss(error)
-
-
-def test_what_has_not_ended_is_cancelled(jobs, protocol):
-    engine = SlurmEngine("", 1, jobs)
+def test_a_future_has_the_result_of_its_job_a_lost_one_an_error_and_others_are_cancelled(jobs):
+    engine = SlurmEngine("", 3, jobs)
     with engine.session([]):
-        future = engine.submit(engine.workers()[0], {})
-    assert jobs.jobs[0].cancelled
-    assert future.cancelled()
+        done, lost, waiting = (engine.submit(worker, {}) for worker in engine.workers())
+        jobs.jobs[0].ended, jobs.jobs[0].outcome = True, {"stopped": True}
+        jobs.jobs[1].ended, jobs.jobs[1].outcome = True, RuntimeError("no output")
+        engine.workers()
+        assert done.result(timeout=0) == {"stopped": True}
+        error = lost.exception(timeout=0)
+        assert error
+        assert engine.is_loss(error)
+        assert not waiting.done()
+    assert waiting.cancelled()
+    assert [job.cancelled for job in jobs.jobs] == [False, False, True]
 
 
 def test_without_slurm_that_is_one_line(tmp_path, monkeypatch):
@@ -88,14 +74,10 @@ def test_without_slurm_that_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_jobs_end_like_processes_here(protocol, tmp_path, in_this_process, monkeypatch):
+def test_jobs_end_like_processes_here(brief, tmp_path, in_this_process, monkeypatch, conclusion):
     monkeypatch.setattr(SlurmEngine, "patience", 0.2)
-    plan = protocol(seeds=2, budgets=("steps",), scales=(1.0,), noise=False)
     jobs = submitit.LocalExecutor(folder=tmp_path / "jobs")
     with closing(SlurmEngine("", 2, jobs)) as engine:
-        run = ComparisonRun(plan, Runner(Store(tmp_path / "there"), engine=engine), {})
-        there = list(run)[-1]
-    here = list(ComparisonRun(plan, Runner(Store(tmp_path / "here"), 1), {}))[-1]
-    assert isinstance(there, Comparison)
-    assert isinstance(here, Comparison)
+        there = conclusion(brief, Runner(Store(tmp_path / "there"), engine=engine))
+    here = conclusion(brief, Runner(Store(tmp_path / "here"), 1))
     assert there.budgets[0].verdicts == here.budgets[0].verdicts

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.decisions import judge
 from mlx_attn.comparison.result import (
     AATest,
     ArmResult,
@@ -71,60 +71,34 @@ def training(seed: int, loss: float, steps: int, at: float = 1.0, points: int = 
     )
 
 
-def verdict(differences: Sequence[float], delta: float = DELTA) -> Verdict:
-    """A verdict as statistics would give it, by a rule of thumb."""
-    n = len(differences)
-    mean = float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    low, high = mean - 2.8 * error, mean + 2.8 * error
-    word = "undecided"
-    if max(abs(low), abs(high)) < delta:
-        word = "equivalent"
-    elif low > 0 or high < 0:
-        word = "worse" if low > 0 else "better"
-    p = math.erfc(abs(mean) / error / 2) if n > 1 and error else 1.0
-    return Verdict(
-        word=word,
-        differences=tuple(differences),
-        mean=mean,
-        interval=(low, high) if n > 1 else None,
-        p_value=p,
-        p_holm=min(1.0, 3 * p),
-        p_equivalence=min(1.0, 2 * p),
-        resolves=4 * error if n > 1 else None,
-        seeds_needed=(23 if n > 1 else 2) if word == "undecided" else None,
-    )
-
-
 def budget(name: str, names: Sequence[str], seeds: int, points: int) -> BudgetResult:
     generator = np.random.default_rng(sum(map(ord, name)))
     base = 0.9 + 0.02 * generator.normal(size=seeds)
-    arms, verdicts = [], {}
+    arms: list[ArmResult] = []
+    differences: dict[str, list[float]] = {}
     for place, arm in enumerate(names):
         effect, noise = EFFECTS.get(arm, (0.01, 0.01))
         slower = 1.0 if name == "seconds" else 1 + 0.2 * place
         pairs = effect * (1 + 0.5 * (name == "seconds")) + noise * generator.normal(size=seeds)
         losses = base + (pairs if place else 0)
-        trained = [
+        trained = tuple(
             training(seed, float(loss), 400 - 30 * place * (name == "seconds"), slower, points)
             for seed, loss in enumerate(losses, 1)
-        ]
-        arms.append(
-            ArmResult(
-                arm=arm,
-                settings={} if place == 0 else {"variant": arm, "n_heads": 4 + place},
-                lr_scale=2.0 ** (place % 3 - 1),
-                params=120_000 if name == "params" else 120_000 + 14_000 * place,
-                multiply_adds=150_000 + 30_000 * place,
-                cache_bytes_per_token=2048 // (1 + place % 2),
-                trainings=tuple(trained),
-            )
         )
-        if place:
-            gaps = [
-                t.val_loss - c.val_loss for t, c in zip(trained, arms[0].trainings, strict=True)
-            ]
-            verdicts[arm] = verdict(gaps)
+        result = ArmResult(
+            arm=arm,
+            settings={} if place == 0 else {"variant": arm, "n_heads": 4 + place},
+            lr_scale=2.0 ** (place % 3 - 1),
+            params=120_000 if name == "params" else 120_000 + 14_000 * place,
+            multiply_adds=150_000 + 30_000 * place,
+            cache_bytes_per_token=2048 // (1 + place % 2),
+            trainings=trained,
+        )
+        arms.append(result)
+        both = zip(trained, arms[0].trainings, strict=True)
+        differences[arm] = [own.val_loss - control.val_loss for own, control in both]
+    del differences[names[0]]
+    verdicts = judge(differences, DELTA)
     return BudgetResult(budget=name, arms=tuple(arms), refused={}, verdicts=verdicts)
 
 
@@ -173,7 +147,7 @@ def comparison() -> Callable[..., Comparison]:
         results = [budget(name, arms, seeds, points) for name in budgets]
         if len(results) == 3:
             results[2] = replace(results[2], refused=REFUSED)
-        alone = verdict([0.004, -0.006, 0.003, 0.001, -0.002])
+        alone = judge({arms[0]: [0.004, -0.006, 0.003, 0.001, -0.002]}, DELTA)[arms[0]]
         made = Comparison(
             control=arms[0],
             noise=AATest(rounding=0.0, seed_spread=0.0213, verdict=alone),

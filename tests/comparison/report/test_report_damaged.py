@@ -54,10 +54,3 @@ def test_an_odd_value_is_reported_or_refused(comparison, tmp_path):
             raise AssertionError(f"{case}: {key} = {container[key]!r} not {before!r}") from error
     sys.stderr.write(f"odd comparisons: {CASES} cases, {read} answered\n")
     assert 0 < read < CASES
-
-
-def test_a_comparison_of_nothing_is_damaged(comparison, tmp_path):
-    record = comparison(("standard", "merged"), ("steps",), 3, 2).as_dict() | {"budgets": []}
-    (tmp_path / COMPARISON).write_text(json.dumps(record))
-    with pytest.raises(RunError, match="budgets"):
-        read_comparison(tmp_path)

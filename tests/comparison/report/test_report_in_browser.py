@@ -14,7 +14,8 @@ def test_the_page_is_as_wide_as_the_window(browse, comparison):
 
 
 def test_text_can_be_read_in_light_and_in_dark(no_figures, browse, comparison, luminance):
-    page = as_html(comparison(budgets=["seconds"]))
+    # One arm is equivalent, one worse, one undecided.
+    page = as_html(comparison(["standard", "merged", "no-out-proj", "x"], ["seconds"]))
     for theme in ("light", "dark"):
         colours = browse(
             page,
