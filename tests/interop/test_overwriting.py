@@ -1,5 +1,6 @@
 """Where an export goes: nothing of a user is lost, and nothing wrong stays."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,26 @@ def test_what_a_user_added_to_an_export_stays_when_it_is_exported_again(make_run
     (out / ".git").mkdir()
     (out / ".git" / "HEAD").write_text("ref: refs/heads/main")
     (out / "NOTES.md").write_text("what I did")
+    (out / "modeling_mlx_attn.py").write_text("# changed")
     (out / "mlx_attn" / ".DS_Store").write_bytes(b"of the Finder")
+    listed = out / "mlx_attn" / "exported.json"  # a list from elsewhere may name anything
+    listed.write_text(json.dumps({**json.loads(listed.read_text()), ".git": "", "NOTES.md": ""}))
     export_run(make_run(name="other"), TARGETS["gpt2"], out, overwrite=True)
     assert (out / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
     assert (out / "NOTES.md").read_text() == "what I did"
+    assert (out / "modeling_mlx_attn.py").read_text() == "# changed"
     assert not (out / "mlx_attn" / ".DS_Store").exists()
     assert not (out / "model.py").exists()  # of the first export, and nobody changed it
     assert [path.name for path in out.parent.glob("*.replaced")] == []
+
+
+def test_an_export_behind_a_link_is_replaced_and_the_link_stays(make_run, out, tmp_path):
+    loaded, link = make_run(), tmp_path / "link"
+    export_run(loaded, TARGETS["gpt2"], out)
+    link.symlink_to(out)
+    export_run(loaded, TARGETS["gpt2"], link, overwrite=True)
+    assert link.is_symlink()
+    assert (link / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("name", ["README.md", "mlx_attn/tokenizer.json", "mlx_attn/mine.txt"])
