@@ -53,4 +53,4 @@ def test_undivided_ends_with_an_error():
 
     with pytest.raises(ValueError, match="no"):
         single_stream(fail)()
-    assert not streams._of_this_thread.undivided
+    assert not streams._this_thread.undivided

@@ -31,9 +31,6 @@ SWITCH = "MLX_ATTN_CODE_PATH"
 DEVICE = "MLX_ATTN_DEVICE"
 """Environment variable: the device that computes, "cpu" or "gpu"; read with this module."""
 
-NAMES = ("cpu", "gpu")
-_FORCED_PATHS = ("gpu", "mac-cpu")
-
 _forced: ContextVar[str] = ContextVar("code_path", default="")
 
 
@@ -53,7 +50,7 @@ def use_device(name: str) -> None:
     Raises:
         ConfigError: The device is unknown, or MLX cannot use it here.
     """
-    if name not in NAMES:
+    if name not in ("cpu", "gpu"):
         raise ConfigError(f"unknown device '{name}' (--device, {DEVICE}): choose cpu or gpu")
     if name not in devices():
         raise ConfigError(
@@ -127,7 +124,7 @@ def gpu_path() -> AbstractContextManager[None]:
 @cache
 def _wished() -> str:
     wish = os.environ.get(SWITCH, "")
-    if wish and wish not in _FORCED_PATHS:
+    if wish not in ("", "gpu", "mac-cpu"):
         raise ConfigError(
             f"{SWITCH}={wish} must be gpu or mac-cpu, or unset for the path of the device"
         )
