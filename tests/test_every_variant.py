@@ -27,7 +27,7 @@ from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.tracking import Tracker
+from mlx_attn.training.tracking import track
 from mlx_attn.training.trainer import Trainer
 from tests.docs.test_variants_page import PAGE, card, config_of
 
@@ -134,7 +134,7 @@ def costs_and_converts_as_its_card_says(variant: str) -> None:
 def is_probed_and_tracked_or_refused(model: GPT) -> None:
     tokens = np.array(TOKENS)
     reasons = probe(model, tokens).reasons  # for each matrix that is left out
-    tracked = done_or_refused(lambda: Tracker(model, tokens)(0))
+    tracked = done_or_refused(lambda: track(model, 0, mx.array(tokens)))
     assert bool(reasons) == (tracked is None)
     if tracked is not None:
         layers_and_heads = (model.config.n_layers, model.config.n_heads)

@@ -28,7 +28,7 @@ from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
-from mlx_attn.training.batches import objective_for
+from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import (
     Evaluation,
@@ -155,7 +155,7 @@ class TrialRecorder:
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
         length = trainer.evaluator.context_length
-        self._objective: Any = objective_for(corpus.val, length, memory)
+        self._objective = Objective(corpus.val.tokens, length, corpus.val.scored, memory)
         self._beginning: Evaluator | None = None
         if trial.curve_share:
             self._beginning = Evaluator(beginning(corpus.val, trial.curve_share), length)

@@ -40,8 +40,7 @@ _ROUNDING = 1.5 * 2.0**_FRACTION_BITS + _EXPONENT_BIAS
 """Added to a number it leaves no digits after the point, and in the lowest bits what 2^n has for
 an exponent."""
 
-_LOWEST, _HIGHEST = -127.0, 128.0
-"""Integers n whose 2^n has the bits of zero and of infinity."""
+_LOWEST, _HIGHEST = -127.0, 128.0  # integers n whose 2^n has the bits of zero and of infinity
 
 
 def exp2(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:

@@ -27,8 +27,7 @@ from mlx_attn.machine.graphs import is_compiled
 
 Stream = Float[mx.array, "*batch C"]
 
-MOST_ROWS = 4096
-"""Rows of the largest table whose gradient on a GPU is a product instead of a scatter."""
+MOST_ROWS = 4096  # of the largest table whose gradient on a GPU is a product, not a scatter
 
 
 class TokenTable(nn.Embedding):

@@ -15,16 +15,12 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import named_arrays
 from mlx_attn.machine.device import on_gpu
 
-MESSAGE = 2**19
-"""Bytes of gradients that are worth a message of their own: fewer take as long to send."""
-
+MESSAGE = 2**19  # bytes of gradients that are worth a message: fewer take as long to send
 ONE_MESSAGE = 2**22
 """Bytes of gradients that are sent as one: a million weights. Every message crosses from the GPU to
 the CPU and back, some 180 microseconds (github.com/ml-explore/mlx/issues/4438), more than a tiny
 model saves by sending while it computes."""
-
-MOST_MESSAGES = 16
-"""Of one step: of a large model's gradients a message has more bytes."""
+MOST_MESSAGES = 16  # of one step: of a large model's gradients a message has more bytes
 
 
 def average_gradients(tree: Any, group: mx.distributed.Group, stream: mx.Stream) -> Any:
