@@ -28,7 +28,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.machine.messages import by_message, one_of_each_message
+from mlx_attn.machine.messages import by_message, sending_order
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import Distributed
@@ -63,7 +63,7 @@ class StandIn(Distributed):
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
         """Return the order, as in a group of processes."""
-        return one_of_each_message(averaged) if self.way == "beside" else []
+        return sending_order(averaged) if self.way == "beside" else []
 
     def _sent(self, message: list[mx.array]) -> list[mx.array]:
         count = int(self.numbers * sum(array.nbytes for array in message))

@@ -143,11 +143,11 @@ def measured(preset: str, steps: int, exchange: bool) -> dict[str, float]:
         vars(ranks)["average"] = lambda tree: tree
     for _ in range(WARM_UP):
         trainer.launch_step()[0].item()
-    ranks.barrier()
+    ranks.gather("here")
     before, began = _loopback_bytes(), time.perf_counter()
     for _ in range(steps):
         trainer.launch_step()[0].item()
-    ranks.barrier()
+    ranks.gather("here")
     seconds, sent = time.perf_counter() - began, _loopback_bytes() - before
     counted = ranks.sent_bytes(trainer.model.trainable_parameters())
     return {

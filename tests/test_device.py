@@ -22,7 +22,6 @@ from mlx_attn.machine.exponentials import cross_entropy, gelu
 from mlx_attn.machine.facts import machine_kind, versions
 from mlx_attn.machine.streams import compiled_step, cores, num_shards
 
-HAS_GPU = mx.is_available(mx.gpu)
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
 
 
@@ -54,24 +53,17 @@ def test_the_switch_takes_the_path_of_another_machine(wish, path):
     assert not on_linux_cpu()
 
 
-def test_a_processor_takes_the_path_of_its_system(wish):
-    if COMPUTES_ON_GPU:
-        pytest.skip("a GPU's path is the same on every system")
-    wish.setattr("sys.platform", "darwin")
-    assert code_path() == "mac-cpu"
-
-
-def test_another_path_is_refused(wish):
-    wish.setenv(device.SWITCH, "metal")
-    with pytest.raises(ConfigError, match="MLX_ATTN_CODE_PATH=metal must be gpu or mac-cpu"):
-        on_gpu()
-
-
 def test_without_the_switch_the_device_decides_and_a_path_ends_with_its_block(wish):
     assert on_linux_cpu() == (sys.platform == "linux" and not COMPUTES_ON_GPU)
     with gpu_path():
         assert on_gpu()
     assert on_gpu() == COMPUTES_ON_GPU
+    wish.setattr("sys.platform", "darwin")
+    assert code_path() == ("gpu" if COMPUTES_ON_GPU else "mac-cpu")
+    device._wished.cache_clear()
+    wish.setenv(device.SWITCH, "metal")
+    with pytest.raises(ConfigError, match="MLX_ATTN_CODE_PATH=metal must be gpu or mac-cpu"):
+        on_gpu()
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
@@ -105,10 +97,15 @@ def test_records_name_the_device_that_computes_now(monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
-def test_only_a_linux_processor_s_path_divides_a_batch(path, monkeypatch):
+def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, monkeypatch):
+    loss, activation, x = mx.zeros(2), mx.zeros((2, 5000)), mx.ones((2, 5000))
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
+    monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: loss)
+    monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: activation)
     with forced_path(path):
         assert (cores(), num_shards(10)) == (1, 1)
+        assert cross_entropy(x, mx.array([1, 2])) is loss
+        assert gelu(x) is activation
 
 
 @pytest.fixture
@@ -132,14 +129,3 @@ def compiles(monkeypatch) -> Callable[[str, str], bool]:
 )
 def test_each_path_compiles_the_step_where_it_pays_or_is_asked_for(compiles, path, settings):
     assert [s for s in ("auto", "on", "off") if compiles(s, path)] == settings
-
-
-@pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
-def test_other_paths_take_mlx_s_own_loss_and_activation(path, monkeypatch):
-    loss, activation = mx.zeros(2), mx.zeros((2, 5000))
-    monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: loss)
-    monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: activation)
-    x = mx.zeros((2, 5000))
-    with forced_path(path):
-        assert cross_entropy(x, mx.array([1, 2])) is loss
-        assert gelu(x) is activation

@@ -25,7 +25,7 @@ from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.tracking import Tracker
+from mlx_attn.training.tracking import track
 from mlx_attn.training.trainer import Trainer
 from tests.docs.test_variants_page import PAGE, card, config_of
 
@@ -125,9 +125,9 @@ def is_probed_and_tracked_or_refused(model: GPT) -> None:
     reasons = probe(model, tokens).reasons  # for each matrix that is left out
     if reasons:
         with pytest.raises(ConfigError):
-            Tracker(model, tokens)(0)
+            track(model, 0, mx.array(tokens))
         return
-    tracked = Tracker(model, tokens)(0)
+    tracked = track(model, 0, mx.array(tokens))
     for numbers in [*tracked.scores.values(), *tracked.value_outputs.values()]:
         assert np.shape(numbers) == (model.config.n_layers, model.config.n_heads)
         assert np.isfinite(numbers).all()

@@ -19,11 +19,6 @@ def test_shares_are_equal_and_at_most_one_per_core(three_cores, pieces, shares):
     assert num_shards(pieces) == shares
 
 
-def test_there_are_as_many_streams_as_the_blas_has_threads(monkeypatch):
-    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
-    assert cores() == (5 if on_linux_cpu() else 1)
-
-
 def test_results_come_in_the_order_of_the_parts():
     parts = list(mx.arange(12.0).reshape(3, 4))
     results = parallel_map(lambda part: {"twice": 2 * part, "sum": part.sum()}, parts)
@@ -42,15 +37,12 @@ def test_parts_that_depend_on_each_other_s_streams_can_follow():
     assert np.array(again[0]).tolist() == [[6, 6], [6, 6]]
 
 
-def test_undivided_work_has_one_core():
-    assert single_stream(cores)() == 1
-    assert cores() == (blas.preload().threads if on_linux_cpu() else 1)
-
-
-def test_undivided_ends_with_an_error():
+def test_there_are_as_many_streams_as_the_blas_has_threads_but_for_undivided_work(monkeypatch):
     def fail():
         raise ValueError("no")
 
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
+    assert single_stream(cores)() == 1
     with pytest.raises(ValueError, match="no"):
         single_stream(fail)()
-    assert not streams._of_this_thread.undivided
+    assert cores() == (5 if on_linux_cpu() else 1)

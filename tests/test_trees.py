@@ -20,13 +20,6 @@ def test_a_module_is_its_parameters_by_path():
     }
 
 
-def test_a_tree_of_arrays_is_flattened():
-    assert list(named_arrays([{"step": mx.array(1)}, {"m": {"w": mx.zeros(2)}}])) == [
-        "0.step",
-        "1.m.w",
-    ]
-
-
 def test_only_what_is_trained_is_counted():
     pair = Pair()
     assert count_parameters(pair) == 6 + 2 + 4 + 4

@@ -22,8 +22,7 @@ from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
-from mlx_attn.training.report import draw_losses
-from mlx_attn.training.show import closing_lines
+from mlx_attn.training.show import closing_lines, draw_losses
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html

@@ -133,7 +133,7 @@ def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
         mx.eval(state.read(token))
     with _as_on_metal():
         following = state.following(token, greedy)
-        return count_kernels(following, *(b for buffers in state.buffers for b in buffers))
+        return count_kernels(following, *(b for cache in state.caches for b in cache.arrays))
 
 
 GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {

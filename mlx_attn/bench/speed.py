@@ -160,7 +160,7 @@ def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     optimizer = GroupedOptimizer(model, training, config.n_heads, config.emb_dim)
     optimizer.schedule(1e-3)
     tokens = np.array(random_tokens(config, _TEXT_TOKENS))
-    objective = batches.EveryToken(batches.ResidentTokens(tokens, config.context_length))
+    objective = batches.Objective(tokens, config.context_length)
     step = TrainStep(model, optimizer, objective, training)
     mx.eval(step.state)
     return step

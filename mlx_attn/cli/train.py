@@ -195,7 +195,7 @@ def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Setting
     """
     record = ranks.first(asdict(settings.complete()) if settings else None)
     used = used_plugins({**record["model"], **record["training"], **record["text"]})
-    ranks.check_same("plugin", [plugin["sha256"] for plugin in used])
+    ranks.check_same(plugin=[plugin["sha256"] for plugin in used])
     settings = settings or settings_from(record, {})
     if settings.text.data == "-" and ranks.size > 1:
         raise ConfigError("several ranks cannot read one standard input: name a file with --data")
@@ -227,7 +227,7 @@ def _show_plan(
 ) -> None:
     """Show the plan: a result if it is all that is wanted, otherwise a message."""
     from mlx_attn.training.forecast import forecast
-    from mlx_attn.training.report import plan_facts, plan_rows
+    from mlx_attn.training.show import plan_facts, plan_rows
     from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
     expected = forecast(trainer, corpus) if dry_run and trainer.ranks.size == 1 else None
@@ -249,7 +249,7 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
             reason = follow(trainer, corpus.tokenizer, display, should_stop)
             # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
             # printed everything.
-            trainer.ranks.barrier()
+            trainer.ranks.gather("done")
     except KeyboardInterrupt:
         display.message(what_is_saved(trainer))
         reason = loop.INTERRUPTED

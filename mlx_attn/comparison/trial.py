@@ -28,7 +28,7 @@ from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
-from mlx_attn.training.batches import objective_for
+from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import (
     Evaluation,
@@ -159,7 +159,8 @@ class _Recorder:
         # Evenly spread windows; the same for every arm, so that their curves are comparable.
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
-        self._objective: Any = objective_for(corpus.val, length, trainer.config.token_memory)
+        memory = trainer.config.token_memory
+        self._objective = Objective(corpus.val.tokens, length, corpus.val.scored, memory)
         self._beginning: Evaluator | None = None
         self._start = ""
         if trial.curve_share:

@@ -50,11 +50,9 @@ ADVICE: dict[tuple[str, ...], str] = {
 
 def advice_about(error: BaseException) -> str:
     """Return what to do and MLX's message, in one line; "" for any other error."""
-    message = str(error)
-    for words, advice in ADVICE.items():
-        if any(word in message for word in words):
-            return f"{advice} ({' '.join(message.split())})"
-    return ""
+    line = " ".join(str(error).split())
+    fitting = (advice for words, advice in ADVICE.items() if any(word in line for word in words))
+    return next((f"{advice} ({line})" for advice in fitting), "")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ tried them on a Mac (docs/verified.md). They are code, so tests can apply them o
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -102,15 +101,10 @@ def attention_cpu(
 ) -> Float[mx.array, "B H T_q D"]:
     """Compute the weighted sum of values, in the input's type.
 
-    Args:
-        q: Queries; with fewer key or value heads, consecutive query heads share one.
-        k: Keys.
-        v: Values.
-        mask: Added to the scores and broadcast over the batch (and heads); constant in gradients.
-        scale: Factor of the scores.
+    With fewer key or value heads, consecutive query heads share one. `mask` is added to the scores
+    and broadcast over the batch (and heads); it is constant in gradients.
     """
-    attend: Any = _weighed
-    return attend(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
+    return _weighed(q * (scale * LOG2_E), k, v, mask * LOG2_E)[0]
 
 
 @Differentiable

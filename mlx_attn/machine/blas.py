@@ -83,18 +83,13 @@ def _choose() -> Blas:
     if "mlx.core" in sys.modules:
         warnings.warn(_TOO_LATE, stacklevel=4)
         return Blas(None, _TOO_LATE)
-    for name in (wish,) if wish else _CANDIDATES:
-        if _load(name):
-            return _in_use(name)
-    if wish:
+    name = next(filter(_load, (wish,) if wish else _CANDIDATES), None)
+    if wish and not name:
         return Blas(None, f"{wish} cannot be loaded")
-    library = _forwarding_library()
-    if library and _load(str(library)):
-        return _in_use("scipy-openblas32")
-    return Blas(None, _HINT)
-
-
-def _in_use(name: str) -> Blas:
+    if not name and (library := _forwarding_library()) and _load(str(library)):
+        name = "scipy-openblas32"
+    if not name:
+        return Blas(None, _HINT)
     get_threads = _openblas("get_num_threads")
     return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
 
@@ -122,43 +117,30 @@ def _forwarding_library() -> Path | None:
     import hashlib
     import shutil
     import subprocess
+    import tempfile
+    from importlib.util import find_spec
 
-    openblas, compiler = _wheel_library(), shutil.which("cc") or shutil.which("gcc")
-    if openblas is None:
+    wheel, compiler = find_spec(_WHEEL), shutil.which("cc") or shutil.which("gcc")
+    openblas = Path(wheel.origin if wheel and wheel.origin else "")
+    openblas = openblas.parent / "lib" / "libscipy_openblas.so"
+    if not openblas.exists():
         return None
     facts = f"{_SOURCE}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
     digest = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = cache / "mlx_attn" / "blas" / f"forward-{digest}.so"
-    if target.exists():
-        return target
+    if target.exists() or not compiler:
+        return target if target.exists() else None
     try:
-        return _compiled(compiler, openblas, target) if compiler else None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Compiled in a temporary folder and renamed: two processes may do it at once.
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            source, built = Path(folder, "forward.c"), Path(folder, "forward.so")
+            source.write_text(_SOURCE)
+            flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
+            command = [compiler, *flags, str(source), str(openblas), "-o", str(built)]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            built.replace(target)
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _wheel_library() -> Path | None:
-    from importlib.util import find_spec
-
-    found = find_spec(_WHEEL)
-    if found is None or found.origin is None:
-        return None
-    library = Path(found.origin).parent / "lib" / "libscipy_openblas.so"
-    return library if library.exists() else None
-
-
-def _compiled(compiler: str, openblas: Path, target: Path) -> Path:
-    """Compile into a temporary file and rename: two processes may do it at once."""
-    import subprocess
-    import tempfile
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        source, built = Path(folder, "forward.c"), Path(folder, "forward.so")
-        source.write_text(_SOURCE)
-        flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
-        command = [compiler, *flags, str(source), str(openblas), "-o", str(built)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-        built.replace(target)
     return target

@@ -19,20 +19,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
 
-SWITCH = "MLX_ATTN_CODE_PATH"
-"""Environment variable: takes the path of a GPU or of a Mac's processor on any device."""
-DEVICE = "MLX_ATTN_DEVICE"
-"""Environment variable: the device that computes, "cpu" or "gpu"; read with this module."""
-
-NAMES = ("cpu", "gpu")
-_FORCED_PATHS = ("gpu", "mac-cpu")
+SWITCH = "MLX_ATTN_CODE_PATH"  # environment variable: gpu or mac-cpu, on any device
+DEVICE = "MLX_ATTN_DEVICE"  # environment variable: cpu or gpu; read with this module
 
 _forced: ContextVar[str] = ContextVar("code_path", default="")
 
@@ -53,7 +48,7 @@ def use_device(name: str) -> None:
     Raises:
         ConfigError: The device is unknown, or MLX cannot use it here.
     """
-    if name not in NAMES:
+    if name not in ("cpu", "gpu"):
         raise ConfigError(f"unknown device '{name}' (--device, {DEVICE}): choose cpu or gpu")
     if name not in devices():
         raise ConfigError(
@@ -85,6 +80,25 @@ def on_device(name: str) -> Iterator[None]:
         mx.set_default_device(before)
 
 
+def code_path() -> str:
+    """Return the path to take: gpu, linux-cpu or mac-cpu."""
+    if forced := _forced.get() or _wished():
+        return forced
+    if mx.default_device().type == mx.DeviceType.gpu:
+        return "gpu"
+    return "linux-cpu" if sys.platform == "linux" else "mac-cpu"
+
+
+@cache
+def _wished() -> str:
+    wish = os.environ.get(SWITCH, "")
+    if wish not in ("", "gpu", "mac-cpu"):
+        raise ConfigError(
+            f"{SWITCH}={wish} must be gpu or mac-cpu, or unset for the path of the device"
+        )
+    return wish
+
+
 def on_gpu() -> bool:
     """Return True on the path of a GPU."""
     return code_path() == "gpu"
@@ -93,15 +107,6 @@ def on_gpu() -> bool:
 def on_linux_cpu() -> bool:
     """Return True on the path of a Linux processor."""
     return code_path() == "linux-cpu"
-
-
-def code_path() -> str:
-    """Return the path to take: gpu, linux-cpu or mac-cpu."""
-    if forced := _forced.get() or _wished():
-        return forced
-    if mx.default_device().type == mx.DeviceType.gpu:
-        return "gpu"
-    return "linux-cpu" if sys.platform == "linux" else "mac-cpu"
 
 
 def repeats_bits() -> bool:
@@ -119,19 +124,7 @@ def forced_path(name: str) -> Iterator[None]:
         _forced.reset(before)
 
 
-def gpu_path() -> AbstractContextManager[None]:
-    """Take the path of a GPU for a while, in this thread."""
-    return forced_path("gpu")
-
-
-@cache
-def _wished() -> str:
-    wish = os.environ.get(SWITCH, "")
-    if wish and wish not in _FORCED_PATHS:
-        raise ConfigError(
-            f"{SWITCH}={wish} must be gpu or mac-cpu, or unset for the path of the device"
-        )
-    return wish
+gpu_path = partial(forced_path, "gpu")
 
 
 if chosen_device():

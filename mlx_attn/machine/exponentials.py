@@ -12,7 +12,6 @@ A compiled step joins all of it into one function.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -41,8 +40,7 @@ _ROUNDING = 1.5 * 2.0**_FRACTION_BITS + _EXPONENT_BIAS
 """Added to a number it leaves no digits after the point, and in the lowest bits what 2^n has for
 an exponent."""
 
-_LOWEST, _HIGHEST = -127.0, 128.0
-"""Integers n whose 2^n has the bits of zero and of infinity."""
+_LOWEST, _HIGHEST = -127.0, 128.0  # integers n whose 2^n has the bits of zero and of infinity
 
 
 def exp2(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
@@ -64,14 +62,13 @@ def exp2(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
     return (power * scale).astype(x.dtype)
 
 
-_LANES = 32
-"""Numbers of a row that are reduced side by side before the rest."""
+_LANES = 32  # numbers of a row that are reduced side by side before the rest
 
 
 def softmax(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     """Compute e^x / sum e^x along the last axis."""
-    by_exp2: Any = _softmax
-    return by_exp2(x) if _uses_exp2(x) else mx.softmax(x, axis=-1)
+    uses_exp2 = x.dtype == mx.float64 or (on_linux_cpu() and x.size >= FEW)
+    return _softmax(x) if uses_exp2 else mx.softmax(x, axis=-1)
 
 
 def cross_entropy(
@@ -81,8 +78,7 @@ def cross_entropy(
     if not on_linux_cpu():
         return mx.fast.cross_entropy(logits, targets)
     chosen = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
-    logsumexp: Any = _logsumexp
-    return logsumexp(logits)[0] - chosen
+    return _logsumexp(logits)[0] - chosen
 
 
 def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
@@ -91,10 +87,9 @@ def gelu(x: Float[mx.array, "*batch n"]) -> Float[mx.array, "*batch n"]:
     The tanh form of GELU (arXiv:1606.08415), which GPT-2 and the book use: (1 + tanh u) / 2 is
     1 / (1 + e^(-2 u)).
     """
-    by_exp2: Any = _gelu
     if is_compiled(x):
         return _gelu_of_few(x)
-    return by_exp2(x)[0] if _uses_exp2(x) or on_linux_cpu() else nn.gelu_approx(x)
+    return _gelu(x)[0] if on_linux_cpu() or x.dtype == mx.float64 else nn.gelu_approx(x)
 
 
 def over_rows(
@@ -106,10 +101,6 @@ def over_rows(
         return reduce(x, axis=-1, keepdims=True)
     folded = x.reshape(*x.shape[:-1], -1, _LANES)
     return reduce(reduce(folded, axis=-2), axis=-1, keepdims=True)
-
-
-def _uses_exp2(x: mx.array) -> bool:
-    return x.dtype == mx.float64 or (on_linux_cpu() and x.size >= FEW)
 
 
 @Differentiable

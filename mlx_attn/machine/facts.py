@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -41,33 +42,25 @@ def commit() -> str:
     clone = Path(__file__).parents[2]
     if not (clone / ".git").exists():
         return ""
+    options: dict[str, Any] = {"cwd": clone, "text": True, "stderr": subprocess.DEVNULL}
     try:
-        head = _git(clone, "rev-parse", "--short=12", "HEAD")
-        return head + "+" * bool(_git(clone, "status", "--porcelain", "--", "mlx_attn"))
+        head = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], **options)
+        changes = subprocess.check_output(
+            ["git", "status", "--porcelain", "--", "mlx_attn"], **options
+        )
     except (OSError, subprocess.SubprocessError):  # no git, or the repository of another user
         return ""
-
-
-def _git(clone: Path, *command: str) -> str:
-    ended = subprocess.run(
-        ["git", "-C", str(clone), *command], check=True, capture_output=True, text=True
-    )
-    return ended.stdout.strip()
-
-
-_USER_DIRECTORIES = {
-    "cache": ("Library/Caches", "XDG_CACHE_HOME", ".cache"),
-    "state": ("Library/Application Support", "XDG_STATE_HOME", ".local/state"),
-}
-"""By kind: of macOS, then the variable that names it elsewhere, and where it is without one."""
+    return head.strip() + ("+" if changes.strip() else "")
 
 
 def user_directory(kind: str) -> Path:
     """Return this program's folder in the user's: "cache", or "state" between runs."""
-    mac, variable, usual = _USER_DIRECTORIES[kind]
-    named = None if sys.platform == "darwin" else os.environ.get(variable)
-    folder = mac if sys.platform == "darwin" else usual
-    return Path(named or Path.home() / folder) / "mlx_attn"
+    if sys.platform == "darwin":
+        mac = {"cache": "Library/Caches", "state": "Library/Application Support"}
+        return Path.home() / mac[kind] / "mlx_attn"
+    usual = {"cache": ".cache", "state": ".local/state"}
+    named = os.environ.get(f"XDG_{kind.upper()}_HOME")
+    return Path(named or Path.home() / usual[kind]) / "mlx_attn"
 
 
 def machine_memory() -> int:
@@ -114,35 +107,17 @@ def machine_facts() -> dict[str, Any]:
 
 
 def machine_kind() -> dict[str, str]:
-    """Return the facts that decide the bits and the speed of a training on this machine."""
-    from mlx_attn.machine.device import device_name
+    """Return the facts that decide the bits and the speed of a training on this machine.
 
-    return _kind_of(device_name())
-
-
-@cache
-def _kind_of(device_name: str) -> dict[str, str]:
-    """Return the facts of the device that computes by default, whose name is given."""
-    import mlx.core as mx
-
-    device: Any = mx.device_info()
-    return {
-        "chip": str(device.get("device_name", platform.machine())),
-        "system": platform.platform(terse=True),
-        "mlx": version("mlx"),
-        "device": device_name,
-        "arithmetic": _arithmetic(),
-    }
-
-
-def _arithmetic() -> str:
-    """Return a digest of the bits of products, exponentials and sums on the default device.
-
-    Machines that round otherwise, such as those whose products are TF32, have another.
+    "arithmetic" is a digest of products, exponentials and sums on the default device: machines that
+    round otherwise, such as those whose products are TF32, have another.
     """
     import mlx.core as mx
     import numpy as np
 
+    from mlx_attn.machine.device import device_name
+
+    device: Any = mx.device_info()
     draw = np.random.default_rng(0)
     bits = blake2b(digest_size=4)
     for rows, inner, columns in ((4, 16, 16), (64, 64, 256), (257, 192, 65)):
@@ -151,16 +126,18 @@ def _arithmetic() -> str:
         product = a @ b
         for result in (product, a.T @ product, mx.softmax(product, axis=-1), mx.exp(a).sum(axis=0)):
             bits.update(np.array(result).tobytes())
-    return bits.hexdigest()
+    return {
+        "chip": str(device.get("device_name", platform.machine())),
+        "system": platform.platform(terse=True),
+        "mlx": version("mlx"),
+        "device": device_name(),
+        "arithmetic": bits.hexdigest(),
+    }
 
 
 # Hardware, asked of the system; unknown facts are 0 or "".
 
-_SUPPLIES = Path("/sys/class/power_supply")
-"""Where Linux lists batteries and mains adapters."""
-
-_SLOWEST = 30.0
-"""Seconds that a program of macOS may take to answer."""
+_SUPPLIES = Path("/sys/class/power_supply")  # where Linux lists batteries and mains adapters
 
 
 def system_name() -> str:
@@ -174,8 +151,7 @@ def core_counts() -> tuple[int, int]:
     if sys.platform != "darwin":
         return os.cpu_count() or 0, 0
     levels = _printed("sysctl", "-n", "hw.perflevel0.physicalcpu", "hw.perflevel1.physicalcpu")
-    counts = [int(word) for word in levels.split() if word.isdigit()]
-    performance, efficiency, *_ = [*counts, 0, 0]
+    performance, efficiency, *_ = [*map(int, levels.split()), 0, 0]
     return performance, efficiency
 
 
@@ -190,33 +166,22 @@ def gpu_cores() -> int:
 
 def power_source() -> str:
     """Return "mains" or "battery", with "low power mode" if it is on; "" if it is unknown."""
-    if sys.platform != "darwin":
-        return _linux_power_source()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            if any(file.read_text().strip() == "1" for file in _SUPPLIES.glob("*/online")):
+                return "mains"
+            states = [file.read_text().strip() for file in _SUPPLIES.glob("*/status")]
+            return "battery" if "Discharging" in states else ""
     named = {"AC Power": "mains", "Battery Power": "battery"}
     batteries = _printed("pmset", "-g", "batt")
     source = next((name for words, name in named.items() if words in batteries), "")
-    words = (line.split() for line in _printed("pmset", "-g").splitlines())
-    settings = dict(pair[:2] for pair in words if len(pair) >= 2)
-    return source + ", low power mode" * (settings.get("lowpowermode") == "1")
-
-
-def _linux_power_source() -> str:
-    supplies: dict[str, Any] = {}
-    with contextlib.suppress(OSError):
-        for supply in sorted(_SUPPLIES.iterdir()):
-            kind = (supply / "type").read_text().strip()
-            supplies[kind] = (supply / ("online" if kind == "Mains" else "status")).read_text()
-    if supplies.get("Mains", "").strip() == "1":
-        return "mains"
-    return "battery" if supplies.get("Battery", "").strip() == "Discharging" else ""
+    is_low = re.search(r"lowpowermode\s+1\b", _printed("pmset", "-g"))
+    return f"{source}, low power mode" if is_low else source
 
 
 def _printed(*command: str) -> str:
-    """Return the output of a program of macOS; "" if it is not there or fails."""
-    if sys.platform != "darwin":
-        return ""
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _SLOWEST}
-    try:
+    """Return the output of a program of macOS; "" if it is not there, fails or takes long."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30.0}
         return subprocess.run(command, check=True, **options).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    return ""

@@ -19,7 +19,12 @@ import mlx.core as mx
 
 from mlx_attn.machine.device import device_name, on_linux_cpu
 
-_of_this_thread = threading.local()
+
+class _ThisThread(threading.local):
+    traces = False  # whether a function is traced for a `Graph`
+
+
+_this_thread = _ThisThread()
 
 
 class Differentiable:
@@ -35,16 +40,10 @@ class Differentiable:
 
     def __call__(self, *given: Any) -> Any:
         """Compute the function."""
-        return (self._function if _within_graph() else self._with_gradient)(*given)
+        return (self._function if _this_thread.traces else self._with_gradient)(*given)
 
 
-def _within_graph() -> bool:
-    """Return True while a function is traced for a `Graph`."""
-    return getattr(_of_this_thread, "within_graph", False)
-
-
-HOT = 500
-"""Runs after which a graph is compiled."""
+HOT = 500  # runs after which a graph is compiled
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class Graph:
     ):
         self._function, self._runs = without_gradients(function), runs or Runs()
         self._waits = on_linux_cpu() and has_compiler()  # to be compiled
-        self._run = _exported(self._function, like) if on_linux_cpu() else compiled(self._function)
+        self._run = self._exported(like) if on_linux_cpu() else compiled(self._function)
 
     def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
         """Run the graph and return the function's results."""
@@ -84,43 +83,38 @@ class Graph:
             self._run, self._waits = compiled(self._function), False
         return self._run(*arrays)
 
+    def _exported(self, like: Sequence[mx.array]) -> Callable[..., Any]:
+        """Return the function as MLX exports and reads it back, if MLX can export it."""
+        with tempfile.TemporaryDirectory() as directory:
+            file = str(Path(directory, "function.mlxfn"))
+            try:
+                mx.export_function(file, self._function, *like)
+            except ValueError:  # an operation without a form on disk, as in a user's own gradient
+                return compiled(self._function)
+            read: Any = mx.import_function(file)
+            return read
+
 
 def without_gradients(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
     """Return the function without the gradients of its own parts, which no graph can hold."""
 
     def traced(*arrays: mx.array) -> list[mx.array]:
-        _of_this_thread.within_graph = True
+        _this_thread.traces = True
         try:
             return function(*arrays)
         finally:
-            _of_this_thread.within_graph = False
+            _this_thread.traces = False
 
     return traced
 
 
-def _exported(function: Callable[..., list[mx.array]], like: Sequence[mx.array]) -> Callable:
-    """Return the function as MLX exports and reads it back; itself if MLX cannot export it."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = str(Path(directory, "function.mlxfn"))
-        try:
-            mx.export_function(file, function, *like)
-        except ValueError:  # an operation that is not written, such as a gradient of a user's own
-            return compiled(function)
-        read: Any = mx.import_function(file)
-        return read
-
-
-FEW = 4096
-"""With fewer numbers, an operation takes less time than starting it."""
+FEW = 4096  # with fewer numbers, an operation takes less time than starting it
 
 
 def is_compiled(x: mx.array) -> bool:
-    """Return True to compile: few numbers, so starting an operation costs more than doing it.
-
-    MLX's back end for Linux compiles with g++, which not every machine has.
-    """
+    """Return True to compile: few numbers, so starting an operation costs more than doing it."""
     few = x.size < FEW and x.dtype != mx.float64
-    return few and on_linux_cpu() and (has_compiler() or _within_graph())
+    return few and on_linux_cpu() and (has_compiler() or _this_thread.traces)
 
 
 @cache

@@ -27,8 +27,7 @@ from mlx_attn.machine.graphs import is_compiled
 
 Stream = Float[mx.array, "*batch C"]
 
-MOST_ROWS = 4096
-"""Rows of the largest table whose gradient on a GPU is a product instead of a scatter."""
+MOST_ROWS = 4096  # of the largest table whose gradient on a GPU is a product, not a scatter
 
 
 class TokenTable(nn.Embedding):
@@ -110,7 +109,13 @@ class TokenLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear | nn.Embedding):
         super().__init__()
-        self.columns = _columns(layer.weight)
+        out, width = layer.weight.shape
+        # On a Linux processor the fewest equal parts that are small enough, otherwise one.
+        most = min(NARROW, SMALL // width) if on_linux_cpu() else out
+        widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
+        columns = next((n for n in widths if n <= most), out)
+        # [out, in] -> [parts, in, out / parts]
+        self.columns = layer.weight.reshape(out // columns, columns, width).swapaxes(1, 2)
         if (bias := layer.get("bias")) is not None:
             self.bias = bias.reshape(len(self.columns), 1, -1)  # [parts, 1, out / parts]
 
@@ -132,15 +137,6 @@ SMALL, NARROW, FEWEST = 1_000_000, 1024, 16
 """Multiply-adds, and columns, up to which OpenBLAS takes the weights of a product with one row as
 they lie: those of a larger one it copies first, which takes up to ten times as long. Fewer columns
 than FEWEST are not worth a product of their own."""
-
-
-def _columns(weight: Float[mx.array, "out in"]) -> Float[mx.array, "parts in columns"]:
-    """Split W into the fewest equal parts of its columns that are small enough; on a GPU, one."""
-    out, width = weight.shape
-    most = min(NARROW, SMALL // width) if on_linux_cpu() else out
-    widths = (out // n for n in range(1, out // FEWEST + 1) if out % n == 0)
-    columns = next((n for n in widths if n <= most), out)
-    return weight.reshape(out // columns, columns, width).swapaxes(1, 2)
 
 
 class TokenEmbedding(nn.Embedding):

@@ -5,6 +5,7 @@ sending during the backward pass pays on links of 100 megabits per second, and c
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -14,45 +15,37 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import named_arrays
 from mlx_attn.machine.device import on_gpu
 
-MESSAGE = 2**19
-"""Bytes of gradients that are worth a message of their own: fewer take as long to send."""
-
+MESSAGE = 2**19  # bytes of gradients that are worth a message: fewer take as long to send
 ONE_MESSAGE = 2**22
 """Bytes of gradients that are sent as one: a million weights. Every message crosses from the GPU to
 the CPU and back, some 180 microseconds (github.com/ml-explore/mlx/issues/4438), more than a tiny
 model saves by sending while it computes."""
-
-MOST_MESSAGES = 16
-"""Of one step: of a large model's gradients a message has more bytes."""
+MOST_MESSAGES = 16  # of one step: of a large model's gradients a message has more bytes
 
 
 def average_gradients(tree: Any, group: mx.distributed.Group, stream: mx.Stream) -> Any:
     """Average arrays over the ranks: on a GPU message by message, else as one for up to 32 MB.
 
-    Args:
-        tree: Arrays.
-        group: The ranks.
-        stream: A stream of the CPU that only sends messages.
+    `stream`, of the CPU, only sends messages.
     """
     if not on_gpu():
         return nn.average_gradients(tree, group)
-    own = {"group": group, "communication_stream": stream}
     with mx.stream(stream):
-        return by_message(tree, lambda message: nn.average_gradients(message, **own))
+        return by_message(
+            tree, partial(nn.average_gradients, group=group, communication_stream=stream)
+        )
 
 
 def sending_order(averaged: Any) -> list[mx.array]:
-    """Return the arrays to evaluate first, one by one, so that messages leave in order."""
-    return one_of_each_message(averaged) if on_gpu() else []
+    """Return the arrays to evaluate first, one by one, so that messages leave in order.
+
+    Evaluating the first array of a message computes the whole message.
+    """
+    return [message[0] for message in messages(averaged)] if on_gpu() else []
 
 
 def by_message(tree: Any, average: Callable[[list[mx.array]], list[mx.array]]) -> Any:
-    """Average a tree's arrays message by message.
-
-    Args:
-        tree: Arrays, in the order of the layers.
-        average: Averages the arrays of a message lazily.
-    """
+    """Average a tree's arrays, which are in the order of the layers, message by message."""
     averaged = [array for message in messages(tree) for array in average(message)]
     return tree_unflatten([*zip(named_arrays(tree), reversed(averaged), strict=True)])
 
@@ -74,8 +67,3 @@ def messages(tree: Any) -> Iterator[list[mx.array]]:
             held = []
     if held:
         yield held
-
-
-def one_of_each_message(tree: Any) -> list[mx.array]:
-    """Return the first array of each message; evaluating it computes the whole message."""
-    return [message[0] for message in messages(tree)]

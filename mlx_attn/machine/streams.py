@@ -15,18 +15,21 @@ from mlx_attn.machine import blas
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
 from mlx_attn.machine.graphs import compiled
 
-_of_this_thread = threading.local()
-"""Streams of each thread: MLX accepts a stream only in the thread that created it."""
+
+class _ThisThread(threading.local):
+    """MLX accepts a stream only in the thread that created it."""
+
+    def __init__(self):
+        self.undivided = False  # while MLX traces a function to compile it
+        self.streams: list[mx.Stream] = []  # all but the default one
+
+
+_this_thread = _ThisThread()
 
 
 def cores() -> int:
     """Return how many streams can run in parallel; 1 if MLX divides the work itself."""
-    return blas.preload().threads if on_linux_cpu() and not _is_traced() else 1
-
-
-def _is_traced() -> bool:
-    """Return True while MLX traces a function to compile it."""
-    return getattr(_of_this_thread, "undivided", False)
+    return blas.preload().threads if on_linux_cpu() and not _this_thread.undivided else 1
 
 
 def num_shards(pieces: int) -> int:
@@ -44,10 +47,15 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     gradients are named from the first layer to the last and computed from the last to the first.
     For one part this order saves memory: a layer frees its activations before the next one starts.
     """
-    if on_gpu() or _is_traced():
+    if on_gpu() or _this_thread.undivided:
         return [function(part) for part in parts]
-    alone = len(parts) == 1 or cores() == 1
-    streams = [mx.default_stream(mx.cpu)] * len(parts) if alone else _streams(len(parts))
+    streams = [mx.default_stream(mx.cpu)] * len(parts)
+    if len(parts) > 1 and cores() > 1:
+        blas.use_threads(1)
+        others = _this_thread.streams
+        while len(others) < len(parts) - 1:
+            others.append(mx.new_stream(mx.cpu))
+        streams[1:] = others[: len(parts) - 1]
     # A stream that needs what another computes waits for all that was begun together with it.
     mx.async_eval(*parts)
     results = []
@@ -65,36 +73,23 @@ def single_stream(function: Callable) -> Callable:
 
     @wraps(function)
     def on_one_stream(*given: Any) -> Any:
-        before = _is_traced()
-        _of_this_thread.undivided = True
+        before = _this_thread.undivided
+        _this_thread.undivided = True
         try:
             return function(*given)
         finally:
-            _of_this_thread.undivided = before
+            _this_thread.undivided = before
 
     return on_one_stream
 
 
-def _streams(count: int) -> list[mx.Stream]:
-    """Return the default stream and others, the same ones at every call."""
-    blas.use_threads(1)
-    others = _of_this_thread.__dict__.setdefault("streams", [])
-    while len(others) < count - 1:
-        others.append(mx.new_stream(mx.cpu))
-    return [mx.default_stream(mx.cpu), *others[: count - 1]]
-
-
-BUFFERS = 2**30
-"""Bytes of freed buffers that MLX may keep for the next step on a processor."""
-
-
 def keep_buffers() -> None:
-    """Let MLX keep freed buffers from step to step on a processor.
+    """Let MLX keep 1 GB of freed buffers from step to step on a processor.
 
     By default it keeps 32 MB and requests the rest again for every step. A GPU needs no change.
     """
     if not on_gpu():
-        mx.set_cache_limit(BUFFERS)
+        mx.set_cache_limit(2**30)
 
 
 def compiles_step(setting: str) -> bool:

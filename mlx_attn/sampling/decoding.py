@@ -28,8 +28,6 @@ from mlx_attn.sampling.samplers import Sampler
 CHUNK = 512  # tokens of a prompt that are read at once: more would take more memory
 SHORTEST = 256  # caches are this long, or twice, four times, ... as long, up to the context
 
-Buffers = list[list[mx.array]]
-
 
 def tokens_that_fit(length: int, context_length: int) -> int:
     """Return how many of a text's last tokens to read: all if they fit, else half a context."""
@@ -43,16 +41,16 @@ def cache_length(length: int, context_length: int) -> int:
     return min(SHORTEST << doublings, context_length)
 
 
-_FOR_ONE_TEXT = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding}
-
-
 @contextmanager
 def _layers_for(texts: int, model: GPT) -> Iterator[None]:
     """Swap in the layers that read one token of so many texts; restore the model's own after it."""
-    own, forms = model.leaf_modules(), _FOR_ONE_TEXT if texts == 1 else {}
-    model.update_modules(
-        tree_map(lambda m: forms.get(type(m), lambda m: m)(m), own, is_leaf=nn.Module.is_module)
-    )
+    own = model.leaf_modules()
+    forms = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding} if texts == 1 else {}
+
+    def form(layer: Any) -> Any:
+        return forms[type(layer)](layer) if type(layer) in forms else layer
+
+    model.update_modules(tree_map(form, own, is_leaf=nn.Module.is_module))
     arrays = model.parameters()
     try:
         yield
@@ -163,7 +161,7 @@ class DecodingState:
         # Read in chunks: attention over a whole prompt would store [T, T] scores.
         tokens, x = self._fit(tokens), mx.zeros(0)
         for start in range(0, tokens.shape[1], CHUNK):
-            mx.eval(x, self.buffers)
+            mx.eval(x, [cache.arrays for cache in self.caches])
             x = self.model.features(tokens[:, start : start + CHUNK], self.caches)
         # Only the last position's logits are needed: [B, 1, C] -> [B, V].
         return self.model.head(x[:, -1:])[:, -1].astype(mx.float32)
@@ -202,16 +200,6 @@ class DecodingState:
             for cache in self.caches:
                 cache.reserve(room)
         return tokens
-
-    @property
-    def buffers(self) -> Buffers:
-        """Return the contents of the caches."""
-        return [cache.arrays for cache in self.caches]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that the caches of all layers hold for each token of a text."""
-        return sum(cache.bytes_per_token for cache in self.caches)
 
 
 def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""The beginning and end of documents in a run's training text, and texts foreign to a model.
+"""The beginning and end of documents in a run's training text, and the loss of a text.
 
 A model that has only seen stories after a line break expects one before a prompt. The tokens of
 that start come before every text that is read as a document of its own.
@@ -38,10 +38,9 @@ def document_start(run: Run) -> list[int]:
 
 
 def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int]:
-    """Return tokens with the document's start before them.
+    """Return tokens with the document's start before them, if they lack it and it fits.
 
-    Tokens that begin with it stay as they are, and so do those that would no longer fit into
-    `longest`: the model would not see the beginning of such a text anyway.
+    A model would not see the beginning of a text that is longer than `longest` anyway.
     """
     tokens, start = list(tokens), list(start)
     if tokens[: len(start)] == start or len(start) + len(tokens) > longest:
@@ -52,8 +51,7 @@ def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int
 def text_loss(model: GPT, tokens: list[int], own: int) -> float:
     """Return the mean loss in nats of the last `own` tokens, given those before them.
 
-    The very first token has nothing before it and does not count: the loss of a single token is
-    NaN.
+    The very first token has nothing before it and does not count: a single token has the loss NaN.
     """
     if len(tokens) < 2:
         return math.nan
@@ -62,29 +60,3 @@ def text_loss(model: GPT, tokens: list[int], own: int) -> float:
     logits = model(row[:, :-1])[:, -own:].astype(mx.float32)
     losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
     return math.fsum(losses) / len(losses)
-
-
-def unfamiliar(
-    model: GPT, tokenizer: Tokenizer, text: str, corpus: str, start: Sequence[int] = ()
-) -> str:
-    """Return one line if a text costs the model more than guessing would, otherwise "".
-
-    Args:
-        model: In evaluation mode.
-        tokenizer: The one it was trained with.
-        text: A person's input; only the end of a long one is read.
-        corpus: The name of the text that the model was trained on.
-        start: The tokens before a document.
-    """
-    # The end of a long text: this many tokens fit into the context.
-    own = tokenizer.encode(text).tolist()[-model.config.context_length :]
-    loss = text_loss(model, begin(own, start, model.config.context_length), len(own)) if own else 0
-    # A uniform guess over V tokens costs ln V nats.
-    guessing = math.log(model.config.vocab_size)
-    if not loss > guessing + 0.005:  # what two decimals show
-        return ""
-    return (
-        f"this model has only read {sources.describe(corpus)}: your text costs it {loss:.2f} nats "
-        f"per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn train "
-        "--data notes/"
-    )

@@ -1,6 +1,7 @@
 """A model continues a prompt: whole characters, stop texts, statistics, a run by its name."""
 
 import codecs
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from mlx_attn.run_directory import Run
 from mlx_attn.runs import RUNS, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
-from mlx_attn.sampling.documents import begin, document_ends, start_tokens, unfamiliar
+from mlx_attn.sampling.documents import begin, document_ends, start_tokens, text_loss
 from mlx_attn.sampling.samplers import Sampler
+from mlx_attn.text.sources import describe
 from mlx_attn.text.tokenizers import Tokenizer
 
 
@@ -45,16 +47,13 @@ class StreamingDetokenizer:
         found = [stop for stop in self._stop if stop in text]
         # The stop text that begins first ends the text.
         self.stop_text = min(found, key=text.index, default="")
-        uncertain = 0 if last else self._uncertain(text)
-        certain = text.index(self.stop_text) if found else len(text) - uncertain
+        # The longest end of the text that a stop text begins with is uncertain.
+        starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
+        waiting = max((len(start) for start in starts if text.endswith(start)), default=0)
+        certain = len(text) - (0 if last else waiting)
+        certain = text.index(self.stop_text) if found else certain
         self._pending = text[certain:]
         return text[:certain]
-
-    def _uncertain(self, text: str) -> int:
-        """Return the length of the longest end of `text` that a stop text begins with."""
-        # Proper prefixes: a whole stop text was found before.
-        starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
-        return max((len(start) for start in starts if text.endswith(start)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +134,16 @@ def stream_batch(
     for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
         if not 1 <= value < 2**31:
             raise ConfigError(f"{name}={value} must be at least 1 and less than 2^31")
-    _check_memory(model.config, count)
+    needed = sampling_memory(model.config, count) if count > 1 else 0  # one may need less
+    if needed and needed > (usable := usable_memory()):
+        raise ConfigError(
+            f"num_samples={count}: so many texts at once may need {needed / 1e9:,.1f} GB, and "
+            f"there are {usable / 1e9:,.1f} GB: write fewer at a time"
+        )
     tokens = prompt_tokens(tokenizer, prompt, start, model.config.context_length)
     detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
     sampler = Sampler(config or SamplerConfig(), count)
     return _steps(DecodingState(model, step), tokens, sampler, detokenizers, max_tokens)
-
-
-def _check_memory(config: GPTConfig, count: int) -> None:
-    """Raise a `ConfigError` if so many texts at once need more memory than there is."""
-    if count == 1:  # the smallest bound; a window may need less
-        return
-    needed, there = sampling_memory(config, count), usable_memory()
-    if needed > there:
-        raise ConfigError(
-            f"num_samples={count}: so many texts at once may need {needed / 1e9:,.1f} GB, and "
-            f"there are {there / 1e9:,.1f} GB: write fewer at a time"
-        )
 
 
 def prompt_tokens(
@@ -192,7 +184,7 @@ def _steps(
                 tokens=n,
                 tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
                 peak_memory=mx.get_peak_memory(),
-                cache_bytes_per_token=state.bytes_per_token,
+                cache_bytes_per_token=sum(cache.bytes_per_token for cache in state.caches),
                 finish_reason="stop" if detokenizer.stop_text else "length" if last else None,
                 stop_text=detokenizer.stop_text,
                 seed=sampler.seeds[k],
@@ -238,7 +230,20 @@ class LoadedRun:
 
     def unfamiliar(self, text: str) -> str:
         """Return one line if a text costs the model more than guessing would, otherwise ""."""
-        return unfamiliar(self.model, self.tokenizer, text, self._corpus, self.start_tokens)
+        context = self.model.config.context_length
+        # Only the end of a long text fits into the context.
+        own = self.tokenizer.encode(text).tolist()[-context:]
+        tokens = begin(own, self.start_tokens, context)
+        loss = text_loss(self.model, tokens, len(own)) if own else 0.0
+        # A uniform guess over V tokens costs ln V nats.
+        guessing = math.log(self.model.config.vocab_size)
+        if not loss > guessing + 0.005:  # what two decimals show
+            return ""
+        return (
+            f"this model has only read {describe(self._corpus)}: your text costs it {loss:.2f} "
+            f"nats per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn "
+            "train --data notes/"
+        )
 
     @property
     def _corpus(self) -> str:
@@ -269,7 +274,7 @@ class LoadedRun:
 
 
 def sampling_memory(config: GPTConfig, count: int = 1) -> int:
-    """Return the most bytes that writing `count` texts takes: nothing of that size is allocated.
+    """Return the most bytes that writing `count` texts takes.
 
     These are the weights and full caches in float32, attention and feed-forward layer of a prompt
     that fills the context, the logits of a token, and the process itself.

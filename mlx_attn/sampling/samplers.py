@@ -56,14 +56,6 @@ def penalise(logits: Logits, recent: Tokens, penalty: Number) -> Logits:
     return mx.put_along_axis(logits, recent, worse, axis=-1)
 
 
-def _latest(tokens: Tokens, window: int) -> Integer[mx.array, "B _"]:
-    """Return the last `window` tokens; repeat the first of fewer, which changes no penalty."""
-    B, N = tokens.shape
-    if 0 < N < window:
-        tokens = mx.concatenate([mx.broadcast_to(tokens[:, :1], (B, window - N)), tokens], axis=1)
-    return tokens[:, -window:]
-
-
 def categorical(
     logits: Logits, keys: Integer[mx.array, "B 2"], over_temp: Number
 ) -> Integer[mx.array, " B"]:
@@ -92,24 +84,20 @@ class Sampler:
     """
 
     def __init__(self, config: SamplerConfig, count: int = 1):
-        # The configuration's seed, or one that is drawn, and those after it.
         first = secrets.randbits(32) if config.seed is None else config.seed
         self.seeds = [(first + k) % 2**64 for k in range(count)]
         # k and the window are shapes, so they are part of the code; numbers are inputs.
         self._top_k, self._window = config.top_k, config.repetition_window
-        settings = {name: getattr(config, name) for name, off in _OFF.items()}
-        # Random keys, recent tokens, and settings, which as arrays need no other code each.
         self.state: Arrays = {
-            name: mx.array(value, mx.float32)
-            for name, value in settings.items()
-            if value != _OFF[name]
+            name: mx.array(getattr(config, name), mx.float32)
+            for name, off in {"repetition_penalty": 1.0, "top_p": 1.0, "min_p": 0.0}.items()
+            if getattr(config, name) != off
         }
         if "repetition_penalty" in self.state:
             self.state["recent"] = mx.zeros((count, 0), mx.uint32)
         if config.temp >= _GREEDY_BELOW:
             self.state["keys"] = mx.stack([mx.random.key(seed) for seed in self.seeds])
             self.state["over_temp"] = mx.array(1 / config.temp)
-        # Equal for samplers with equal code.
         self.structure = (*self.state, self._top_k, self._window)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "B 1"]:
@@ -124,7 +112,13 @@ class Sampler:
         state = dict(state)
         # The order of mlx-lm: penalty, top_p, min_p, top_k, and only then the temperature.
         if "recent" in state:
-            state["recent"] = _latest(mx.concatenate([state["recent"], newest], 1), self._window)
+            recent = mx.concatenate([state["recent"], newest], axis=1)
+            B, N = recent.shape
+            if 0 < N < self._window:
+                # The first token is repeated, which changes no penalty.
+                missing = mx.broadcast_to(recent[:, :1], (B, self._window - N))
+                recent = mx.concatenate([missing, recent], axis=1)
+            state["recent"] = recent[:, -self._window :]
             logits = penalise(logits, state["recent"], state["repetition_penalty"])
         if "top_p" in state:
             logits = top_p(logits, state["top_p"])
@@ -138,7 +132,3 @@ class Sampler:
         split = mx.vmap(mx.random.split)(state["keys"])  # [B, 2, 2]
         state["keys"] = split[:, 0]
         return categorical(logits, split[:, 1], state["over_temp"])[:, None], state
-
-
-_OFF = {"repetition_penalty": 1.0, "top_p": 1.0, "min_p": 0.0}
-"""Settings that are numbers, and the value that turns each off."""

@@ -1,10 +1,11 @@
-"""The windows of the corpus that a step sees: a pure function of (seed, step).
+"""The windows of the corpus that a step sees, a pure function of (seed, step), and their loss.
 
 Nothing is shuffled in place and no loader state exists, so resuming restores none. A window is
 identified by its start position; the step gathers its tokens on the device.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from mmap import mmap
 
@@ -14,11 +15,9 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
-from mlx_attn.text.corpus import Split
 
 BATCH_STREAM = 0x6D6C78
 """Separates the random numbers of batches from others drawn with the same seed."""
-
 
 Starts = Integer[mx.array, " B"]  # the start positions of windows
 
@@ -52,20 +51,17 @@ class RandomWindows:
         """Draw the starts of a step's windows uniformly."""
         key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
-        # Keys are twice 32 random bits. `randint` draws floats, which reach only every sixth start
-        # of a corpus of 100 million tokens.
-        drawn = _below(choices, mx.random.split(key, self.batch_size))
+        # [B, 2]: keys are twice 32 random bits. `randint` draws floats, which reach only every
+        # sixth start of a corpus of 100 million tokens.
+        bits = mx.random.split(key, self.batch_size)
+        if choices < 2**32:
+            # The remainder favours small numbers by less than choices / 2^32.
+            drawn = bits[:, 0] % choices
+        else:
+            high, low = bits.astype(mx.uint64).moveaxis(1, 0)
+            # Two words make one number of 64 bits.
+            drawn = ((high << 32 | low) % mx.array(choices, mx.uint64)).astype(mx.int64)
         return drawn if self.places is None else self.places[drawn]
-
-
-def _below(choices: int, bits: Integer[mx.array, "B 2"]) -> Integer[mx.array, " B"]:
-    """Return random numbers from 0 to `choices` - 1, from 32 random bits if these suffice."""
-    if choices < 2**32:
-        # The remainder favours small numbers by less than choices / 2^32.
-        return bits[:, 0] % choices
-    high, low = bits.astype(mx.uint64).moveaxis(1, 0)
-    # [B, 2] -> [B]: two words make one number of 64 bits.
-    return ((high << 32 | low) % mx.array(choices, mx.uint64)).astype(mx.int64)
 
 
 class EpochWindows:
@@ -117,157 +113,107 @@ def last_start(n_tokens: int, context_length: int) -> int:
     return n_tokens - context_length - 1
 
 
-MEGABYTE = 1_000_000
+class TokenSource:
+    """The windows of a text: gathered on the device, or read from the disk if it is long.
 
-
-class ResidentTokens:
-    """All tokens on the device, so that the host sends only start positions.
-
-    `fetch` runs on the host before a step and `windows` inside it; `StreamedTokens` divides the
-    work differently.
+    `fetch` runs on the host before a step and `windows` inside it.
 
     Args:
-        tokens: The training text; a GPU uses a memory-mapped file without copying it.
+        tokens: The text; a GPU uses a memory-mapped file without copying it.
         context_length: T.
+        token_memory: The most megabytes of tokens to keep on the device.
     """
 
-    def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
-        self._tokens = mx.asarray(tokens)
+    def __init__(
+        self,
+        tokens: Integer[np.ndarray, " N"],
+        context_length: int,
+        token_memory: float = math.inf,
+    ):
+        self.streams = tokens.nbytes > token_memory * 1_000_000
+        self._text = tokens
+        self._tokens = mx.zeros(0) if self.streams else mx.asarray(tokens)
         # From NumPy: a lazy `mx.arange` would be computed again in every compiled step.
         self._offsets = mx.array(np.arange(context_length + 1, dtype=np.int32))
 
-    def fetch(self, starts: Starts) -> Starts:
-        """Return the starts themselves."""
-        return starts
+    def fetch(self, starts: Starts) -> Starts | Integer[mx.array, "B T1"]:
+        """Return the starts themselves, or the windows if the host reads them."""
+        if not self.streams:
+            return starts
+        return mx.array(read_windows(self._text, np.array(starts, np.int64), self._offsets.size))
 
-    def windows(self, fetched: Starts) -> Integer[mx.array, "B T1"]:
+    def windows(self, fetched: mx.array) -> Integer[mx.array, "B T1"]:
         """Return the T + 1 tokens from each start."""
         # [B, 1] + [T + 1] -> [B, T + 1]
-        return self._tokens[fetched[..., None] + self._offsets]
-
-
-class StreamedTokens:
-    """Tokens that stay on disk in a memory-mapped file; the host reads the windows of a step."""
-
-    def __init__(self, tokens: Integer[np.ndarray, " N"], context_length: int):
-        self._tokens, self._length = tokens, context_length + 1
-
-    def fetch(self, starts: Starts) -> Integer[mx.array, "B T1"]:
-        """Read the T + 1 tokens from each start."""
-        # One read per step on the host; the device never holds the text.
-        return mx.array(read_windows(self._tokens, np.array(starts, np.int64), self._length))
-
-    def windows(self, fetched: Integer[mx.array, "B T1"]) -> Integer[mx.array, "B T1"]:
-        """Return the windows, which `fetch` has read already."""
-        return fetched
-
-
-TokenSource = ResidentTokens | StreamedTokens
-
-
-def token_source(
-    tokens: Integer[np.ndarray, " N"], context_length: int, token_memory: int
-) -> TokenSource:
-    """Keep the tokens in memory if they take at most `token_memory` megabytes."""
-    fits = tokens.nbytes <= token_memory * MEGABYTE
-    return (ResidentTokens if fits else StreamedTokens)(tokens, context_length)
+        return fetched if self.streams else self._tokens[fetched[..., None] + self._offsets]
 
 
 def read_windows(
     tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " B"], length: int
 ) -> Integer[np.ndarray, "B length"]:
-    """Read the `length` tokens from each start.
-
-    It maps the file anew: an open map keeps in memory every page that was ever read, which would
-    grow to the whole file.
-    """
-    # [B, 1] + [length] -> [B, length]
-    return np.asarray(reopened(tokens)[starts[..., None] + np.arange(length)])
-
-
-def reopened(tokens: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:
-    """Map the same file again; return arrays unchanged that are not maps of a whole file."""
+    """Read the `length` tokens from each start."""
     if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap):
-        return np.memmap(str(tokens.filename), tokens.dtype, "r", tokens.offset, tokens.shape)
-    return tokens
+        # Mapped anew: an open map keeps in memory every page that was ever read, which would grow
+        # to the whole file.
+        file = str(tokens.filename)
+        tokens = np.memmap(file, tokens.dtype, "r", tokens.offset, tokens.shape)
+    # [B, 1] + [length] -> [B, length]
+    return np.asarray(tokens[starts[..., None] + np.arange(length)])
 
 
 Scalar = Float[mx.array, ""]
-
 Windows = Integer[mx.array, "B T1"]
-Scored = Integer[mx.array, "B T"]
 Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 
 
-class EveryToken:
-    """The loss of a text: the mean over all tokens of all windows.
-
-    Every objective has four methods. `fetch` runs on the host before a step; `gather` turns its
-    result into a batch inside the step; `loss` is the batch's mean loss in nats per scored token;
-    and `weight` is the number of those tokens.
-    """
-
-    def __init__(self, tokens: TokenSource):
-        self.fetch, self.gather = tokens.fetch, tokens.windows
-
-    def loss(self, model: Model, batch: Windows) -> Scalar:
-        """Return the mean nats per token.
-
-        It averages each window first: on a processor MLX adds numbers one after another, and a sum
-        over a whole batch would be wrong in the fifth digit.
-        """
-        # [B, T] -> [B] -> []
-        return window_losses(model, batch).mean(-1).mean(-1)
-
-    def weight(self, batch: Windows) -> Scalar:
-        """Count all tokens but the first of each window."""
-        return mx.array(float(batch.shape[-2] * (batch.shape[-1] - 1)))
-
-
-class ScoredTokens:
-    """The loss of a task: the mean over the scored tokens of all windows.
+class Objective:
+    """The mean loss of a batch: over all tokens of a text, or over the scored tokens of a task.
 
     Args:
-        tokens: The tokens of the task.
-        scored: 1 for each token that is scored, else 0.
+        tokens: The text to train on.
+        context_length: T.
+        scored: Of a task: 1 for each token that is scored, else 0.
+        token_memory: The most megabytes of tokens to keep on the device.
     """
 
-    def __init__(self, tokens: TokenSource, scored: TokenSource):
-        self._sources = tokens, scored
+    def __init__(
+        self,
+        tokens: Integer[np.ndarray, " N"],
+        context_length: int,
+        scored: Integer[np.ndarray, " N"] | None = None,
+        token_memory: float = math.inf,
+    ):
+        arrays = [tokens] if scored is None else [tokens, scored]
+        self._sources = [TokenSource(array, context_length, token_memory) for array in arrays]
 
-    def fetch(self, starts: Starts) -> tuple[mx.array, ...]:
-        """Fetch the tokens and their scores."""
-        return tuple(source.fetch(starts) for source in self._sources)
+    def fetch(self, starts: Starts) -> list[mx.array]:
+        """Return what `gather` needs; runs on the host before a step."""
+        return [source.fetch(starts) for source in self._sources]
 
-    def gather(self, fetched: tuple[mx.array, ...]) -> tuple[Windows, Scored]:
-        """Return the windows, and 1 for each target that is scored."""
-        windows, scored = (s.windows(f) for s, f in zip(self._sources, fetched, strict=True))
+    def gather(self, fetched: Sequence[mx.array]) -> list[mx.array]:
+        """Return a batch, inside a step: the windows, and of a task which targets are scored."""
+        pairs = zip(self._sources, fetched, strict=True)
+        windows, *scored = (source.windows(part) for source, part in pairs)
         # The first token of a window is not a target.
-        return windows, scored[..., 1:]
+        return [windows, *(marks[..., 1:] for marks in scored)]
 
-    def loss(self, model: Model, batch: tuple[Windows, Scored]) -> Scalar:
+    def loss(self, model: Model, batch: Sequence[mx.array]) -> Scalar:
         """Return the mean nats per scored token; 0 if no token is scored."""
-        windows, scored = batch
-        # [B, T] * [B, T]: tokens that are not scored add 0.
-        total = (window_losses(model, windows) * scored).sum()
-        # A window without scored tokens has loss 0 instead of 0 / 0.
-        return total / mx.maximum(scored.sum(), 1)
+        windows, *scored = batch
+        losses = window_losses(model, windows)
+        if not scored:
+            # [B, T] -> [B] -> []. Each window first: on a processor MLX adds numbers one after
+            # another, and a sum over a whole batch would be wrong in the fifth digit.
+            return losses.mean(-1).mean(-1)
+        # [B, T] * [B, T]: tokens that are not scored add 0; without any, 0 / 1 instead of 0 / 0.
+        return (losses * scored[0]).sum() / mx.maximum(scored[0].sum(), 1)
 
-    def weight(self, batch: tuple[Windows, Scored]) -> Scalar:
-        """Count the scored tokens."""
-        # The shards of a batch are weighted by this number, which differs between them.
-        return batch[1].sum().astype(mx.float32)
-
-
-Objective = EveryToken | ScoredTokens
-
-
-def objective_for(split: Split, context_length: int, token_memory: int) -> Objective:
-    """Return the objective for training on this text; see `token_source` for the arguments."""
-    tokens = token_source(split.tokens, context_length, token_memory)
-    if split.scored is None:
-        return EveryToken(tokens)
-    return ScoredTokens(tokens, token_source(split.scored, context_length, token_memory))
+    def weight(self, batch: Sequence[mx.array]) -> Scalar:
+        """Count the scored tokens, by which the shards of a batch are weighted."""
+        windows, *scored = batch
+        if scored:
+            return scored[0].sum().astype(mx.float32)
+        return mx.array(float(windows.shape[-2] * (windows.shape[-1] - 1)))
 
 
 def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:

@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
@@ -20,9 +20,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
-from mlx_attn.training.optimizers import GroupedOptimizer, resplit
-
-_MODEL = "model."
+from mlx_attn.training.optimizers import GroupedOptimizer
 
 
 def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
@@ -108,7 +106,7 @@ def save_checkpoint(
     model: GPT,
     optimizer: GroupedOptimizer,
     progress: Progress,
-    recipe: Mapping[str, Any] = MappingProxyType({}),
+    recipe: Mapping[str, Any],
 ) -> None:
     """Write everything that resuming needs, and the recipe that belongs to it."""
     facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(dict(recipe))}
@@ -116,10 +114,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path,
-    model: GPT,
-    optimizer: GroupedOptimizer,
-    recipe: Mapping[str, Any] = MappingProxyType({}),
+    path: Path, model: GPT, optimizer: GroupedOptimizer, recipe: Mapping[str, Any]
 ) -> Progress:
     """Restore model and optimizer in place, and return the progress.
 
@@ -136,24 +131,20 @@ def load_checkpoint(
     # Until 0.1.0 a missing best loss was stored as infinity.
     text = facts["progress"].replace('"best_loss": Infinity', '"best_loss": null')
     progress = parse_record(text, Object, f"{path}, progress")
-    weights = {
-        name.removeprefix(_MODEL): array
-        for name, array in arrays.items()
-        if name.startswith(_MODEL)
-    }
+    arrays.pop("random", None)  # the random state, which only 0.1.0 stored
+    weights = {n.removeprefix("model."): a for n, a in arrays.items() if n.startswith("model.")}
     check_weights(path, model, weights)
-    arrays = _resplit_like(get_state(model, optimizer), arrays)
+    now = get_state(model, optimizer)
+    arrays = _resplit_like(now, arrays)
     # Names, shapes and types identify the optimizer: Muon's stacks differ from AdamW's vectors.
-    if _forms(arrays) != _forms(get_state(model, optimizer)):
+    saved, own = ({n: (a.shape, a.dtype) for n, a in each.items()} for each in (arrays, now))
+    if saved != own:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     # Everything is checked before the first array changes.
     restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
     return restored
-
-
-_VECTOR = re.compile(r"optimizer\.(\d+)\.\d+\.(m|v)")
 
 
 def _resplit_like(
@@ -164,26 +155,17 @@ def _resplit_like(
     Version 0.1.0 stored two vectors, whatever the size of the model.
     """
     arrays = dict(saved)
-    groups = {match.groups() for name in now if (match := _VECTOR.fullmatch(name))}
-    for group in groups:
-        old, new = (_vectors(each, group) for each in (saved, now))
-        sizes = [sum(array.size for array in each.values()) for each in (old, new)]
+    firsts = [
+        match for name in now if (match := re.fullmatch(r"(optimizer\.\d+\.)0(\.[mv])", name))
+    ]
+    for first in firsts:
+        # The vectors of one moment of one optimizer: optimizer.1.0.m, optimizer.1.1.m, ...
+        names = [f"{first[1]}{i}{first[2]}" for i in range(len(saved) + len(now))]
+        old, new = ([name for name in names if name in each] for each in (saved, now))
+        sizes = [sum(each[name].size for name in names if name in each) for each in (saved, now)]
         # The same numbers in another number of vectors: join them and cut them again.
         if len(old) != len(new) and sizes[0] == sizes[1]:
-            arrays = {name: array for name, array in arrays.items() if name not in old}
-            arrays |= zip(new, resplit([*old.values()], [*new.values()]), strict=True)
+            joined = mx.concatenate([arrays.pop(name) for name in old])
+            *ends, _ = accumulate(now[name].size for name in new)  # where to cut
+            arrays |= zip(new, mx.split(joined, ends), strict=True)
     return arrays
-
-
-def _vectors(arrays: Mapping[str, mx.array], group: tuple[str, ...]) -> dict[str, mx.array]:
-    """Return the vectors of one moment of one optimizer, in order."""
-    vectors = {
-        n: a for n, a in arrays.items() if (m := _VECTOR.fullmatch(n)) and m.groups() == group
-    }
-    # In numeric order: as text, "10" would sort before "2".
-    return {name: vectors[name] for name in sorted(vectors, key=lambda n: int(n.split(".")[2]))}
-
-
-def _forms(arrays: Mapping[str, mx.array]) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
-    """Return shapes and types by name, without the random state that only 0.1.0 stored."""
-    return {n: (array.shape, array.dtype) for n, array in arrays.items() if n != "random"}

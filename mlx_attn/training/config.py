@@ -91,17 +91,21 @@ class TrainConfig:
         check_choices(self, CHOICES)
         if self.schedule == "wsd":
             object.__setattr__(self, "schedule", WSD)
-        self._check_bounds()
-        if not (self.steps or self.epochs or self.minutes):
-            raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
-
-    def _check_bounds(self):
         check_bounds(self, _BOUNDS)
         for name in ("beta1", "beta2", "muon_momentum"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
+        self._check_queries_and_keys()
+        if self.schedule != "constant" and self.min_lr > self.lr:
+            raise ConfigError(
+                f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
+            )
+        if not (self.steps or self.epochs or self.minutes):
+            raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
+
+    def _check_queries_and_keys(self):
         if self.decay == "query-key" and self.optimizer != "adamw":
             raise ConfigError(
                 f"decay=query-key is for AdamW, and {self.optimizer} moves W_query and W_key "
@@ -111,10 +115,6 @@ class TrainConfig:
             raise ConfigError(
                 f"query_key_lr is for adamw and muon, and {self.optimizer} has a rule of its own: "
                 "leave it at 1"
-            )
-        if self.schedule != "constant" and self.min_lr > self.lr:
-            raise ConfigError(
-                f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
             )
 
     @property
@@ -134,8 +134,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
-    "clip": (0, float_info.max),
-    **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr"), (0, float_info.max)),
+    **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr", "clip"), (0, float_info.max)),
     "query_key_lr": (0, float_info.max),
     **dict.fromkeys(("cooldown", "beta1", "beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
@@ -150,8 +149,7 @@ RESUMABLE = frozenset(
     {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
     | {"data", "token_memory", "metric"}
 )
-"""Settings that may change when a training resumes: its length, its reports, its text's location.
-"""
+"""Settings that may change on a resume: the training's length, reports and text's location."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +188,6 @@ class Settings:
 
     def complete(self) -> "Settings":
         """Return the same settings with every model key, including defaults."""
-        # The model's own keys win over the defaults.
         defaults = {key.name: key.default for key in fields(GPTConfig)}
         return replace(self, model=defaults | dict(self.model))
 
@@ -220,7 +217,13 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     """
     check_plugins(record)
     changes = expanded(changes)
-    _check_resumable(record, changes)
+    recorded = {**record, **record["model"], **record["training"], **record["text"]}
+    for key, value in changes.items():
+        if key not in RESUMABLE and recorded.get(key) != value:
+            raise ConfigError(
+                f"{key}={value!r} cannot change when a training is resumed: it is "
+                f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
+            )
     training, text = keys_of(TrainConfig), keys_of(TextConfig)
     try:
         model = saved_settings(record["model"])
@@ -255,16 +258,16 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: A key or a value cannot work.
     """
-    # The last layer that names a variant decides.
+    # The last layer that names a variant decides: it replaces the whole variant of a lower layer,
+    # including its windows and its pattern.
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
-    # A variant replaces the whole variant of a lower layer, including its windows and its pattern.
-    layers = tuple(
-        expanded({k: v for k, v in layer.items() if i == named or k not in _replaced(i < named)})
-        for i, layer in enumerate(layers)
-    )
+    below = [
+        {k: v for k, v in x.items() if k not in ("variant", "pattern")} for x in layers[:named]
+    ]
+    own = [expanded(layer) for layer in (*below, *layers[named:])]
     # Lowest first: preset or task, then the caller's layers.
-    preset, base = _base_layer(_join(layers))
-    merged = _join((base, *layers))
+    preset, base = _base_layer(_join(own))
+    merged = _join((base, *own))
     text = keys_of(TextConfig)
     # `vocab_size` is a setting of the text; the tokenizer decides the model's.
     model = {k: v for k, v in _select(merged, keys_of(GPTConfig)).items() if k not in text}
@@ -274,11 +277,6 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         TrainConfig(**_select(merged, keys_of(TrainConfig))),
         TextConfig(**_select(merged, text)),
     )
-
-
-def _replaced(is_lower: bool) -> tuple[str, ...]:
-    """Return the keys that a variant replaces in a lower layer, or in one without a variant."""
-    return ("variant", "pattern") if is_lower else ("variant",)
 
 
 def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -304,7 +302,8 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: A key is unknown, a value has the wrong type, or a name is unknown.
     """
-    settings = validate(layer, keys_of(*_CONFIGS) | dict.fromkeys(_SHORTHANDS, str))
+    shorthands = dict.fromkeys(("preset", "variant", "block"), str)
+    settings = validate(layer, keys_of(GPTConfig, TrainConfig, TextConfig) | shorthands)
     short: dict[str, Any] = {}
     if "block" in settings:
         short |= find_row(BLOCKS, settings.pop("block"), "block")
@@ -339,24 +338,12 @@ def variant_name(model: Mapping[str, Any]) -> str:
         return other_layers, lacks, -len(row.needs)
 
     names = [row.name for row in sorted(VARIANTS.values(), key=differs) if row.maps == maps]
-    words = [word for key, word in maps.items() if key in _ALWAYS_NAMED or word != MAPS[key]]
+    always = ("score", "value", "output")
+    words = [word for key, word in maps.items() if key in always or word != MAPS[key]]
     return names[0] if names else "+".join(words)
 
 
-_ALWAYS_NAMED = ("score", "value", "output")
-
-
-def _check_resumable(record: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    recorded = {**record, **record["model"], **record["training"], **record["text"]}
-    for key, value in changes.items():
-        if key not in RESUMABLE and recorded.get(key) != value:
-            raise ConfigError(
-                f"{key}={value!r} cannot change when a training is resumed: it is "
-                f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
-            )
-
-
-def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+def _join(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge layers; one that sets a budget replaces the budgets below it."""
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -369,7 +356,3 @@ def _join(layers: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 def _select(settings: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: settings[key] for key in keys if key in settings}
-
-
-_CONFIGS = (GPTConfig, TrainConfig, TextConfig)
-_SHORTHANDS = ("preset", "variant", "block")

@@ -1,9 +1,7 @@
 """Data-parallel training by several processes (MLX's ranks), on one machine or several.
 
-Every process, or rank, runs the same program. `Distributed` is a single process: a group of one
-rank. `ProcessGroup` connects several ranks through MLX: by TCP in a ring, or by any other backend
-of `mlx.launch`. All communication uses the methods that it overrides, which every rank must call in
-the same order.
+Every process, or rank, runs the same program. MLX connects them: by TCP in a ring, or by any other
+backend of `mlx.launch`. A single process is a group of one rank.
 """
 
 import json
@@ -36,21 +34,47 @@ class LostRank(RunError):
 
 
 class Distributed:
-    """A single process."""
+    """The processes that train together: a single one, or those that MLX connected.
+
+    Every rank must call the methods in the same order.
+
+    Args:
+        group: MLX's connection between several processes.
+        timeout: Seconds to wait for the others.
+        give_up: Called from another thread with a message after that time; it must end the
+            process, because the thread that waits cannot be interrupted.
+    """
 
     rank: int = 0  # only rank 0 writes files and prints
     size: int = 1  # the number of ranks
+    _group: mx.distributed.Group | None = None
+
+    def __init__(
+        self,
+        group: mx.distributed.Group | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        give_up: Callable[[str], None] = lambda message: None,
+    ):
+        if group is not None:
+            self.rank, self.size = group.rank(), group.size()
+            self._group, self._timeout, self._give_up = group, timeout, give_up
+            self._stream = mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
-        """Average every array of a tree, such as a gradient, over the ranks; may be compiled."""
-        return tree
+        """Average every array of a tree, such as a gradient, over the ranks; may be compiled.
+
+        On a GPU this happens message by message during the backward pass.
+        """
+        if self._group is None:
+            return tree
+        return messages.average_gradients(tree, self._group, self._stream)
 
     def sending_order(self, averaged: Any) -> list[mx.array]:
         """Return the arrays of an averaged tree to evaluate first, one by one.
 
         MLX orders the arrays of one evaluation itself, and would put messages last.
         """
-        return []
+        return [] if self._group is None else messages.sending_order(averaged)
 
     def sent_bytes(self, tree: Any) -> int:
         """Return the bytes that a rank sends to average a tree.
@@ -59,13 +83,12 @@ class Distributed:
         and once to be passed on: 2 (n - 1) / n of the array (Patarasuk and Yuan, "Bandwidth optimal
         all-reduce algorithms", 2009).
         """
-        # Multiply before dividing, in integers: the result is exact for every size.
         total = sum(array.nbytes for array in named_arrays(tree).values())
         return 2 * (self.size - 1) * total // self.size
 
     def sum(self, array: mx.array) -> mx.array:
         """Return the evaluated sum of an array over the ranks; its shape is the same on all."""
-        return array
+        return array if self._group is None else self._exchanged(mx.distributed.all_sum, array)
 
     def gather(self, record: Any) -> list[Any]:
         """Return every rank's record (any JSON value), by rank.
@@ -73,20 +96,53 @@ class Distributed:
         Raises:
             LostRank: A rank is gone.
         """
-        return [record]
+        if self._group is None:
+            return [record]
+        data = json.dumps(record).encode()
+        lengths = np.array(self._exchanged(mx.distributed.all_gather, mx.array([len(data)])))
+        # `all_gather` needs equal shapes on all ranks: the records are padded to the longest.
+        padded = np.zeros(lengths.max(), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        gathered = np.array(self._exchanged(mx.distributed.all_gather, mx.array(padded)))
+        rows = gathered.reshape(self.size, -1)  # [ranks, longest]
+        return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
+
+    def _exchanged(self, exchange: Callable[..., mx.array], array: mx.array) -> mx.array:
+        with self.with_timeout():
+            result = exchange(array, group=self._group)
+            # Evaluated here, within the timeout: a lazy result would wait somewhere else.
+            mx.eval(result)
+        return result
 
     @contextmanager
     def with_timeout(self) -> Iterator[None]:
         """Limit the time spent waiting for other ranks; raise `LostRank` if one is gone."""
-        yield
+        if self._group is None:
+            yield
+            return
+        message = (
+            f"nothing was heard of another of the {self.size} ranks for {self._timeout:g} s: end "
+            "them all, and resume from the last checkpoint"
+        )
+        # A waiting exchange cannot be interrupted from Python, so a second thread ends the process.
+        timer = threading.Timer(self._timeout, self._give_up, [message])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except RuntimeError as error:
+            # MLX reports a broken connection only by its text.
+            if "[ring]" not in str(error):
+                raise
+            raise LostRank(
+                f"another of the {self.size} ranks ended, or the connection to it broke"
+            ) from error
+        finally:
+            timer.cancel()
 
     def first(self, record: Any) -> Any:
         """Return rank 0's record on every rank."""
         return self.gather(record)[0]
-
-    def barrier(self) -> None:
-        """Wait until every rank has called this."""
-        self.gather(None)
 
     def broadcast(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """Return rank 0's arrays; all ranks pass the same names, types and shapes."""
@@ -115,12 +171,13 @@ class Distributed:
                 f"multiple of {self.size}, such as {fitting}"
             )
 
-    def check_same(self, what: str, value: Any) -> None:
-        """Raise a `ConfigError` if a rank's value differs from rank 0's."""
-        values = self.gather(value)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                raise ConfigError(f"rank {rank} has another {what} than rank 0")
+    def check_same(self, **values: Any) -> None:
+        """Raise a `ConfigError` if one of a rank's values, by name, differs from rank 0's."""
+        first, *others = self.gather(values)
+        for rank, other in enumerate(others, 1):
+            for name in values:
+                if other[name] != first[name]:
+                    raise ConfigError(f"rank {rank} has another {name} than rank 0")
 
     def random_seed(self, seed: int, step: int) -> int:
         """Return the seed of this rank's random numbers, such as dropout's, for one step.
@@ -132,84 +189,13 @@ class Distributed:
         return (int(high) << 32) | int(low)
 
 
-class ProcessGroup(Distributed):
-    """Several processes.
-
-    Args:
-        group: MLX's connection between them.
-        timeout: Seconds to wait for the others.
-        give_up: Called from another thread with a message after that time; it must end the
-            process, because the thread that waits cannot be interrupted.
-    """
-
-    def __init__(self, group: mx.distributed.Group, timeout: float, give_up: Callable[[str], None]):
-        self.rank, self.size = group.rank(), group.size()
-        self._group, self._timeout, self._give_up = group, timeout, give_up
-        self._stream = mx.new_stream(mx.cpu)
-
-    def average(self, tree: Any) -> Any:
-        """Average message by message, on a GPU during the backward pass."""
-        return messages.average_gradients(tree, self._group, self._stream)
-
-    def sending_order(self, averaged: Any) -> list[mx.array]:
-        """Return an array of each message; nothing if one message waits for all gradients."""
-        return messages.sending_order(averaged)
-
-    def sum(self, array: mx.array) -> mx.array:
-        """Sum over the ranks; this waits for all of them."""
-        return self._exchanged(mx.distributed.all_sum, array)
-
-    def gather(self, record: Any) -> list[Any]:
-        """Gather the records as JSON bytes, padded to the longest."""
-        data = json.dumps(record).encode()
-        lengths = np.array(self._exchanged(mx.distributed.all_gather, mx.array([len(data)])))
-        # `all_gather` needs equal shapes on all ranks.
-        padded = np.zeros(lengths.max(), np.uint8)
-        padded[: len(data)] = np.frombuffer(data, np.uint8)
-        # [ranks, longest]
-        rows = np.array(self._exchanged(mx.distributed.all_gather, mx.array(padded))).reshape(
-            self.size, -1
-        )
-        return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
-
-    @contextmanager
-    def with_timeout(self) -> Iterator[None]:
-        """Call `give_up` after the timeout."""
-        message = (
-            f"nothing was heard of another of the {self.size} ranks for {self._timeout:g} s: end "
-            "them all, and resume from the last checkpoint"
-        )
-        # A waiting exchange cannot be interrupted from Python, so a second thread ends the process.
-        timer = threading.Timer(self._timeout, self._give_up, [message])
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except RuntimeError as error:
-            # MLX reports a broken connection only by its text.
-            if "[ring]" not in str(error):
-                raise
-            raise LostRank(
-                f"another of the {self.size} ranks ended, or the connection to it broke"
-            ) from error
-        finally:
-            timer.cancel()
-
-    def _exchanged(self, exchange: Callable[..., mx.array], array: mx.array) -> mx.array:
-        with self.with_timeout():
-            result = exchange(array, group=self._group)
-            # Evaluated here, within the timeout: a lazy result would wait somewhere else.
-            mx.eval(result)
-        return result
-
-
 SINGLE_PROCESS = Distributed()
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
     """Join the ranks launched with this process; wait until all are there.
 
-    See `ProcessGroup` for the arguments.
+    See `Distributed` for the arguments.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.
@@ -222,24 +208,15 @@ def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distribu
         group = mx.distributed.init()
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks cannot be connected: {error}") from error
-    if group.size() > 1:
-        _compile_apart(group.rank())
-        return ProcessGroup(group, timeout, give_up)
-    if rank != "0":
+    if group.size() == 1 and rank != "0":
         raise RunError(
             f"this is rank {rank}, and the addresses of the others are missing: start all with "
             "mlx.launch, or set MLX_HOSTFILE"
         )
-    return SINGLE_PROCESS
-
-
-def _compile_apart(rank: int) -> None:
-    """Give every rank but the first its own temporary folder.
-
-    MLX compiles code for the processor into files there, and does not write them atomically: ranks
-    on one machine would read each other's unfinished files.
-    """
-    if rank:
-        folder = Path(tempfile.gettempdir()) / f"mlx-rank-{rank}-of-{os.getuid()}"
+    if group.rank():
+        # MLX compiles code for the processor into files in the temporary folder, and does not write
+        # them atomically: ranks on one machine would read each other's unfinished files.
+        folder = Path(tempfile.gettempdir()) / f"mlx-rank-{group.rank()}-of-{os.getuid()}"
         make_directory(folder)
         os.environ["TMPDIR"] = str(folder)
+    return Distributed(group, timeout, give_up) if group.size() > 1 else SINGLE_PROCESS

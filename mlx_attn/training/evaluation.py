@@ -1,7 +1,7 @@
 """Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -51,10 +51,6 @@ With a large vocabulary, the tokens are computed in parts."""
 
 _COPIES = 6  # arrays of the logits' size that exist while their exponentials are computed
 
-Measure = Callable[[Float[mx.array, "1 N V"], Integer[mx.array, "1 N"]], mx.array]
-"""Computes numbers for every target from its float32 logits: shape "*measures 1 N"."""
-
-_WINDOW = [("start", np.int64), ("first", np.int64), ("last", np.int64)]
 Windows = np.recarray
 """Each has T + 1 tokens from `start`; the targets `first` to `last` are scored."""
 
@@ -125,70 +121,116 @@ class Evaluator:
         """Return the loss over the whole split; leave the model's training mode unchanged."""
         training = model.training
         model.eval()
-        # For a text only the losses; for a task also right answers, [2, N] a span.
-        measure = cross_entropy if self.split.scored is None else _answers
-        if self.metrics:
-            measure = partial(_with_metrics, measure, [*self.metrics.values()])
-        spans = self._spans(model, measure)
-        n = len(self.metrics)
         # Sums of sums: no array of all tokens is ever in memory.
-        sums = np.sum([_sums(self.split, span, measured, n) for span, measured in spans], 0)
+        sums = np.sum([self._sums(span, numbers) for span, numbers in self.spans(model)], axis=0)
         model.train(training)
-        own, rest = sums[:n], sums[n:]
-        own = dict(zip(self.metrics, (own / self.split.n_scored).tolist(), strict=True))
-        return replace(_evaluation(self.split, rest.tolist()), metrics=own)
+        return self._evaluation(sums.tolist())
 
     def try_out(self, model: GPT) -> float:
         """Evaluate a batch on every core, and return its fraction of all windows."""
         training = model.training
         model.eval()
         windows = self.windows[: self._batch_size * cores()]
-        for _ in self._measured(model, cross_entropy, list(_parts(windows, self._batch_size))):
+        for _ in self._measured(model, list(_parts(windows, self._batch_size))):
             pass
         model.train(training)
         return len(windows) / len(self.windows)
 
-    def _spans(
-        self, model: GPT, measure: Measure
-    ) -> Iterator[tuple[slice, Float[np.ndarray, "*measures N"]]]:
-        """Yield spans of all tokens but the first, with the numbers of `measure`."""
+    def spans(self, model: GPT) -> Iterator[tuple[slice, Float[np.ndarray, "measures N"]]]:
+        """Yield spans of all tokens but the first, with the measures of each token."""
         # Token 0 has nothing before it and is never a target.
         start = 1
         for windows in _parts(self.windows, self._batch_size * SPAN):
             span = slice(start, int(windows[-1].start + windows[-1].last + 1))
-            yield span, self._over_span(model, measure, windows, span)
+            # Each rank takes every n-th batch and leaves the others' tokens 0, so a sum joins them.
+            batches = self.ranks.share(list(_parts(windows, self._batch_size)))
+            n_measures = len(self.metrics) + (1 if self.split.scored is None else 2)
+            numbers = np.zeros((n_measures, span.stop - start), np.float32)
+            for batch, rows in zip(batches, self._measured(model, batches), strict=True):
+                for i, (first_token, first, last) in enumerate(batch.tolist()):
+                    # Target i of a window is its token i + 1.
+                    place = first_token + 1 - start
+                    numbers[:, place + first : place + last] = rows[:, i, first:last]
+            # float64, because sums over millions of tokens follow.
+            yield span, np.array(self.ranks.sum(mx.array(numbers)), np.float64)
             start = span.stop
 
-    def _over_span(
-        self, model: GPT, measure: Measure, windows: Windows, span: slice
-    ) -> Float[np.ndarray, "*measures N"]:
-        """Return the numbers of `measure` for a span's tokens, from all ranks."""
-        # Each rank takes every n-th batch and leaves the others' tokens 0, so a sum joins them.
-        batches = self.ranks.share(list(_parts(windows, self._batch_size)))
-        measured = list(self._measured(model, measure, batches))
-        # [] or [2]; a rank without a batch learns it from rank 0, which always has one.
-        measures = self.ranks.first(list(measured[0].shape[:-2]) if measured else None)
-        numbers = np.zeros((*measures, span.stop - span.start), np.float32)
-        for batch, rows in zip(batches, measured, strict=True):
-            for i, (start, first, last) in enumerate(batch.tolist()):
-                # Target i of a window is its token i + 1.
-                place = start + 1 - span.start
-                numbers[..., place + first : place + last] = rows[..., i, first:last]
-        # float64, because sums over millions of tokens follow.
-        return np.array(self.ranks.sum(mx.array(numbers)), np.float64)
-
     def _measured(
-        self, model: GPT, measure: Measure, batches: Sequence[Windows]
-    ) -> Iterator[Float[np.ndarray, "*measures B T"]]:
-        """Yield the numbers of `measure` for each batch, computed on all cores."""
+        self, model: GPT, batches: Sequence[Windows]
+    ) -> Iterator[Float[np.ndarray, "measures B T"]]:
+        """Yield the measures of each batch, computed on all cores."""
         length = self.context_length + 1
         for group in _parts(batches, cores()):
             read = (read_windows(self.split.tokens, batch.start, length) for batch in group)
             windows = [mx.array(batch) for batch in read]
-            for parts in parallel_map(partial(_by_parts, model, measure), windows):
-                # Parts [*measures, 1, n] -> [*measures, 1, B T] -> [*measures, B, T]
+            for parts in parallel_map(partial(self._by_parts, model), windows):
+                # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
                 numbers = np.concatenate([np.array(part) for part in parts], axis=-1)
-                yield numbers.reshape(*numbers.shape[:-2], -1, self.context_length)
+                yield numbers.reshape(len(numbers), -1, self.context_length)
+
+    def _by_parts(self, model: GPT, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
+        """Return the measures of every target of the windows, in parts of tokens."""
+        features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
+        # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
+        x = features.reshape(1, -1, features.shape[-1])
+        # Each part's logits, [1, size, V], are freed before the next part needs memory.
+        size = _rows(model.config.vocab_size)
+        parts = [slice(start, start + size) for start in range(0, targets.size, size)]
+        return [
+            self._measures(model.head(x[:, part]).astype(mx.float32), targets[:, part])
+            for part in parts
+        ]
+
+    def _measures(
+        self, logits: Float[mx.array, "1 N V"], targets: Integer[mx.array, "1 N"]
+    ) -> Float[mx.array, "measures 1 N"]:
+        """Return the user's metrics, the losses, and for a task whether each answer is right."""
+        measures = [metric(logits, targets) for metric in self.metrics.values()]
+        measures.append(cross_entropy(logits, targets))
+        if self.split.scored is not None:
+            measures.append(logits.argmax(axis=-1) == targets)
+        return mx.stack([measure.astype(mx.float32) for measure in measures])
+
+    def _sums(
+        self, span: slice, measured: Float[np.ndarray, "measures N"]
+    ) -> Float[np.ndarray, " sums"]:
+        """Sum a span's own metrics, right answers, all answers, nats, and nats by ability."""
+        split, n = self.split, len(self.metrics)
+        # Tokens that are not scored add 0.
+        numbers = measured * (1 if split.scored is None else np.asarray(split.scored)[span])
+        losses, right, answers, by_ability = numbers[n], 0.0, 0, np.empty(0)
+        if split.scored is not None:
+            is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
+            right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
+        if split.token_abilities is not None and split.ability_floor_nats:
+            count = len(split.ability_floor_nats)
+            # [abilities]: the losses of each ability's tokens, added up.
+            by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
+        return np.array([*numbers[:n].sum(axis=1), right, answers, losses.sum(), *by_ability])
+
+    def _evaluation(self, sums: Sequence[float]) -> Evaluation:
+        """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
+        split, own = self.split, sums[: len(self.metrics)]
+        right, answers, nats, *by_ability = sums[len(own) :]
+        is_text = split.scored is None
+        tokens = len(split.tokens) - 1 if is_text else split.n_scored
+        # nats / (ln 2 * bytes) is bits per byte.
+        unit = math.log(2) * split.n_bytes if is_text else tokens
+        floors = (split.ability_floor_nats or {}).items()
+        abilities = {
+            name: (spent - floor) / unit
+            for (name, floor), spent in zip(floors, by_ability, strict=False)
+        }
+        return Evaluation(
+            val_loss=nats / tokens,
+            bits_per_byte=nats / unit if is_text else None,
+            above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
+            abilities=abilities,
+            accuracy=None if is_text else right / answers,
+            metrics={
+                name: total / split.n_scored for name, total in zip(self.metrics, own, strict=True)
+            },
+        )
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """Return up to `count` windows as tokens, evenly spread over the split."""
@@ -198,41 +240,7 @@ class Evaluator:
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
 
-def _by_parts(model: GPT, measure: Measure, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
-    """Return a measure of every target of the windows, in parts of shape "*measures 1 N"."""
-    features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
-    # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
-    x = features.reshape(1, -1, features.shape[-1])
-    # Each part's logits, [1, size, V], are freed before the next part needs memory.
-    size = _rows(model.config.vocab_size)
-    parts = [slice(start, start + size) for start in range(0, targets.size, size)]
-    return [measure(model.head(x[:, part]).astype(mx.float32), targets[:, part]) for part in parts]
-
-
-def _rows(vocab_size: int) -> int:
-    return max(1, LOGITS // vocab_size)
-
-
-def _answers(
-    logits: Float[mx.array, "1 N V"], targets: Integer[mx.array, "1 N"]
-) -> Float[mx.array, "2 1 N"]:
-    """Return the losses, and 1 if the likeliest token is the right one, else 0."""
-    right = logits.argmax(axis=-1) == targets
-    return mx.stack([cross_entropy(logits, targets), right.astype(mx.float32)])
-
-
-def _with_metrics(
-    measure: Measure,
-    metrics: Sequence[Measure],
-    logits: Float[mx.array, "1 N V"],
-    targets: Integer[mx.array, "1 N"],
-) -> Float[mx.array, "measures 1 N"]:
-    """Return the user's metrics, followed by the numbers of `measure`."""
-    own = [metric(logits, targets).astype(mx.float32)[None] for metric in metrics]
-    return mx.concatenate([*own, measure(logits, targets).reshape(-1, *targets.shape)])
-
-
-def _own_metric(name: str) -> Measure:
+def _own_metric(name: str) -> Callable[[mx.array, mx.array], mx.array]:
     """Return the user's metric of that name, tried on four tokens together and one by one."""
     row = PARTS["metric"].get(name)
     if row is None:
@@ -264,48 +272,12 @@ def _batch_size(context_length: int) -> int:
     return max(1, EVALUATION_TOKENS // cores() // context_length)
 
 
+def _rows(vocab_size: int) -> int:
+    return max(1, LOGITS // vocab_size)
+
+
 def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
-
-
-def _sums(
-    split: Split, span: slice, measured: Float[np.ndarray, "*measures N"], metrics: int
-) -> Float[np.ndarray, " sums"]:
-    """Sum a span's own metrics, right answers, all answers, nats, and nats by ability if known."""
-    # [metrics + 1, N], of a task [metrics + 2, N]: tokens that are not scored add 0.
-    weights = 1 if split.scored is None else np.asarray(split.scored)[span]
-    numbers = measured.reshape(-1, measured.shape[-1]) * weights
-    own, losses, right, answers = numbers[:metrics], numbers[metrics], 0.0, 0
-    if split.scored is not None:
-        is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
-        right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
-    by_ability = np.empty(0)
-    if split.token_abilities is not None and split.ability_floor_nats:
-        count = len(split.ability_floor_nats)
-        # [abilities]: the losses of each ability's tokens, added up.
-        by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
-    return np.array([*own.sum(axis=1), right, answers, losses.sum(), *by_ability])
-
-
-def _evaluation(split: Split, sums: Sequence[float]) -> Evaluation:
-    """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
-    right, answers, nats, *by_ability = sums
-    is_text = split.scored is None
-    tokens = len(split.tokens) - 1 if is_text else split.n_scored
-    # nats / (ln 2 * bytes) is bits per byte.
-    unit = math.log(2) * split.n_bytes if is_text else tokens
-    floors = (split.ability_floor_nats or {}).items()
-    abilities = {
-        name: (spent - floor) / unit
-        for (name, floor), spent in zip(floors, by_ability, strict=False)
-    }
-    return Evaluation(
-        val_loss=nats / tokens,
-        bits_per_byte=nats / unit if is_text else None,
-        above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
-        abilities=abilities,
-        accuracy=None if is_text else right / answers,
-    )
 
 
 def losses_by_ability(evaluation: Evaluation, split: Split) -> dict[str, float]:
@@ -357,23 +329,18 @@ def evaluation_windows(
     Raises:
         ConfigError: The text is shorter than one window.
     """
-    last = last_start(n_tokens, context_length)
-    stops = np.fromiter(_stops(n_tokens - 1, context_length, document_starts), np.int64)
-    places = np.insert(stops[:-1], 0, 0)
-    # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
-    starts = np.minimum(places, last)
-    return np.rec.fromarrays([starts, places - starts, stops - starts], dtype=_WINDOW)
 
+    def rows() -> Iterable[tuple[int, int, int]]:
+        last, stop = last_start(n_tokens, context_length), 0
+        while stop < n_tokens - 1:
+            place, stop = stop, min(stop + context_length, n_tokens - 1)
+            if document_starts is not None and stop < n_tokens - 1:
+                # Stop at the last document that begins in the window, unless one document fills it.
+                i = int(np.searchsorted(document_starts, stop, side="right")) - 1
+                stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
+            # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
+            start = min(place, last)
+            yield start, place - start, stop - start
 
-def _stops(
-    end: int, T: int, document_starts: Integer[np.ndarray, " documents"] | None
-) -> Iterator[int]:
-    """Yield the ends of the windows; each window begins at the end of the previous one."""
-    stop = 0
-    while stop < end:
-        place, stop = stop, min(stop + T, end)
-        if document_starts is not None and stop < end:
-            # Stop at the last document that begins in the window, unless one document fills it.
-            i = int(np.searchsorted(document_starts, stop, side="right")) - 1
-            stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
-        yield stop
+    kind = np.dtype([("start", np.int64), ("first", np.int64), ("last", np.int64)])
+    return np.fromiter(rows(), kind).view(np.recarray)

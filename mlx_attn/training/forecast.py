@@ -13,6 +13,8 @@ from math import ceil
 from statistics import median
 
 import mlx.core as mx
+import numpy as np
+from jaxtyping import Float
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
@@ -39,82 +41,52 @@ class Forecast:
     peak_memory: int  # the most bytes of arrays at any time
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Seconds, and the peak bytes of each phase of a step, for a model of some depth."""
-
-    step_seconds: float
-    validation_seconds: float
-    peaks: tuple[float, ...]
-
-
-def _follow(few: float, many: float, layers: int) -> float:
-    """Extrapolate linearly from both depths; return at least the value of the smaller depth."""
-    return few + max(many - few, 0.0) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
-
-
-def _at_depth(layers: int, settings: Settings, corpus: Corpus) -> _Measured:
-    if layers <= DEPTHS[1] or settings.model.get("pattern"):
-        return _measure(settings, layers, corpus)
-    # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
-    few, many = (_measure(settings, depth, corpus) for depth in DEPTHS)
-    return _Measured(
-        _follow(few.step_seconds, many.step_seconds, layers),
-        _follow(few.validation_seconds, many.validation_seconds, layers),
-        tuple(_follow(*peaks, layers) for peaks in zip(few.peaks, many.peaks, strict=True)),
-    )
-
-
 def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
     """Measure the cost of the rest of a training; the trainer itself does not change.
 
     MLX's random state does change; a training seeds every step itself.
     """
-    config = trainer.config
-    whole = _at_depth(trainer.model.config.n_layers, trainer.settings, corpus)
+    config, layers = trainer.config, trainer.model.config.n_layers
+    if layers <= DEPTHS[1] or trainer.settings.model.get("pattern"):
+        measured = _measure(trainer.settings, layers, corpus)
+    else:
+        # Two points of each line: the slope is the cost of a layer, the rest does not depend on
+        # depth.
+        few, many = (_measure(trainer.settings, depth, corpus) for depth in DEPTHS)
+        slope = np.maximum(many - few, 0) / (DEPTHS[1] - DEPTHS[0])
+        measured = few + slope * (layers - DEPTHS[0])
+    step_seconds, validation_seconds, *peaks = measured.tolist()
     left = max(trainer.steps - trainer.progress.step, 0)
     by_clock = config.minutes * 60
     # Without minutes only the steps bound the training.
-    fit = ceil(by_clock / whole.step_seconds) if by_clock else left
+    fit = ceil(by_clock / step_seconds) if by_clock else left
     steps = min(left, fit) if trainer.steps else fit
     # The last validation always takes place; earlier ones every `eval_every` steps before it.
     validations = 1 + (steps - 1) // config.eval_every if config.eval_every and steps else 1
-    seconds = steps * whole.step_seconds + validations * whole.validation_seconds
     return Forecast(
-        step_seconds=whole.step_seconds,
-        validation_seconds=whole.validation_seconds,
-        seconds=seconds,
+        step_seconds=step_seconds,
+        validation_seconds=validation_seconds,
+        seconds=steps * step_seconds + validations * validation_seconds,
         steps=steps,
         validations=validations,
-        peak_memory=round(max(whole.peaks)),
+        peak_memory=round(max(peaks)),
     )
 
 
-def _measure(settings: Settings, layers: int, corpus: Corpus) -> _Measured:
-    """Measure a model with this many layers, trained with the settings."""
+def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarray, " numbers"]:
+    """Return the seconds of a step and of a validation, and the peak bytes of a step's phases."""
     shallow = replace(settings, model={**settings.model, "n_layers": layers})
     # Buffers of an earlier model must not count as this one's.
     gc.collect()
     mx.clear_cache()
     others = mx.get_active_memory()
     trainer = Trainer(shallow, corpus)
-    seconds, peaks = _steps(trainer)
-    trainer.evaluator.try_out(trainer.model)  # warms up
-    began = time.perf_counter()
-    share = trainer.evaluator.try_out(trainer.model)
-    # A batch on every core takes a known fraction of the whole validation.
-    validation = (time.perf_counter() - began) / share
-    return _Measured(seconds, validation, tuple(float(peak - others) for peak in peaks))
-
-
-def _steps(trainer: Trainer) -> tuple[float, list[int]]:
-    """Return the seconds of a step, and the peak memory of each of its phases."""
-    mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
     peaks: list[int] = []
+    mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
     mx.reset_peak_memory()
     for phase in trainer.step.in_phases(trainer.starts()):
         mx.eval(phase)
-        peaks.append(mx.get_peak_memory())
+        peaks.append(mx.get_peak_memory() - others)
         mx.reset_peak_memory()
     seconds: list[float] = []
     while not seconds or (len(seconds) < STEPS and sum(seconds) < ENOUGH):
@@ -122,5 +94,10 @@ def _steps(trainer: Trainer) -> tuple[float, list[int]]:
         # Waits for the whole step; nothing is queued ahead while it is timed.
         mx.eval(*trainer.launch_step(), *trainer.step.state)
         seconds.append(time.perf_counter() - began)
+    trainer.evaluator.try_out(trainer.model)  # warms up
+    began = time.perf_counter()
+    share = trainer.evaluator.try_out(trainer.model)
+    # A batch on every core takes a known fraction of the whole validation.
+    validation = (time.perf_counter() - began) / share
     # The median ignores a step that something else on the machine delayed.
-    return median(seconds), peaks
+    return np.array([median(seconds), validation, *peaks])

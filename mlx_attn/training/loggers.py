@@ -3,7 +3,7 @@
 None of them is a dependency; `--log-to` imports the one that it names.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -12,31 +12,26 @@ from mlx_attn.errors import RunError
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 
-PROJECT = "mlx_attn"  # the project name of runs, for services that have projects
-
-_PREFIXES = {Stepped: "train", Evaluated: "val"}
 _NOT_CURVES = {"event", "step", "steps", "best", "seconds_left"}
-
-Log = Callable[[Mapping[str, float], int], None]  # takes values by name, and their step
 
 
 def values_of(event: Event) -> dict[str, float]:
     """Return the plottable numbers of an event, such as "train/loss" or "val/bits_per_byte"."""
-    # Only steps and validations have curves.
-    prefix = _PREFIXES.get(type(event))
-    if prefix is None:
+    if not isinstance(event, Stepped | Evaluated):
         return {}
-    record = {key: value for key, value in as_record(event).items() if key not in _NOT_CURVES}
+    prefix = "train" if isinstance(event, Stepped) else "val"
     # "val_loss" of a validation becomes "val/loss".
-    names = {key: f"{prefix}/{key.removeprefix('val_')}" for key in record}
-    numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
-    return {names[key]: float(value) for key, value in numbers.items()}
+    return {
+        f"{prefix}/{key.removeprefix('val_')}": float(value)
+        for key, value in as_record(event).items()
+        if key not in _NOT_CURVES and isinstance(value, int | float)
+    }
 
 
 def check_logger(name: str) -> None:
     """Raise a RunError if the logger's library is not installed."""
     if name:
-        _library(_MODULES.get(name, name))
+        _library(name)
 
 
 @contextmanager
@@ -50,50 +45,39 @@ def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
     if not name or run is None:
         yield lambda event: None
         return
-    with LOGGERS[name](name, run) as log:
-
-        def send(event: Event) -> None:
-            if values := values_of(event):
-                log(values, getattr(event, "step", 0))
-
-        yield send
-
-
-@contextmanager
-def _tensorboard(name: str, run: Run) -> Iterator[Log]:
-    """Write event files to the run's own directory: `tensorboard --logdir runs`."""
-    writer = _library(_MODULES[name]).SummaryWriter(str(run.path / name))
-
-    def log(values: Mapping[str, float], step: int) -> None:
-        for key, value in values.items():
-            writer.add_scalar(key, value, step)
-
-    try:
-        yield log
-    finally:
-        writer.close()
-
-
-@contextmanager
-def _hosted(name: str, run: Run) -> Iterator[Log]:
-    """Log to Weights & Biases, or to Trackio, which has the same three functions."""
     library = _library(name)
-    # `resume` continues the curves of a run that was interrupted.
-    library.init(project=PROJECT, name=run.name, config=dict(run.settings), resume="allow")
+    if name == "tensorboard":
+        # Event files in the run's own directory: `tensorboard --logdir runs`.
+        writer = library.SummaryWriter(str(run.path / name))
+        finish = writer.close
+    else:
+        # Trackio has the functions of Weights & Biases. `resume` continues the curves of a run that
+        # was interrupted.
+        writer, settings = None, dict(run.settings)
+        library.init(project="mlx_attn", name=run.name, config=settings, resume="allow")
+        finish = library.finish
+
+    def send(event: Event) -> None:
+        values, step = values_of(event), getattr(event, "step", 0)
+        if writer:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+        elif values:
+            library.log(values, step=step)
+
     try:
-        yield lambda values, step: library.log(dict(values), step=step)
+        yield send
     finally:
-        library.finish()
+        finish()
 
 
-def _library(module: str) -> Any:
+def _library(name: str) -> Any:
+    module = LOGGERS[name]
     try:
         return import_module(module)
     except ImportError as error:
         raise RunError(f"--log-to needs {module}: pip install {module}") from error
 
 
-LOGGERS = {"tensorboard": _tensorboard, "wandb": _hosted, "trackio": _hosted}
-"""Loggers by their name in `--log-to`."""
-
-_MODULES = {"tensorboard": "tensorboardX"}  # modules whose names differ
+LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
+"""Modules by their name in `--log-to`."""

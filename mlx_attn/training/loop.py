@@ -7,7 +7,6 @@ while the device computes one.
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
 
 import mlx.core as mx
 
@@ -72,7 +71,7 @@ def between_steps(
     """
     config, step = trainer.config, trainer.progress.step
     # The heads at step 0 are tracked too: they are the start of every curve.
-    if _due(step, config.track, first=True) and step != trainer.progress.tracked_step:
+    if config.track and step % config.track == 0 and step != trainer.progress.tracked_step:
         yield monitor.tracked()
     reason = _agreed_reason(trainer, should_stop)
     # An interrupted training validates when it resumes.
@@ -113,9 +112,8 @@ def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
     return INTERRUPTED if any(answer[0] == INTERRUPTED for answer in answers) else reason
 
 
-def _due(step: int, every: int, first: bool = False) -> bool:
-    """Return whether `step` is a multiple of `every`; step 0 counts only if `first` is true."""
-    return bool(every and (step or first)) and step % every == 0
+def _due(step: int, every: int) -> bool:
+    return bool(step and every) and step % every == 0
 
 
 class Monitor:
@@ -146,11 +144,11 @@ class Monitor:
         if self._warm:
             self._count_training()
             self.progress.timed_steps += 1
-        else:
-            self._read()
-            # The first step includes compiling, so it is read at once and not timed.
-            self._warm = True
-            self.pause()
+            return
+        # The first step includes compiling, so it is read at once and not timed.
+        self._read()
+        self._warm = True
+        self.pause()
 
     def started(self) -> Started:
         """Return the report that opens a training."""
@@ -161,7 +159,7 @@ class Monitor:
             steps=trainer.steps,
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
-            run=_place(trainer),
+            run=str(trainer.run.path) if trainer.run else "",
             compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
         )
 
@@ -175,6 +173,12 @@ class Monitor:
         losses, progress.losses = progress.losses, []
         reported = self._reported
         self._reported = progress.timed_steps, progress.training_seconds
+        left = math.inf
+        if trainer.steps:
+            # Seconds per step so far, validations included.
+            left = (trainer.steps - progress.step) * progress.seconds / progress.step
+        if trainer.config.minutes:
+            left = min(left, 60 * trainer.config.minutes - progress.seconds)
         return Stepped(
             step=progress.step,
             steps=trainer.steps,
@@ -185,7 +189,7 @@ class Monitor:
             tok_s=self._speed(self._reported[0] - reported[0], self._reported[1] - reported[1]),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
-            seconds_left=self._seconds_left(),
+            seconds_left=max(0.0, left),
         )
 
     def evaluated(self) -> Evaluated:
@@ -222,7 +226,7 @@ class Monitor:
             tok_s=self._speed(progress.timed_steps, progress.training_seconds),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
-            run=_place(trainer),
+            run=str(trainer.run.path) if trainer.run else "",
             reason=reason,
         )
 
@@ -250,19 +254,16 @@ class Monitor:
         """Wait for the launched step and store its loss."""
         if self._unread is None:
             return
-        step, *result = self._unread
-        self._unread = None
+        (step, *result), self._unread = self._unread, None
         with self.trainer.ranks.with_timeout():
-            # `item` waits for the device, and for the other ranks.
-            values: list[Any] = [number.item() for number in result]
-        loss, norm = values
+            # `float` waits for the device, and for the other ranks.
+            loss, norm = map(float, result)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self.trainer.divergence(f"loss {loss:.4g}, gradient norm {norm:.4g}", step)
-        progress = self.progress
         # `check_sane` compares later losses with it.
-        progress.first_loss = progress.first_loss or loss
-        progress.losses.append(loss)
-        progress.grad_norm = norm
+        self.progress.first_loss = self.progress.first_loss or loss
+        self.progress.losses.append(loss)
+        self.progress.grad_norm = norm
 
     def _speed(self, steps: int, seconds: float) -> float:
         """Return tokens per second; of the first step if it was the only one."""
@@ -270,20 +271,6 @@ class Monitor:
         if not steps:
             steps, seconds = self.progress.step, self.progress.seconds
         return steps * self.trainer.tokens_per_step / max(seconds, 1e-9)
-
-    def _seconds_left(self) -> float:
-        trainer, progress = self.trainer, self.progress
-        left = math.inf
-        if trainer.steps:
-            # Seconds per step so far, validations included.
-            left = (trainer.steps - progress.step) * progress.seconds / progress.step
-        if trainer.config.minutes:
-            left = min(left, 60 * trainer.config.minutes - progress.seconds)
-        return max(0.0, left)
-
-
-def _place(trainer: Trainer) -> str:
-    return str(trainer.run.path) if trainer.run else ""
 
 
 SAMPLE_TOKENS = 120

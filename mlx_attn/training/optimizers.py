@@ -5,7 +5,7 @@ Progress is the fraction of the budget that is spent, in steps or in seconds.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from typing import Any
@@ -20,38 +20,16 @@ from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.parts import own_part
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.config import WSD, TrainConfig
 from mlx_attn.training.own_optimizer import OwnOptimizer, own_optimizer
-
-Shape = Callable[[float, TrainConfig], float]
-
-
-def cosine(progress: float, config: TrainConfig) -> float:
-    """Decay from 1 to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983)."""
-    floor = config.min_lr / config.lr
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def wsd(progress: float, config: TrainConfig) -> float:
-    """Stay at 1, then decay linearly to min_lr / lr (warmup-stable-decay, arXiv:2405.18392).
-
-    The decay takes the last `cooldown` part of the training.
-    """
-    floor = config.min_lr / config.lr
-    if progress <= 1 - config.cooldown:
-        return 1.0
-    return floor + (1 - floor) * (1 - progress) / config.cooldown
-
-
-SHAPES: dict[str, Shape] = {
-    "cosine": cosine,
-    "trapezoid": wsd,
-    "constant": lambda progress, config: 1.0,
-}
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
     """Return the factor of the peak learning rates, in [0, 1].
+
+    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
+    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
+    (warmup-stable-decay, arXiv:2405.18392).
 
     Args:
         config: The recipe.
@@ -66,10 +44,13 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
     # With two bounds, the one that ends the training first sets the rate.
     if config.minutes:
         spent = max(spent, seconds / (60 * config.minutes))
-    return SHAPES[config.schedule](min(1.0, spent), config)
+    spent, floor = min(1.0, spent), config.min_lr / config.lr
+    if config.schedule == "cosine":
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
+    if config.schedule == WSD and spent > 1 - config.cooldown:
+        return floor + (1 - floor) * (1 - spent) / config.cooldown
+    return 1.0
 
-
-ITERATIONS = 5  # of Newton and Schulz; more would not bring the singular values closer to 1
 
 Stack = Float[mx.array, "n rows columns"]
 Stacks = list[Float[mx.array, "_ _ _"]]
@@ -97,7 +78,8 @@ class Muon(optim.Optimizer):
 
     def packed(self, arrays: Arrays) -> Stacks:
         """Stack matrices of the same shape, or its transpose, as wide matrices."""
-        return [mx.stack([_wide(arrays[name]) for name in names]) for names in _by_shape(arrays)]
+        wide = {n: array.T if _is_tall(array) else array for n, array in arrays.items()}
+        return [mx.stack([wide[name] for name in names]) for names in _by_shape(arrays)]
 
     def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
         """Return the matrices after one step.
@@ -118,19 +100,19 @@ class Muon(optim.Optimizer):
             # [n, rows, columns], divided along n among the processor's cores.
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
             directions |= zip(_by_shape(parameters)[i], chain.from_iterable(shards), strict=True)
-        return {name: self._updated(directions[name], array) for name, array in parameters.items()}
+        moved: Arrays = {}
+        for name, parameter in parameters.items():
+            rows, columns = parameter.shape
+            rate = self.learning_rate * max(1, rows / columns) ** 0.5
+            step = rate.astype(parameter.dtype) * directions[name]
+            moved[name] = parameter - (step.T if _is_tall(parameter) else step)  # -> (out, in)
+        return moved
 
     def _update(self, inputs: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs
         newest = new * gradient
         v = self.momentum * v + newest
         return v, newest + self.momentum * v  # Nesterov's: the momentum of one more equal gradient
-
-    def _updated(self, direction: mx.array, parameter: mx.array) -> mx.array:
-        rows, columns = parameter.shape
-        rate = self.learning_rate * max(1, rows / columns) ** 0.5
-        step = rate.astype(parameter.dtype) * direction
-        return parameter - (step.T if _is_tall(parameter) else step)  # wide -> (out, in)
 
 
 def _by_shape(matrices: Arrays) -> list[list[str]]:
@@ -141,14 +123,15 @@ def _by_shape(matrices: Arrays) -> list[list[str]]:
     return list(shapes.values())
 
 
-def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
+def newton_schulz(stack: Stack) -> Stack:
     """Iterate X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
 
-    The coefficients lift small singular values fast and leave all of them between 0.7 and 1.2.
+    The coefficients lift small singular values fast and leave all of them between 0.7 and 1.2; more
+    than five iterations would not bring them closer to 1.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = stack / (mx.sqrt(mx.square(stack).sum(axis=(1, 2), keepdims=True)) + 1e-7)
-    for _ in range(iterations):
+    for _ in range(5):
         # [n, rows, rows]: small, because the matrices are wide.
         gram = x @ x.swapaxes(1, 2)
         # a x + (b gram + c gram^2) x
@@ -158,10 +141,6 @@ def newton_schulz(stack: Stack, iterations: int = ITERATIONS) -> Stack:
 
 def _is_tall(matrix: mx.array) -> bool:
     return matrix.shape[0] > matrix.shape[1]
-
-
-def _wide(matrix: mx.array) -> mx.array:
-    return matrix.T if _is_tall(matrix) else matrix
 
 
 Vector = Float[mx.array, "_"]  # a vector of any length
@@ -193,7 +172,7 @@ class AdamW(optim.AdamW):
 
     def packed(self, arrays: Arrays) -> list[Vector]:
         """Flatten all arrays into two vectors; large arrays get vectors of their own."""
-        return [flatten(part) for part in _parts(arrays)]
+        return [mx.concatenate([a.reshape(-1) for a in p.values()]) for p in _parts(arrays)]
 
     def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
         """Return the parameters after one step; see `Muon.updated` for the arguments."""
@@ -245,41 +224,28 @@ def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Ite
 
 
 def _parts(arrays: Arrays) -> list[Arrays]:
-    """Divide the arrays, in order, into groups that become one vector each."""
-    if sum(array.size for array in arrays.values()) <= MAX_FLAT:
-        return _halves(arrays)
-    parts: list[Arrays] = []
+    """Divide the arrays, in order, into groups that become one vector each.
+
+    They are cut where half of the numbers are reached; of a large model, into more groups.
+    """
+    total = sum(array.size for array in arrays.values())
+    parts: list[Arrays] = [{}]
+    start, stop = 0, 0  # of the last group, in numbers
     for name, array in arrays.items():
-        size = sum(other.size for other in parts[-1].values()) if parts else MAX_FLAT
-        if size + array.size > MAX_FLAT // 16:
+        if total <= MAX_FLAT:
+            is_full = stop >= total / 2 and len(parts) == 1
+        else:
+            is_full = stop - start + array.size > MAX_FLAT // 16
+        if is_full and parts[-1]:
             parts.append({})
+            start = stop
         parts[-1][name] = array
+        stop += array.size
     return parts
 
 
-def resplit(vectors: Sequence[Vector], like: Sequence[Vector]) -> list[Vector]:
-    """Divide the same numbers into vectors of other lengths."""
-    *ends, _ = accumulate(vector.size for vector in like)
-    return [*mx.split(mx.concatenate([*vectors]), ends)]
-
-
-def _halves(arrays: Arrays) -> list[Arrays]:
-    """Divide the arrays, in order, where half of the numbers are reached; a single one stays."""
-    half, parts = sum(array.size for array in arrays.values()) / 2, ({}, {})
-    before = 0
-    for name, array in arrays.items():
-        parts[before >= half][name] = array  # False is 0, the first half
-        before += array.size
-    return [part for part in parts if part]
-
-
-def flatten(arrays: Arrays) -> Vector:
-    """Concatenate the numbers of all arrays, one array after the other."""
-    return mx.concatenate([array.reshape(-1) for array in arrays.values()])
-
-
 def unflatten(vector: Vector, like: Arrays) -> Arrays:
-    """Undo `flatten`: return arrays with the names and shapes of `like`."""
+    """Cut a vector into arrays with the names and shapes of `like`, one after the other."""
     *ends, _ = accumulate(array.size for array in like.values())  # where to cut
     pairs = zip(like.items(), mx.split(vector, ends), strict=True)
     return {name: part.reshape(array.shape) for (name, array), part in pairs}
@@ -373,7 +339,7 @@ class GroupedOptimizer:
         norm = mx.sqrt(sum(chain.from_iterable(squares), start=mx.array(0.0)))
         # The 1e-6 keeps a gradient of 0 from dividing by 0.
         factor = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-        updated = {}
+        updated: Arrays = {}
         for group, arrays in zip(self.groups, packed, strict=True):
             updated |= group.optimizer.updated(arrays, group.own(parameters), factor)
         model.update(tree_unflatten([(name, updated[name]) for name in parameters]))
@@ -397,16 +363,16 @@ def is_hidden_matrix(name: str, array: mx.array) -> bool:
     return array.ndim == 2 and in_block and "table" not in name
 
 
+def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
+    return is_hidden_matrix(name, array) or name == "out_head.weight"
+
+
 def _is_factor(name: str, _: mx.array) -> bool:  # of S = W_query W_key^T
     return name.endswith(("att.W_query.weight", "att.W_key.weight"))
 
 
 def _makes_scores(name: str, array: mx.array) -> bool:
     return _is_factor(name, array) or name.endswith("att.S.weight")
-
-
-def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
-    return is_hidden_matrix(name, array) or name == "out_head.weight"
 
 
 def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:

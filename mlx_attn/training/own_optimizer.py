@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_attn.arrays import Arrays
 from mlx_attn.errors import ConfigError
@@ -14,12 +14,9 @@ from mlx_attn.training.config import TrainConfig
 
 
 class OwnOptimizer:
-    """Moves each parameter by an optimizer of MLX.
+    """Moves each parameter by an optimizer of MLX, whose learning rate is set before every step.
 
     Its state belongs to the arrays of `packed`, numbered as in AdamW and Muon.
-
-    Args:
-        inner: Its learning rate is set before every step.
     """
 
     def __init__(self, inner: optim.Optimizer):
@@ -77,7 +74,7 @@ def _broken_law(make: Callable[[], OwnOptimizer]) -> str:
     resumed = make()
     resumed.init({str(i): array for i, array in enumerate(start.values())})
     # A second optimizer from the state of the first must take the same next step.
-    resumed.state.update({key: _copied(value) for key, value in first.state.items()})
+    resumed.state.update(tree_map(lambda array: array, first.state))  # a copy of the containers
     last, again = _step(first, moved), _step(resumed, moved)
     if not all(mx.isfinite(array).all() for array in last.values()):
         return "gives weights that are not finite"
@@ -90,9 +87,3 @@ def _step(optimizer: OwnOptimizer, parameters: Arrays) -> Arrays:
     optimizer.state["learning_rate"] = mx.array(1e-3)
     gradients = [mx.cos(array) for array in parameters.values()]
     return optimizer.updated(gradients, parameters, mx.array(1.0))
-
-
-def _copied(state: Any) -> Any:
-    return (
-        {key: _copied(value) for key, value in state.items()} if isinstance(state, dict) else state
-    )

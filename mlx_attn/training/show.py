@@ -1,23 +1,30 @@
-"""Training on the terminal: progress and the summary."""
+"""Training on the terminal: the plan, the progress with a curve of the losses, and the summary."""
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from shlex import quote
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import rich.progress
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from mlx_attn.errors import printable
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.errors import plural, printable
+from mlx_attn.model.gpt import model_cost
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
+from mlx_attn.training.forecast import Forecast
 from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
-from mlx_attn.training.report import ProgressWithCurve
 from mlx_attn.training.summaries import Neighbour, neighbour_of
-from mlx_attn.training.trainer import Trainer
+from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
+from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import (
     count,
     discard_unread,
@@ -27,6 +34,100 @@ from mlx_attn.ui.terminal import (
     print_text,
     stdout_console,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The plan.
+
+
+def plan_rows(
+    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
+) -> list[tuple[str, str]]:
+    """Return the plan of a training, line by line."""
+    config, variant, tokenizer = trainer.model.config, trainer.settings.variant, corpus.tokenizer
+    cost = model_cost(config)
+    heads = f"{plural(config.n_heads, 'head')} of {config.head_dim}"
+    if config.n_kv_heads != config.n_heads:
+        heads += f" ({config.n_kv_heads} for keys and values)"
+    rows = {"variant": variant}
+    # Only named variants have a formula.
+    if variant in VARIANTS:
+        rows["formula"] = VARIANTS[variant].formula
+    rows |= {
+        "model": f"{plural(config.n_layers, 'layer')}, {heads}, width {config.emb_dim}, context "
+        f"{config.context_length}, {config.norm}, {config.activation}, positions {config.position}",
+        "parameters": f"{cost.parameters:,} ({count(cost.attention_parameters)} in attention)",
+        "text": f"{corpus.name}: {count(len(corpus.train.tokens))} tokens to train on, "
+        f"{count(len(corpus.val.tokens))} to validate, {tokenizer.kind} vocabulary of "
+        f"{tokenizer.vocab_size}",
+        "training": _recipe(trainer),
+        "memory": f"{memory(_state_bytes(trainer))} for weights, gradients and optimizer",
+    }
+    if expected:
+        seconds = expected.step_seconds
+        step = f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+        rows["memory"] += f"; about {memory(expected.peak_memory)} at the peak"
+        rows["time"] = (
+            f"about {duration(expected.seconds)}: {plural(expected.steps, 'step')} of {step}, "
+            f"{plural(expected.validations, 'validation')} of "
+            f"{duration(expected.validation_seconds)}, as measured now"
+        )
+    return list(rows.items())
+
+
+def _recipe(trainer: Trainer) -> str:
+    config, done = trainer.config, trainer.progress.step
+    bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
+    budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
+    tokens = f"{count(trainer.tokens_per_step)} tokens a step"
+    if trainer.ranks.size > 1:
+        tokens += f" shared by {trainer.ranks.size} ranks, of which each sends "
+        tokens += memory(_sent_bytes(trainer))
+    recipe = f"{budget}, {tokens}, {config.optimizer}"
+    if 0 < trainer.steps < config.warmup:
+        # The largest factor that `learning_rate_factor` reaches before the training ends.
+        share = trainer.steps / (config.warmup + 1)
+        recipe += (
+            f"; the learning rate only reaches {share:.1g} of its peak, since its warm-up takes "
+            f"{config.warmup} steps"
+        )
+    return recipe + (f"; {done} steps are done" if done else "")
+
+
+def _sent_bytes(trainer: Trainer) -> int:
+    """Return the bytes that a rank sends per step; gradients have the type of the weights."""
+    return trainer.ranks.sent_bytes(trainer.model.trainable_parameters())
+
+
+def _state_bytes(trainer: Trainer) -> int:
+    """Return the bytes of weights, gradient and AdamW's two moments."""
+    return 4 * FLOAT_BYTES * model_cost(trainer.model.config).parameters
+
+
+def plan_facts(
+    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
+) -> dict[str, Any]:
+    """Return the plan of a training as JSON values."""
+    cost = model_cost(trainer.model.config)
+    return {
+        "event": "plan",
+        "variant": trainer.settings.variant,
+        "params": cost.parameters,
+        "attention_params": cost.attention_parameters,
+        "step": trainer.progress.step,
+        "steps": trainer.steps,
+        "tokens_per_step": trainer.tokens_per_step,
+        "training_tokens": len(corpus.train.tokens),
+        "validation_tokens": len(corpus.val.tokens),
+        "vocab_size": corpus.tokenizer.vocab_size,
+        "memory": _state_bytes(trainer),
+        **({"sent_bytes_per_step": _sent_bytes(trainer)} if trainer.ranks.size > 1 else {}),
+        **({"forecast": asdict(expected)} if expected else {}),
+    }
+
+
+# The progress.
 
 BAR = 20  # width of the progress bar in columns
 
@@ -77,33 +178,39 @@ class Display:
                 self.console.print(Text(plot))
 
     def __call__(self, event: Event) -> None:
-        """Show an event; `check` raises a failure."""
+        """Show an event; a failure is kept, because the training still has to save its state."""
         try:
-            self._show(event)
+            if self.mode == "json":
+                print(json.dumps(as_record(event), allow_nan=False), flush=True)
+            elif self.mode == "live":
+                self._move_bar(event)
+            elif self.mode == "plain" and isinstance(event, Stepped):
+                self.message(step_line(event))
+            elif self.mode == "plain" and isinstance(event, Started) and event.compiles:
+                self.message(COMPILING)
+            if isinstance(event, Evaluated) and self.mode in ("live", "plain"):
+                self.message(evaluation_line(event))
         except OSError as error:
             # The first failure is the cause; later ones follow from it.
             self.failure = self.failure or error
-            # Nobody reads stdout any more; the training still has to save its state.
-            if isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError):  # nobody reads stdout any more
                 discard_unread()
 
-    def check(self) -> None:
-        """Raise the first failure, unless the reader closed the pipe, as with `| head`."""
-        if self.failure and not isinstance(self.failure, BrokenPipeError):
-            raise self.failure
-
-    def _show(self, event: Event) -> None:
-        if self.mode == "json":
-            print(json.dumps(as_record(event), allow_nan=False), flush=True)
-            return
-        if self.mode == "live":
-            self._move_bar(event)
-        if isinstance(event, Evaluated) and self.mode in ("live", "plain"):
-            self.message(evaluation_line(event))
-        elif isinstance(event, Stepped) and self.mode == "plain":
-            self.message(step_line(event))
-        elif isinstance(event, Started) and event.compiles and self.mode == "plain":
-            self.message(COMPILING)
+    def _move_bar(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._bar.update(self._task, total=event.steps or None, completed=event.step)
+            if event.compiles:
+                self._bar.update(self._task, description=COMPILING)
+        elif isinstance(event, Stepped):
+            self._bar.add(event.loss)
+            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
+            total = event.seconds + event.seconds_left
+            room = self.console.width - (BAR + 2 if self._has_bar else 1)
+            line = step_line(event, self._val_loss, room)
+            self._bar.update(self._task, total=total, completed=event.seconds, description=line)
+        elif isinstance(event, Evaluated):
+            # Shown in the lines of later steps.
+            self._val_loss = f"{event.evaluation.val_loss:.3f}"
 
     def message(self, text: str) -> None:
         """Show a permanent line, above the bar if there is one."""
@@ -121,28 +228,41 @@ class Display:
             lines += what_next(ended.run, neighbour) if ended.run else []
             print_text("\n".join(lines), stdout_console())
 
-    def _move_bar(self, event: Event) -> None:
-        if isinstance(event, Started):
-            total = event.steps or None
-            self._bar.update(self._task, total=total, completed=event.step)
-            if event.compiles:
-                self._bar.update(self._task, description=COMPILING)
-        elif isinstance(event, Stepped):
-            self._bar.add(event.loss)
-            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
-            total = event.seconds + event.seconds_left
-            room = self.console.width - (BAR + 2 if self._has_bar else 1)
-            line = step_line(event, self._val_loss, room)
-            self._bar.update(self._task, total=total, completed=event.seconds, description=line)
-        elif isinstance(event, Evaluated):
-            # Shown in the lines of later steps.
-            self._val_loss = f"{event.evaluation.val_loss:.3f}"
-
 
 def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
     """Return the display that suits the flags and the terminal."""
     progress: Mode = "live" if is_live(console) else "plain"
     return Display(console, "json" if json_lines else "quiet" if quiet else progress)
+
+
+def follow(
+    trainer: Trainer, tokenizer: Tokenizer, display: Display, should_stop: Callable[[], bool]
+) -> str:
+    """Train, show and store every event, and return why the training ended.
+
+    Raises:
+        OSError: Events could not be displayed, as on a full disk; everything is saved.
+    """
+    first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
+    with display:
+        for event in train(trainer, lambda: should_stop() or bool(display.failure)):
+            recorder(event)
+            display(event)
+    # A reader that closes the pipe, as with `| head`, is no failure.
+    if display.failure and not isinstance(display.failure, BrokenPipeError):
+        raise display.failure
+    ended = recorder.last
+    if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
+        display.message(what_is_saved(trainer))
+        return INTERRUPTED
+    # The checkpoint had reached the bound before this command.
+    if ended.steps == first_step:
+        display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
+    display.conclude(ended, recorder.sample, neighbour_of(trainer.run) if trainer.run else None)
+    return ended.reason
+
+
+# Lines of text.
 
 
 def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
@@ -158,7 +278,7 @@ def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
     # Drop the least important figures first, until the line fits.
     for least in ("", "memory", "speed", "val", "left"):
         parts.pop(least, None)
-        line = "  ".join(part for part in parts.values() if part)
+        line = "  ".join(filter(None, parts.values()))
         if len(line) <= width:
             break
     return line
@@ -199,47 +319,21 @@ def closing_lines(ended: Ended) -> list[str]:
 
 
 def what_next(run: str, neighbour: Neighbour | None = None) -> list[str]:
-    """Return the next commands for a trained run."""
-    name = quote(run)
-    lines = [f"talk to it:    mlx-attn repl {name}", f"look into it:  mlx-attn open {name}"]
-    return lines + (_beside(neighbour, run) if neighbour else [])
-
-
-def _beside(neighbour: Neighbour, run: str) -> list[str]:
-    """Compare the run's loss with another run's, and tell how to get a verdict."""
-    lesson = "one seed each is no verdict" if neighbour.question else "so far only chance moves it"
+    """Return the next commands for a trained run, beside another run's loss if there is one."""
     lines = [
+        f"talk to it:    mlx-attn repl {quote(run)}",
+        f"look into it:  mlx-attn open {quote(run)}",
+    ]
+    if not neighbour:
+        return lines
+    lesson = "one seed each is no verdict" if neighbour.question else "so far only chance moves it"
+    lines.append(
         f"beside it:     {neighbour.run.name} {neighbour.loss:.4f} {neighbour.unit}, this one "
         f"{neighbour.difference:+.4f}: {lesson}"
-    ]
+    )
     if neighbour.question:
         lines.append(f"for a verdict: mlx-attn compare {neighbour.question}")
     return [*lines, f"see both:      mlx-attn open {quote(str(neighbour.run.path))} {quote(run)}"]
-
-
-def follow(
-    trainer: Trainer, tokenizer: Tokenizer, display: Display, should_stop: Callable[[], bool]
-) -> str:
-    """Train, show and store every event, and return why the training ended.
-
-    Raises:
-        OSError: Events could not be displayed, as on a full disk; everything is saved.
-    """
-    first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
-    with display:
-        for event in train(trainer, lambda: should_stop() or bool(display.failure)):
-            recorder(event)
-            display(event)
-    display.check()
-    ended = recorder.last
-    if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
-        display.message(what_is_saved(trainer))
-        return INTERRUPTED
-    # The checkpoint had reached the bound before this command.
-    if ended.steps == first_step:
-        display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
-    display.conclude(ended, recorder.sample, neighbour_of(trainer.run) if trainer.run else None)
-    return ended.reason
 
 
 def what_is_saved(trainer: Trainer) -> str:
@@ -248,3 +342,88 @@ def what_is_saved(trainer: Trainer) -> str:
     if not run or step is None:
         return "stopped; nothing was saved"
     return f"saved at step {step}; to resume:  mlx-attn train --resume {quote(str(run.path))}"
+
+
+# The curve of the losses: in braille above the progress bar, or as a figure.
+
+CURVE = (70, 6)  # the most columns of the curve, and its lines
+_FITS = (50, 20)  # columns and lines that a terminal needs to show it
+_FEWEST = 3  # losses in a curve
+
+
+class ProgressWithCurve(rich.progress.Progress):
+    """A progress bar, with a curve of the losses above it if the terminal has room."""
+
+    def __init__(self, *columns: Any, **options: Any):
+        self._losses: list[float] = []
+        super().__init__(*columns, **options)
+
+    def add(self, loss: float) -> None:
+        """Add the next loss."""
+        if math.isfinite(loss):
+            self._losses.append(loss)
+
+    def curve(self) -> str:
+        """Return the curve; "" if it is too early, or the terminal is too small."""
+        if len(self._losses) < _FEWEST:  # so too before the console is there
+            return ""
+        size, encoding = self.console.size, self.console.encoding.lower()
+        if size.width < _FITS[0] or size.height < _FITS[1] or not encoding.startswith("utf"):
+            return ""
+        width, height = min(size.width, CURVE[0]), CURVE[1]
+        return "\n".join(line_plot(self._losses, width, height, "training loss"))
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what rich draws at every refresh."""
+        if curve := self.curve():
+            yield Text(curve)
+        yield self.make_tasks_table(self.tasks)
+
+
+_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""The bits of a character's dots, from top to bottom, by column."""
+
+
+def line_plot(values: Sequence[float], width: int, height: int, title: str) -> list[str]:
+    """Plot a curve as `height` lines of `width` columns, on a logarithmic scale.
+
+    Each character has 2 x 4 braille dots (U+2800 to U+28FF). The first line is labelled with the
+    largest value, the last one with the smallest. If any value is not positive, the scale is
+    linear. The title is at the right of the first line.
+    """
+    label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
+    # Two dots per character; the labels and two spaces take the rest of the line.
+    columns = 2 * (width - label - 2)
+    # A logarithm shows early and late progress on one scale.
+    scaled = np.log(values) if min(values) > 0 else np.array(values)
+    # Linear interpolation between the losses on both sides of each column of dots.
+    positions = np.linspace(0, len(values) - 1, columns)
+    between = np.interp(positions, np.arange(len(values)), scaled)
+    span = (scaled.max() - scaled.min()) or 1.0
+    # How far below the top the curve is, in dots.
+    depths = np.rint((scaled.max() - between) / span * (4 * height - 1)).astype(int).tolist()
+    rows = [[0] * (columns // 2) for _ in range(height)]
+    for x, (y, before) in enumerate(zip(depths, depths[:1] + depths, strict=False)):
+        # The curve is connected: a step down is a vertical line.
+        for dot in range(min(y, before), max(y, before) + (y == before)):
+            rows[dot // 4][x // 2] |= _BRAILLE[x % 2][dot % 4]
+        rows[y // 4][x // 2] |= _BRAILLE[x % 2][y % 4]
+    lines = ["".join(chr(0x2800 + dots) for dots in row) for row in rows]
+    labels = [f"{max(values):.2f}", *[""] * (height - 2), f"{min(values):.2f}"]
+    blank = "\u2800" * len(title)
+    if lines[0].endswith(blank):
+        lines[0] = lines[0].removesuffix(blank) + title
+    return [f"{text:>{label}}  {line}" for text, line in zip(labels, lines, strict=True)]
+
+
+def draw_losses(training: Mapping[int, float], validation: Mapping[int, float]) -> "Figure":
+    """Draw the losses of a training in nats per token, by step."""
+    figure, (axis,) = panels(1, 1, (4.5, 2.5))
+    for losses, colour, mark, label in (
+        (training, COLOURS[7], "-", "training"),
+        (validation, COLOURS[1], "o-", "validation"),
+    ):
+        axis.plot([*losses], [*losses.values()], mark, color=colour, markersize=3, label=label)
+    axis.set(xlabel="step", ylabel="nats per token")
+    axis.legend()
+    return figure

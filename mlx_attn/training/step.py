@@ -6,14 +6,14 @@ others.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.streams import (
     compiled_share,
     compiled_step,
@@ -28,7 +28,6 @@ from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 Gradients = Callable[..., tuple[Scalar, dict]]
-
 MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
 
 
@@ -39,13 +38,13 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
     returns the number of tokens in the mean.
     """
 
-    def sharded(batch: Any) -> tuple[Scalar, dict]:
-        shards = num_shards(len(next(iter(named_arrays([batch]).values()))))
+    def sharded(batch: Sequence[mx.array]) -> tuple[Scalar, dict]:
+        shards = num_shards(len(batch[0]))
         # Each shard has gradients of its own until they are added up.
         if shards == 1 or shards * n_weights > MOST_COPIED:
             return parallel_map(gradients, [batch])[0]
         # Along the first axis: [B, ...] -> shards of [B / shards, ...]
-        parts = [tree_map(lambda a, i=i: a.split(shards)[i], batch) for i in range(shards)]
+        parts = list(zip(*(array.split(shards) for array in batch), strict=True))
         # [shards]: a task may score a different number of tokens in each.
         weights = mx.stack([weight(part) for part in parts])
         weights = weights / mx.maximum(weights.sum(), 1)
@@ -72,10 +71,10 @@ class TrainStep:
         self.objective, self.ranks = objective, ranks
         # Weights stay float32; only the computation runs in this type.
         self._dtype = getattr(mx, config.dtype)
-        # Dropout draws from MLX's random state, an input and output of a compiled share.
-        drawing = [model.state, mx.random.state]  # read and changed by a share
-        whole = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
-        self._value_and_grad = shard_batch(whole, objective.weight, count_parameters(model))
+        # A share reads and changes the state that dropout draws from.
+        drawing = [model.state, mx.random.state]
+        share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
+        self._value_and_grad = shard_batch(share, objective.weight, count_parameters(model))
         self._whole = compiled_step(self._step, config.compile, self.state)
         self._micro = compiled_step(self._micro_batch, config.compile, self.state)
         self._finish = compiled_step(self._apply, config.compile, self.state)
@@ -88,21 +87,19 @@ class TrainStep:
                 the windows of all ranks.
         """
         self.optimizer.hold(self.model)
-        loss, norm = self._step_on(starts)
+        if self.config.accumulate == 1:
+            loss, norm = _begun(*self._whole(self.objective.fetch(starts)))
+        else:
+            total, loss = None, mx.array(0.0)
+            # [accumulate B] starts, B at a time.
+            for part in starts.split(self.config.accumulate):
+                part_loss, total = self._micro(total, self.objective.fetch(part))
+                loss = loss + part_loss / self.config.accumulate
+                # Otherwise the graphs of all micro-batches would be in memory at once.
+                mx.eval(loss, total, self.state)
+            loss, norm = _begun(*self._finish(loss, total))
         self.optimizer.leave(self.model)
         return loss, norm
-
-    def _step_on(self, starts: Starts) -> tuple[Scalar, Scalar]:
-        if self.config.accumulate == 1:
-            return _begun(*self._whole(self.objective.fetch(starts)))
-        total, loss = None, mx.array(0.0)
-        # [accumulate B] starts, B at a time.
-        for part in starts.split(self.config.accumulate):
-            part_loss, total = self._micro(total, self.objective.fetch(part))
-            loss = loss + part_loss / self.config.accumulate
-            # Otherwise the graphs of all micro-batches would be in memory at once.
-            mx.eval(loss, total, self.state)
-        return _begun(*self._finish(loss, total))
 
     def in_phases(self, starts: Starts) -> Iterator[Any]:
         """Take a step in two phases, yielding what to evaluate after each one, for measurements.
@@ -114,8 +111,8 @@ class TrainStep:
             yield [self(starts), self.state]
             return
         self.optimizer.hold(self.model)
-        fetched: Any = self.objective.fetch(starts)
-        loss, gradients = self._value_and_grad(self.objective.gather(fetched))
+        batch = self.objective.gather(self.objective.fetch(starts))
+        loss, gradients = self._value_and_grad(batch)
         yield [loss, gradients]
         yield [_begun(*self._apply(loss, gradients)), self.state]
         self.optimizer.leave(self.model)

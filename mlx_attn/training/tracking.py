@@ -27,36 +27,31 @@ TRACKED_TOKENS = 64
 PerHead = list[list[float]]  # one number for every layer and head, as in metrics.jsonl
 
 
-class Tracker:
-    """Measures a model in training.
+def track(
+    model: GPT, step: int, tokens: Integer[mx.array, "B T"], start: GPT | None = None
+) -> Tracked:
+    """Measure every head after a step; leave the model's training mode unchanged.
 
     Args:
         model: The model in training.
+        step: Steps done.
         tokens: Fixed windows of text for the drift, which uses the beginning of each.
+        start: The model that it started from, in any form; required for the drift.
+
+    Raises:
+        RunError: Weights are not finite.
     """
-
-    def __init__(self, model: GPT, tokens: Integer[np.ndarray, "B T"]):
-        self.model, self.tokens = model, mx.array(tokens[:, :TRACKED_TOKENS])
-        # The model that it started from, in any form; required for the drift.
-        self.start: GPT | None = None
-
-    def __call__(self, step: int) -> Tracked:
-        """Measure every head after this step; leave the model's training mode unchanged.
-
-        Raises:
-            RunError: Weights are not finite.
-        """
-        training = self.model.training
-        self.model.eval()
-        tracked = Tracked(
-            step=step,
-            # S_h = W_query_h W_key_h^T makes the scores; V_h O_h maps x to head h's output.
-            scores=_spectra(self.model, analysis.qk_circuit),
-            value_outputs=_spectra(self.model, analysis.ov_circuit),
-            drift=drift(self.model, self.start, self.tokens) if self.start else None,
-        )
-        self.model.train(training)
-        return tracked
+    training = model.training
+    model.eval()
+    tracked = Tracked(
+        step=step,
+        # S_h = W_query_h W_key_h^T makes the scores; V_h O_h maps x to head h's output.
+        scores=_spectra(model, analysis.qk_circuit),
+        value_outputs=_spectra(model, analysis.ov_circuit),
+        drift=drift(model, start, tokens[:, :TRACKED_TOKENS]) if start else None,
+    )
+    model.train(training)
+    return tracked
 
 
 def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
@@ -85,24 +80,23 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
         S, S_other = (analysis.qk_circuit(layer).products for layer in (one, other))
         rows["matrices"].append(_relative(S, S_other))
         rows["scores"].append(_relative(_visible_scores(one, x), _visible_scores(other, y)))
-        rows["maps"].append(_shifted_attention(one.weights(x), other.weights(y)))
+        weights = (np.array(w.astype(mx.float32)) for w in (one.weights(x), other.weights(y)))
+        # [B, H, T, T] -> [H]: half the summed differences of a row, averaged over rows and windows.
+        moved = np.abs(np.subtract(*weights)).sum(-1) / 2
+        rows["maps"].append(moved.mean(axis=(0, 2), dtype=np.float64).tolist())
     return rows
 
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
     """Save the weights of this step, to compare with another run."""
     run.check_present()
-    save_arrays(_folder(run) / f"{step}.safetensors", named_arrays(model), {})
+    save_arrays(run.path / "track" / f"{step}.safetensors", named_arrays(model), {})
 
 
 def snapshots(run: Run) -> dict[int, Path]:
     """Return the saved weights of a run, by step in order."""
-    files = {int(file.stem): file for file in _folder(run).glob("*.safetensors")}
+    files = {int(file.stem): file for file in (run.path / "track").glob("*.safetensors")}
     return dict(sorted(files.items()))
-
-
-def _folder(run: Run) -> Path:
-    return run.path / "track"
 
 
 def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
@@ -122,10 +116,3 @@ def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
     one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
     size = np.maximum(np.linalg.norm(other, axis=1), 1e-30)
     return (np.linalg.norm(one - other, axis=1) / size).tolist()
-
-
-def _shifted_attention(one: mx.array, other: mx.array) -> list[float]:
-    """Return half the summed differences of a row, averaged over rows and windows, per head."""
-    gap = np.abs(np.array(one.astype(mx.float32)) - np.array(other.astype(mx.float32)))
-    # [B, H, T, T] -> [H]
-    return (gap.sum(-1) / 2).mean(axis=(0, 2), dtype=np.float64).tolist()

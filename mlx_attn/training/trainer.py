@@ -22,7 +22,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows, objective_for
+from mlx_attn.training.batches import BatchSampler, EpochWindows, Objective, RandomWindows
 from mlx_attn.training.checkpoint import (
     Progress,
     get_state,
@@ -36,7 +36,7 @@ from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
-from mlx_attn.training.tracking import TRACKED_TEXTS, Tracker, save_snapshot, snapshots
+from mlx_attn.training.tracking import TRACKED_TEXTS, save_snapshot, snapshots, track
 
 FLOAT_BYTES = 4
 EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing
@@ -49,30 +49,24 @@ def least_memory(
     """Return a lower bound of the bytes that a training needs.
 
     On a processor a training takes up to 3.5 times as many. The bound counts the weights of the
-    feed-forward layers and the embedding, each with its gradient and one optimizer state; the
-    logits of one batch with their gradient; the starts of a step's windows; and the numbers that
-    the backward pass reads. For every layer these are six per number of the residual stream, two
-    per hidden one, and the attention weights unless a fused kernel computes them. With
-    `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
+    feed-forward layers and the embedding, the logits of one batch, the starts of a step's windows,
+    and the numbers that the backward pass reads. With `checkpoint_blocks` only one layer counts in
+    full, and of the others the residual stream.
     """
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
-    tokens = batch_size * model.context_length
+    T = model.context_length
+    # The keys for which every layer stores a query's attention weights, at least: none if a fused
+    # kernel computes them, and with a window at most that many.
+    keys = min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
     # Per token and layer: the residual stream, the hidden layer, and H attention weights per key.
-    of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * _stored_keys(model)
+    of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * keys
     of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
     of_layers += of_layer if checkpoint_blocks else 0
     # Weight, gradient and optimizer state; logits and their gradient.
-    numbers = 3 * weights + tokens * (2 * model.vocab_size + of_layers)
+    numbers = 3 * weights + batch_size * T * (2 * model.vocab_size + of_layers)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
-
-
-def _stored_keys(model: GPTConfig) -> int:
-    """Return for how many keys every layer stores each query's attention weights, at least."""
-    T = model.context_length
-    # With a window a query reads at most that many keys.
-    return min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
 
 
 def check_memory(
@@ -132,7 +126,8 @@ class Trainer:
         ranks: Distributed = SINGLE_PROCESS,
         draw: bool = True,
     ):
-        self.settings, self.config, self.ranks = settings, settings.training, ranks
+        self.settings, self.ranks = settings, ranks
+        self.config = config = settings.training
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
         self.log: Callable[[Event], None] = lambda event: None  # see `mlx_attn.training.loggers`
@@ -143,30 +138,31 @@ class Trainer:
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
-        self.sampler = _batch_sampler(corpus, T, self.config)
-        self.evaluator = Evaluator(corpus.val, T, ranks, self.config.metric)
-        self.steps = _bound_in_steps(self.config, self.sampler)  # 0: no bound
+        self.sampler = _batch_sampler(corpus.train, T, config)
+        self.evaluator = Evaluator(corpus.val, T, ranks, config.metric)
+        # A step uses `accumulate` batches.
+        by_epochs = math.ceil(config.epochs * self.sampler.steps_per_epoch / config.accumulate)
+        bounds = [bound for bound in (config.steps, by_epochs) if bound]
+        self.steps = min(bounds, default=0)  # 0: no bound
         # Of all ranks together.
-        self.tokens_per_step = self.sampler.batch_size * self.config.accumulate * T
+        self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
         ranks.check_divides(self.sampler.batch_size)
-        batch_size = self.sampler.batch_size // ranks.size
-        check_memory(
-            model_config, batch_size, self.config.accumulate, self.config.checkpoint_blocks
-        )
+        of_rank = self.sampler.batch_size // ranks.size
+        check_memory(model_config, of_rank, config.accumulate, config.checkpoint_blocks)
         keep_buffers()
-        self.model = GPT(model_config, seed=self.config.random_seed if draw else None)
-        if self.config.checkpoint_blocks:
+        self.model = GPT(model_config, seed=config.random_seed if draw else None)
+        if config.checkpoint_blocks:
             check_blocks_can_be_computed_again(self.model)
             self.model.checkpoint_blocks = True
-        if self.config.track:
-            for block in self.model.trf_blocks:
-                analysis.check_affine(block.att, "score", "value", "output")
-        self.tracker = Tracker(self.model, self.evaluator.texts(TRACKED_TEXTS))
-        sizes = model_config.n_heads, model_config.emb_dim
-        self.optimizer = GroupedOptimizer(self.model, self.config, *sizes)
-        objective = objective_for(corpus.train, T, self.config.token_memory)
-        self.step = TrainStep(self.model, self.optimizer, objective, self.config, ranks)
+        for block in self.model.trf_blocks if config.track else ():
+            analysis.check_affine(block.att, "score", "value", "output")
+        # The model that it started from, in any form; the drift of its heads is measured from it.
+        self.origin: GPT | None = None
+        sizes, text = (model_config.n_heads, model_config.emb_dim), corpus.train
+        self.optimizer = GroupedOptimizer(self.model, config, *sizes)
+        objective = Objective(text.tokens, T, text.scored, config.token_memory)
+        self.step = TrainStep(self.model, self.optimizer, objective, config, ranks)
 
     def start_from(self, source: GPT) -> None:
         """Load the weights of a model of the same form, and track the drift from it.
@@ -174,8 +170,7 @@ class Trainer:
         Call this before the first step.
         """
         self.model.load_weights(list(named_arrays(source).items()))
-        # Drift is measured from these weights, in whatever form they were.
-        self.tracker.start = source
+        self.origin = source
 
     def resume(self, run: Run) -> None:
         """Resume from a run's checkpoint; call this before the first step.
@@ -186,7 +181,7 @@ class Trainer:
         self.run = run
         # The drift is from the first step's weights, not from the checkpoint's.
         if self.config.track and 0 in snapshots(run):
-            self.tracker.start = run.load_model(snapshots(run)[0])
+            self.origin = run.load_model(snapshots(run)[0])
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
@@ -203,9 +198,8 @@ class Trainer:
         Raises:
             ConfigError: The ranks train on different texts, or another model or recipe.
         """
-        self.ranks.check_same("text", self.text)
-        self.ranks.check_same("model", self.model.config.as_dict())
-        self.ranks.check_same("recipe", self.recipe())
+        model, recipe = self.model.config.as_dict(), self.recipe()
+        self.ranks.check_same(text=self.text, model=model, recipe=recipe)
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
         state = self.ranks.broadcast(get_state(self.model, self.optimizer))
         # Rank 0 has this state already.
@@ -214,8 +208,8 @@ class Trainer:
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
+        factor = self.factor(self.progress.step)
         # A schedule in minutes follows the clock of rank 0.
-        factor = self.factor()
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
         # By step, so that a resumed training draws the same dropout as one without an interruption.
         mx.random.seed(self.ranks.random_seed(self.config.random_seed, self.progress.step))
@@ -235,9 +229,8 @@ class Trainer:
         # [accumulate * B / ranks]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
-    def factor(self, step: int | None = None) -> float:
-        """Return the factor of the peak learning rates after `step` steps, or after those done."""
-        done = self.progress.step if step is None else step
+    def factor(self, done: int) -> float:
+        """Return the factor of the peak learning rates after so many steps."""
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
 
     def learning_rate(self, step: int) -> float:
@@ -262,9 +255,10 @@ class Trainer:
 
     def track(self) -> Tracked:
         """Measure the heads; if there is a start to compare with, save the weights too."""
-        if self.run and self.tracker.start:
+        if self.run and self.origin:
             save_snapshot(self.run, self.model, self.progress.step)
-        return self.tracker(self.progress.step)
+        tokens = mx.array(self.evaluator.texts(TRACKED_TEXTS))
+        return track(self.model, self.progress.step, tokens, self.origin)
 
     def save(self) -> None:
         """Write a checkpoint unless this state has one; before any validation, also the weights.
@@ -301,26 +295,20 @@ class Trainer:
             )
 
     def divergence(self, what: str, step: int) -> Diverged:
-        """Return the error for a training that has diverged."""
+        """Return the error for a training that has diverged, with the most likely way out."""
+        scale, usual = self.model.config.scale, self.model.config.head_dim**-0.5
+        decay = self.config.lr * self.config.weight_decay
+        if scale > _STEEP * usual:
+            advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
+        elif decay >= 1:
+            advice = f"--lr times --weight-decay is {decay:.2g}, which turns weights over: "
+            advice += "try a smaller --weight-decay"
+        else:
+            advice = "try a smaller --lr, or --clip 1"
         return Diverged(
-            f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: "
-            f"{self._way_to_converge()}; {self.last_checkpoint()}"
+            f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: {advice}; "
+            f"{self.last_checkpoint()}"
         )
-
-    def _way_to_converge(self) -> str:
-        """Return advice about the setting that most likely caused a divergence."""
-        model, config = self.model.config, self.config
-        if model.scale > _STEEP * model.head_dim**-0.5:
-            usual = model.head_dim**-0.5
-            return (
-                f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {model.scale:.2g}"
-            )
-        if config.lr * config.weight_decay >= 1:
-            return (
-                f"--lr times --weight-decay is {config.lr * config.weight_decay:.2g}, which turns "
-                "weights over: try a smaller --weight-decay"
-            )
-        return "try a smaller --lr, or --clip 1"
 
     def last_checkpoint(self) -> str:
         """Return where to resume from, for a message."""
@@ -330,12 +318,11 @@ class Trainer:
         return f"the last good checkpoint, of step {self.saved_step}, is {place}"
 
 
-def _batch_sampler(corpus: Corpus, context_length: int, config: TrainConfig) -> BatchSampler:
-    n_tokens = len(corpus.train.tokens)
+def _batch_sampler(split: Split, context_length: int, config: TrainConfig) -> BatchSampler:
+    sizes = len(split.tokens), context_length, config.batch_size
     if config.windows == "epochs":
-        return EpochWindows(n_tokens, context_length, config.batch_size)
-    places = document_places(corpus.train, context_length)
-    return RandomWindows(n_tokens, context_length, config.batch_size, places)
+        return EpochWindows(*sizes)
+    return RandomWindows(*sizes, document_places(split, context_length))
 
 
 def document_places(split: Split, context_length: int) -> np.ndarray | None:
@@ -360,10 +347,3 @@ def document_places(split: Split, context_length: int) -> np.ndarray | None:
             f"{longest} tokens: use --context-length {longest}"
         )
     return None
-
-
-def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
-    """Return the bound in steps that follows from steps and epochs; 0 without one."""
-    # A step uses `accumulate` batches.
-    by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
-    return min((bound for bound in (config.steps, by_epochs) if bound), default=0)

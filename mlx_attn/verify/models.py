@@ -241,7 +241,7 @@ def _training(compile_: str) -> tuple[np.ndarray, dict[str, mx.array]]:
     model, tokens = GPT(config_from({**_SIZES, **settings}), seed=1), Numbers(13).tokens(65, 4096)
     optimizer = GroupedOptimizer(model, recipe, 2, settings["emb_dim"])
     optimizer.schedule(1.0)
-    objective = batches.EveryToken(batches.ResidentTokens(tokens.astype(np.uint16), 32))
+    objective = batches.Objective(tokens.astype(np.uint16), 32)
     train = step.TrainStep(model, optimizer, objective, recipe)
     sampler, reported = batches.RandomWindows(4096, 32, 8), []
     for n in range(recipe.steps):

@@ -38,7 +38,6 @@ def loaded(gpt):
         ("tinystories", "<|endoftext|>\n"),
         ("tiny-shakespeare", ""),
         ("book.txt", ""),
-        ("", ""),
     ],
 )
 def test_documents_begin_as_they_did_in_training(corpus, start):
@@ -89,11 +88,15 @@ def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start(gpt):
     assert math.isnan(text_loss(model, [65], 1))
 
 
-def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(loaded):
-    run = loaded("tales")
+@pytest.mark.parametrize(
+    ("corpus", "words"),
+    [("tales", "made-up stories"), ("notes/book.txt", "book.txt"), ("", "another text")],
+)
+def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(corpus, words, loaded):
+    run = loaded(corpus)
     run.model.out_head.weight *= 50.0  # sure of itself, and wrong
     line = run.unfamiliar("Onceupon")
-    assert line.startswith("this model has only read made-up stories: your text costs it ")
+    assert line.startswith(f"this model has only read {words}: your text costs it ")
     assert "guessing would cost 5.55" in line
     assert "mlx-attn train --data notes/" in line
     assert "\n" not in line
@@ -105,21 +108,6 @@ def test_a_text_without_a_loss_or_that_the_model_expects_is_not_judged(text, cer
     run = loaded("book.txt")
     run.model.out_head.weight *= certainty
     assert run.unfamiliar(text) == ""
-
-
-@pytest.mark.parametrize(
-    ("corpus", "words"),
-    [
-        ("tales", "made-up stories"),
-        ("recall", "symbols of the task recall"),
-        ("notes/book.txt", "book.txt"),
-        ("", "another text"),
-    ],
-)
-def test_the_line_names_what_the_model_has_read(corpus, words, loaded):
-    run = loaded(corpus)
-    run.model.out_head.weight *= 50.0
-    assert f"has only read {words}:" in run.unfamiliar("Onceupon")
 
 
 def test_a_document_ends_where_the_corpus_and_the_tokenizer_say():

@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import prompt_tokens, stream_generate
+from mlx_attn.sampling.generate import StreamingDetokenizer, prompt_tokens, stream_generate
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 
 BYTES = ByteTokenizer()
@@ -27,35 +29,75 @@ def test_statistics_count_tokens_time_and_memory(gpt):
     assert (last.prompt_tokens, last.tokens, last.finish_reason) == (4, 8, "length")
     assert last.cache_bytes_per_token == 2 * 2 * 16 * 4  # layers, key and value, width, float32
     assert min(last.prompt_tok_s, last.tok_s, last.peak_memory) > 0
+    long = next(stream_generate(gpt(context_length=12), BYTES, "Once upon a time", GREEDY))
+    assert (long.statistics.prompt_tokens, long.statistics.prompt_read) == (16, 6)
 
 
-def test_statistics_say_how_much_of_a_long_prompt_was_read(gpt):
-    first = next(
-        stream_generate(gpt(context_length=12), BYTES, "Once upon a time", GREEDY)
-    ).statistics
-    assert (first.prompt_tokens, first.prompt_read) == (16, 6)
-
-
-def test_a_stop_text_ends_the_stream_before_it(reciter):
-    pieces = list(stream_generate(reciter("The end. More"), BYTES, "Once", GREEDY, 50, [". "]))
-    assert "".join(p.text for p in pieces) == "The end"
-    assert pieces[-1].statistics.finish_reason == "stop"
-
-
-def test_a_stream_never_splits_a_character(reciter):
+def test_a_stop_text_ends_the_stream_before_it_and_no_character_is_split(reciter):
     story = "Zoë & the 🐉 said “hé”"
-    pieces = list(stream_generate(reciter(story), BYTES, "Once", GREEDY, len(story.encode())))
+    model = reciter(f"{story}. More")
+    pieces = list(stream_generate(model, BYTES, "Once", GREEDY, 50, [". "]))
     assert [p.text for p in pieces if p.text] == list(story)
+    assert pieces[-1].statistics.finish_reason == "stop"
 
 
 def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
     with pytest.raises(ConfigError, match="'d'"):
         stream_generate(gpt(vocab_size=3), CharacterTokenizer.train("abc"), "abcd")
-    for max_tokens in (0, -1):
-        with pytest.raises(ConfigError, match=f"max_tokens={max_tokens} must be at least 1"):
-            stream_generate(gpt(), BYTES, "Once", max_tokens=max_tokens)
-
-
-def test_an_empty_prompt_is_a_newline_or_the_first_token():
+    with pytest.raises(ConfigError, match="max_tokens=0 must be at least 1"):
+        stream_generate(gpt(), BYTES, "Once", max_tokens=0)
+    # But an empty prompt is a newline, or the first token.
     assert prompt_tokens(BYTES, "", [], 12) == [10]
     assert prompt_tokens(CharacterTokenizer.train("abc"), "", [], 12) == [0]
+
+
+# Pieces of text.
+
+LAWS = settings(max_examples=100)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+def pushed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], StreamingDetokenizer]:
+    """The pieces until the end, or until a stop text."""
+    stream, pieces = StreamingDetokenizer(BYTES, stop), []
+    for n, token in enumerate(tokens, 1):
+        pieces.append(stream.push(token, last=n == len(tokens)))
+        if stream.stop_text:
+            break
+    return pieces, stream
+
+
+@LAWS
+@given(st.lists(st.integers(0, 255), min_size=1))
+def test_pieces_of_any_tokens_add_up_to_what_the_tokenizer_decodes(tokens):
+    assert "".join(pushed(tokens)[0]) == BYTES.decode(tokens)
+
+
+def test_a_character_comes_with_its_last_byte():
+    assert pushed(list("aé€😀".encode()))[0] == ["a", "", "é", "", "", "€", "", "", "", "😀"]
+
+
+def test_an_unfinished_character_at_the_end_is_marked():
+    assert pushed([*b"a", 0xE2, 0x82])[0] == ["a", "", "�"]
+
+
+@LAWS
+@given(st.text("ab.", min_size=1), st.text("ab.", min_size=1, max_size=3))
+def test_a_stop_text_cuts_the_text_before_its_first_occurrence(text, stop):
+    pieces, stream = pushed(list(text.encode()), (stop,))
+    assert "".join(pieces) == text.split(stop)[0]
+    assert stream.stop_text == (stop if stop in text else "")
+
+
+def test_what_may_begin_a_stop_text_waits():
+    assert pushed(list(b"one\n\ntwo"), ("\n\nend",))[0] == [*"one", "", "", "\n\nt", "w", "o"]
+
+
+def test_the_first_of_several_stop_texts_counts():
+    pieces, _ = pushed(list(b"one two three"), ("three", "two"))
+    assert "".join(pieces) == "one "
+
+
+def test_an_empty_stop_text_is_refused():
+    with pytest.raises(ConfigError, match="stop text is empty"):
+        StreamingDetokenizer(BYTES, ("",))

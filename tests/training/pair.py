@@ -140,4 +140,4 @@ if __name__ == "__main__":
     assert joined is not SINGLE_PROCESS
     wanted = {"compiled": compiled, "overlapped": overlapped}.get(sys.argv[-1], everything)
     (here / f"{joined.rank}.json").write_text(json.dumps(wanted(here, joined)))
-    joined.barrier()
+    joined.gather("done")

@@ -1,13 +1,27 @@
+import dataclasses
+import weakref
+from pathlib import Path
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.corpus import Split
-from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows
-from mlx_attn.training.trainer import document_places
+from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.training.batches import (
+    BatchSampler,
+    EpochWindows,
+    RandomWindows,
+    TokenSource,
+    read_windows,
+)
+from mlx_attn.training.config import resolve
+from mlx_attn.training.trainer import Trainer, document_places
+from tests.training.conftest import TINY
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 
@@ -31,7 +45,7 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_another_seed_and_another_step_give_another_batch(order):
-    batches = [starts(order, seed, step) for seed in range(4) for step in range(4)]
+    batches = [starts(order, seed, step) for seed in range(4) for step in (0, 1, 15, 30)]
     assert len({tuple(batch) for batch in batches}) == len(batches)
 
 
@@ -81,12 +95,6 @@ def test_an_epoch_sees_every_window_at_most_once_and_drops_less_than_a_batch(
     assert order.n_windows - len(seen) < order.batch_size
 
 
-def test_epochs_have_different_orders():
-    order = EpochWindows(1000, 16, 4)
-    epochs = [starts(order, 0, order.steps_per_epoch * epoch) for epoch in range(3)]
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
 def test_the_sizes_of_an_epoch():
     # 4,629 GPT-2 tokens, context 256, batches of 2: chapter 5 trains 9 batches an epoch.
     assert EpochWindows(4629, 256, 2).steps_per_epoch == 9
@@ -108,3 +116,69 @@ def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
     assert (thirds > 60).all()
     few, many = (RandomWindows(2**32 + 15 + extra, 16, 4).starts(0, 0) for extra in (0, 1))
     assert (few.dtype, many.dtype) == (mx.uint32, mx.int64)
+
+
+# A text that does not fit into memory is trained on as if it did.
+
+
+@pytest.fixture
+def mapped(corpus: Corpus, tmp_path: Path) -> Corpus:
+    """The corpus with its tokens mapped from files, as `prepare` gives it."""
+
+    def on_disk(name: str):
+        split = getattr(corpus, name)
+        split.tokens.tofile(tmp_path / name)
+        return dataclasses.replace(split, tokens=np.memmap(tmp_path / name, np.uint16, "r"))
+
+    return dataclasses.replace(corpus, train=on_disk("train"), val=on_disk("val"))
+
+
+def train(corpus: Corpus, **settings) -> tuple[list[float], dict[str, Any], float]:
+    """The losses, the weights and the validation loss of a few steps."""
+    trainer = Trainer(resolve(TINY, settings), corpus)
+    losses = [float(trainer.launch_step()[0]) for _ in range(5)]
+    weights = {name: array.tolist() for name, array in named_arrays(trainer.model).items()}
+    return losses, weights, trainer.evaluate()[0].val_loss
+
+
+@pytest.mark.parametrize(
+    "settings", [{"windows": "epochs"}, {"accumulate": 2}, {"compile": "on"}], ids=str
+)
+def test_streamed_and_resident_tokens_train_and_validate_with_the_same_bits(
+    corpus, mapped, settings
+):
+    assert train(corpus, **settings) == train(mapped, token_memory=0, **settings)
+
+
+def test_a_text_is_streamed_when_it_is_longer_than_the_memory_for_it():
+    tokens = np.zeros(500_001, np.uint16)
+    assert TokenSource(tokens, 8, 1).streams
+    assert not TokenSource(tokens[1:], 8, 1).streams
+    assert TokenSource(tokens[:9], 8, 0).streams
+
+
+@pytest.mark.parametrize("token_memory", [0, 1])
+def test_a_window_is_the_tokens_from_its_start_and_one_more(mapped, token_memory):
+    tokens = TokenSource(mapped.train.tokens, 12, token_memory)
+    windows = tokens.windows(tokens.fetch(mx.array([7, 0, 7])))
+    assert windows.dtype == mx.uint16
+    assert windows.tolist() == [mapped.train.tokens[i : i + 13].tolist() for i in (7, 0, 7)]
+
+
+def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
+    maps, read = [], np.memmap.__getitem__
+
+    def watched(tokens, places):
+        maps.append(weakref.ref(tokens))
+        return read(tokens, places)
+
+    source = TokenSource(mapped.train.tokens, 12, 0)
+    monkeypatch.setattr(np.memmap, "__getitem__", watched)
+    for start in range(3):
+        source.fetch(mx.array([start]))
+    assert [map() for map in maps] == [None] * 3
+
+
+def test_a_part_of_a_map_is_read_where_it_lies(mapped):
+    part = mapped.train.tokens[100:200]
+    assert read_windows(part, np.array([5]), 3).tolist() == [part[5:8].tolist()]

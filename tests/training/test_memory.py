@@ -9,17 +9,15 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine import device
 from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.training.forecast import forecast
+from mlx_attn.training.show import plan_facts, plan_rows
 from mlx_attn.training.trainer import check_memory, least_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
 
 
-def test_the_machine_s_memory_is_known():
-    assert machine_memory() > 2**29
-    assert 0 < usable_memory() <= machine_memory()
-
-
 def test_a_limit_of_the_shell_counts(monkeypatch):
+    assert 2**29 < usable_memory() <= machine_memory()
     monkeypatch.setattr("resource.getrlimit", lambda kind: (10**6, 10**6))
     with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
         check_memory(GPTConfig(), 64)
@@ -49,49 +47,28 @@ def test_a_gpu_s_recommended_working_set_counts_unless_less_memory_is_there(meta
     assert usable_memory() == there
 
 
-def weights_bytes(**settings) -> int:
-    """The bytes of attention weights that a GPU's training counts: 512 tokens, 2 layers."""
-    sizes = {"context_length": 512, "emb_dim": 128, "n_layers": 2}
-    config = config_from({**sizes, "n_heads": 2, "position": "rope", **settings})
-    rest = {"n_layers": config.n_layers, "hidden": config.hidden_dim, "C": config.emb_dim}
-    feed_forward = 2 * rest["n_layers"] * rest["C"] * rest["hidden"]
-    tokens = 512 * (2 * config.vocab_size + rest["n_layers"] * (6 * rest["C"] + 2 * rest["hidden"]))
-    others = 4 * (3 * (feed_forward + config.vocab_size * rest["C"]) + tokens) + 8
-    return least_memory(config, 1) - others
-
-
 @pytest.mark.parametrize(
-    ("settings", "weights"),
+    ("settings", "keys"),
     [
-        ({"n_heads": 8}, 2 * 8 * 512 * 512),
-        ({"n_heads": 4}, 2 * 4 * 512 * 512),
-        ({"n_heads": 2}, 0),
-        ({"drop_rate": 0.1}, 2 * 2 * 512 * 512),
-        ({"position": "alibi"}, 2 * 2 * 512 * 512),
-        ({"mixing": "sink"}, 2 * 2 * 512 * 512),
-        ({"logits": "temperature"}, 2 * 2 * 512 * 512),
-        ({"window": 64}, 2 * 2 * 512 * 64),
+        ({"n_heads": 8}, 8 * 512),  # heads of 16
+        ({"drop_rate": 0.1}, 2 * 512),
+        ({"position": "alibi"}, 2 * 512),  # an array mask
+        ({"mixing": "sink"}, 2 * 512),
+        ({"logits": "temperature"}, 2 * 512),
+        ({"window": 64}, 2 * 64),
         ({"window": 64, "global_every": 2}, 0),  # the bound must hold for every layer
     ],
-    ids=[
-        *("heads of 16", "heads of 32", "heads that a kernel fuses", "dropout", "an array mask"),
-        *("a mixing", "a hook", "the keys in a window", "some layers are fused"),
-    ],
+    ids=str,
 )
-def test_weights_of_heads_that_no_kernel_fuses_count_on_a_gpu(gpu_path, settings, weights):
-    assert weights_bytes(**settings) == 4 * weights
-
-
-def test_the_bound_is_below_what_a_step_takes(trainer):
-    training = trainer(batch_size=64, n_layers=3)
-    mx.reset_peak_memory()
-    mx.eval(training.launch_step(), training.model.parameters())
-    assert least_memory(training.model.config, 64) < mx.get_peak_memory()
+def test_attention_weights_that_no_kernel_fuses_count_on_a_gpu(gpu_path, settings, keys):
+    fused = {"context_length": 512, "emb_dim": 128, "n_layers": 2, "n_heads": 2, "position": "rope"}
+    least, without = (least_memory(config_from(c), 1) for c in ({**fused, **settings}, fused))
+    assert least - without == 4 * 2 * 512 * keys
 
 
 @pytest.mark.parametrize(
     ("sizes", "batch_size"),
-    [({}, 10**12), ({"n_layers": 4000, "emb_dim": 2**16}, 1), ({"context_length": 10**6}, 1)],
+    [({}, 10**12), ({"n_layers": 4000, "emb_dim": 2**16}, 1)],
 )
 def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_size):
     check_memory(TINY, 12)
@@ -118,17 +95,14 @@ def trained(trainer, no_lookahead):
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_blocks_computed_again_take_less_memory_and_give_the_same_bits(trained, compile):
+def test_blocks_computed_again_take_less_memory_and_give_the_same_bits(trained, trainer, compile):
     whole, weights = trained(compile=compile)
     less, same = trained(compile=compile, checkpoint_blocks=True)
     assert less < 0.4 * whole
-    assert all(mx.array_equal(weights[name], same[name]) for name in weights)
-
-
-def test_their_bound_is_lower_and_below_what_a_step_takes(trained, trainer):
     config = trainer(n_layers=8).model.config
-    bound = least_memory(config, 32, checkpoint_blocks=True)
-    assert bound < min(least_memory(config, 32), trained(checkpoint_blocks=True)[0])
+    assert least_memory(config, 32) < whole
+    assert least_memory(config, 32, checkpoint_blocks=True) < less
+    assert all(mx.array_equal(weights[name], same[name]) for name in weights)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +117,50 @@ def test_a_block_that_another_forward_pass_would_change_is_not_computed_twice(
 ):
     with pytest.raises(ConfigError, match=message):
         trainer(**settings, checkpoint_blocks=True)
+
+
+# What a training will take, beside what it takes.
+
+
+@pytest.fixture
+def deep(trainer):
+    """A training whose activations are most of its memory."""
+    return lambda **settings: trainer(batch_size=96, n_layers=6, emb_dim=32, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"checkpoint_blocks": True}])
+def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
+    deep, corpus, no_lookahead, settings
+):
+    expected = forecast(deep(**settings), corpus)
+    gc.collect()
+    mx.clear_cache()
+    others = mx.get_active_memory()
+    mx.reset_peak_memory()
+    training = deep(**settings)
+    for _ in range(3):
+        mx.eval(*training.launch_step(), *training.step.state)
+    assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
+
+
+def test_it_counts_the_steps_that_are_left_and_their_validations(trainer, corpus):
+    training = trainer(steps=100, eval_every=20)
+    training.progress.step = 40
+    expected = forecast(training, corpus)
+    assert (expected.steps, expected.validations) == (60, 3)
+    total = 60 * expected.step_seconds + 3 * expected.validation_seconds
+    assert expected.seconds == pytest.approx(total)
+
+
+def test_a_training_bounded_by_the_clock_takes_as_many_steps_as_fit(trainer, corpus):
+    expected = forecast(trainer(steps=0, minutes=1.0), corpus)
+    assert expected.steps == pytest.approx(60 / expected.step_seconds, abs=1)
+
+
+def test_the_plan_says_it(trainer, corpus):
+    training = trainer()
+    expected = forecast(training, corpus)
+    rows = dict(plan_rows(training, corpus, expected=expected))
+    assert "at the peak" in rows["memory"]
+    assert rows["time"].startswith("about 0:0")
+    assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 12

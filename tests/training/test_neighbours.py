@@ -63,15 +63,10 @@ def test_the_same_model_with_another_seed_shows_chance_and_asks_nothing(trained)
     assert not any("compare" in line for line in shown)
 
 
-def test_one_head_beside_two_asks_for_arms(trained):
-    trained("two", 0.25)
-    beside = neighbour_of(trained("one", 0.26, heads=1))
+def test_one_head_beside_two_asks_for_arms_and_names_the_own_text(trained):
+    text = {"data": "my notes"}
+    trained("two", 0.25, text=text)
+    beside = neighbour_of(trained("one", 0.26, heads=1, text=text))
     assert beside
-    assert beside.question == "--arm standard --arm 'standard, n_heads=1' --preset nano"
-
-
-def test_a_comparison_on_own_text_names_the_text(trained):
-    trained("plain", 0.25, text={"data": "my notes"})
-    beside = neighbour_of(trained("merged", 0.3, variant="merged", text={"data": "my notes"}))
-    assert beside
-    assert beside.question.endswith("--data 'my notes'")
+    arms = "--arm standard --arm 'standard, n_heads=1' --preset nano"
+    assert beside.question == f"{arms} --data 'my notes'"

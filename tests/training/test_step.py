@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -6,10 +7,11 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.machine import streams
 from mlx_attn.machine.device import gpu_path
-from mlx_attn.training.batches import window_losses
-from mlx_attn.training.config import resolve
-from mlx_attn.training.trainer import Trainer
+from mlx_attn.training.batches import Objective
+from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.step import MOST_COPIED, shard_batch
 
 STEPS = 6
 
@@ -80,12 +82,6 @@ def test_dropout_masks_differ_from_step_to_step(trainer, mode):
     assert len(drawn) == 3
 
 
-@pytest.mark.parametrize("mode", ["on", "off"])
-def test_the_same_seed_gives_the_same_bits(trainer, mode):
-    runs = [losses(trainer(drop_rate=0.2, compile=mode, seed=3)) for _ in range(2)]
-    assert runs[0] == runs[1]
-
-
 @pytest.mark.parametrize("path", [nullcontext, gpu_path])
 def test_weights_that_are_set_between_steps_are_those_that_the_next_step_moves(trainer, path):
     """The optimizer keeps the weights end to end, and must notice that the model has others."""
@@ -101,8 +97,13 @@ def test_weights_that_are_set_between_steps_are_those_that_the_next_step_moves(t
     assert all(mx.array_equal(one[name], other[name]) for name in other)
 
 
-def test_another_seed_gives_other_weights_and_batches(trainer):
-    assert losses(trainer(seed=1), 1) != losses(trainer(seed=2), 1)
+def test_weights_and_batches_have_seeds_and_weights_may_have_one_of_their_own(trainer):
+    one, same, other = trainer(seed=3), trainer(seed=3, init_seed=7), trainer(init_seed=3)
+    batches = [made.sampler.starts(made.config.seed, 0).tolist() for made in (one, same, other)]
+    assert batches[0] == batches[1] != batches[2]
+    weight, own, again = (made.model.tok_emb.weight for made in (one, same, other))
+    assert mx.array_equal(weight, again)
+    assert not mx.array_equal(weight, own)
 
 
 @pytest.mark.parametrize("mode", ["off", pytest.param("on", marks=pytest.mark.slow)])
@@ -121,43 +122,6 @@ def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     assert computed != exact
 
 
-@pytest.mark.slow
-def test_bfloat16_learns_as_much_as_float32(corpus):
-    """A short training of the preset nano, from 2.9 to 0.5 nats per token."""
-    recipe = {"preset": "nano", "context_length": 32, "steps": 40, "eval_every": 0}
-    found = []
-    for dtype in ("bfloat16", "float32"):
-        settings = resolve({**recipe, "tokenizer": "char"}, {"dtype": dtype, "compile": "off"})
-        made = Trainer(settings, corpus)
-        losses(made, 40)
-        found.append(made.evaluate()[0].val_loss)
-    assert found[0] == pytest.approx(found[1], abs=0.005)
-    assert found[1] < 0.6
-
-
-def test_small_updates_are_not_lost_in_bfloat16(trainer):
-    made = trainer(dtype="bfloat16", lr=1e-6)
-    before = weights(made)
-    losses(made, 1)
-    name = "trf_blocks.0.norm1.weight"
-    assert np.abs(weights(made)[name] - before[name]).max() > 0
-
-
-def test_the_norm_is_reported_before_clipping(trainer):
-    free, clipped = trainer(clip=0.0), trainer(clip=1e-3)
-    norms = [float(made.launch_step()[1]) for made in (free, clipped)]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
-    assert norms[0] > 1e-3
-
-
-def test_losses_are_float32_nats_of_each_token(trainer):
-    model = trainer().model
-    model.set_dtype(mx.bfloat16)
-    windows = mx.array([[1, 2, 3, 4]])
-    rows = window_losses(model, windows)
-    assert (rows.shape, rows.dtype) == ((1, 3), mx.float32)
-
-
 def test_dropout_is_that_of_seed_and_step_whatever_else_draws(trainer):
     one, other = (trainer(drop_rate=0.2, seed=3, compile="off") for _ in range(2))
     first = losses(one, 3)
@@ -166,3 +130,77 @@ def test_dropout_is_that_of_seed_and_step_whatever_else_draws(trainer):
         mx.random.uniform()
         found += losses(other, 1)
     assert found == first
+
+
+# Shares of a batch make the step of the whole batch.
+
+
+def shared(trainer, monkeypatch, cores: int, **settings):
+    monkeypatch.setattr(streams, "cores", lambda: cores)
+    made = trainer(batch_size=6, lr=0.01, **settings)
+    made.optimizer.schedule(1.0)
+    mx.random.seed(0)
+    loss, norm = made.step(mx.array([3, 14, 15, 92, 65, 35] * settings.get("accumulate", 1)))
+    weights = {name: np.array(array) for name, array in named_arrays(made.model).items()}
+    return float(loss), float(norm), weights
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "muon"}, {"accumulate": 2}])
+def test_the_step_is_that_of_one_stream(trainer, monkeypatch, settings):
+    loss, norm, weights = shared(trainer, monkeypatch, 1, **settings)
+    for cores in (2, 3):
+        of_shares = shared(trainer, monkeypatch, cores, **settings)
+        assert of_shares[:2] == pytest.approx((loss, norm), rel=1e-5)
+        for name, weight in weights.items():
+            assert np.allclose(of_shares[2][name], weight, atol=2e-4), name
+
+
+def sizes_of_shares(monkeypatch, cores: int, windows: int, n_weights: int = 1) -> list[int]:
+    monkeypatch.setattr(streams, "cores", lambda: cores)
+    sizes = []
+
+    def gradients(batch: list[mx.array], weight: Any = 1.0) -> tuple[mx.array, dict]:
+        sizes.append(len(batch[0]))
+        return mx.array(0.0), {}
+
+    shard_batch(gradients, lambda batch: mx.array(1.0), n_weights)([mx.zeros((windows, 3))])
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("cores", "windows", "n_weights", "sizes"),
+    [(4, 8, 1, [2, 2, 2, 2]), (4, 7, 1, [7]), (2, 8, MOST_COPIED, [8])],
+    ids=["equal shares", "no equal shares", "gradients of a large model are held once"],
+)
+def test_shares_are_equal_or_the_batch_stays_whole(monkeypatch, cores, windows, n_weights, sizes):
+    assert sizes_of_shares(monkeypatch, cores, windows, n_weights) == sizes
+
+
+def test_shares_weigh_what_they_score():
+    """Two windows of which one has a single scored token, the other three."""
+    objective = Objective(np.zeros(9, np.uint16), 4, np.zeros(9, np.uint16))
+    windows = mx.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    scored = mx.array([[0, 0, 0, 1], [1, 0, 1, 1]])
+    halves = [(windows[i : i + 1], scored[i : i + 1]) for i in range(2)]
+
+    def model(tokens: mx.array) -> mx.array:
+        return mx.random.normal((*tokens.shape, 5), key=mx.random.key(1)) * tokens[..., None]
+
+    weights = [float(objective.weight(half)) for half in halves]
+    parts = [
+        w * float(objective.loss(model, half)) for w, half in zip(weights, halves, strict=True)
+    ]
+    one_draw = mx.random.normal((1, 4, 5), key=mx.random.key(1))
+    whole = objective.loss(lambda tokens: one_draw * tokens[..., None], (windows, scored))
+    assert weights == [1, 3]
+    assert sum(parts) / sum(weights) == pytest.approx(float(whole), rel=1e-6)
+
+
+def test_a_validation_on_several_streams_is_that_of_one(trainer, corpus, monkeypatch):
+    model, losses = trainer().model, []
+    for cores in (1, 3):
+        monkeypatch.setattr("mlx_attn.training.evaluation.cores", lambda count=cores: count)
+        monkeypatch.setattr("mlx_attn.training.evaluation.EVALUATION_TOKENS", 40)
+        spans = Evaluator(corpus.val, 12).spans(model)
+        losses.append(np.concatenate([measured[0] for _, measured in spans]))
+    assert np.array_equal(losses[0], losses[1])

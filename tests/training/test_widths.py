@@ -76,9 +76,3 @@ def test_with_a_base_width_a_step_changes_as_much_at_every_width(variant, optimi
 @pytest.mark.parametrize("variant", ["standard", "merged"])
 def test_without_one_a_step_of_adamw_changes_the_more_the_wider_the_model_is(variant):
     assert all(found > 3 for found in growth(variant, "adamw", False).values())
-
-
-def test_muon_s_own_matrices_need_none_and_the_head_does():
-    found = growth("standard", "muon", False)
-    assert 1 / SAME < found["stream"] < SAME
-    assert found["logits"] > SAME

@@ -1,0 +1,255 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from mlx_attn.run_directory import open_run
+from mlx_attn.training.evaluation import Evaluation
+from mlx_attn.training.events import Ended, Evaluated, Started, Stepped
+from mlx_attn.training.loop import SAMPLE_TOKENS, never, write_sample
+from mlx_attn.training.show import (
+    COMPILING,
+    Display,
+    ProgressWithCurve,
+    closing_lines,
+    display_for,
+    evaluation_line,
+    follow,
+    line_plot,
+    plan_rows,
+    step_line,
+)
+
+STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
+STEPPED = Stepped(
+    **{"step": 420, "steps": 2000, "tokens": 107520, "loss": 3.1121, "grad_norm": 0.5, "lr": 1e-3},
+    **{"tok_s": 128_000.0, "peak_memory": 2_100_000_000, "seconds": 27.0, "seconds_left": 102.0},
+)
+LOSSES = Evaluation(val_loss=3.2042, bits_per_byte=1.5678, above_floor=0.25)
+EVALUATED = Evaluated(step=400, tokens=102400, evaluation=LOSSES, best=True, seconds=26.0)
+ENDED = Ended(
+    **{"variant": "merged", "steps": 2000, "tokens": 512_000, "params": 9, "tok_s": 128_000.0},
+    **{"peak_memory": 2_100_000_000, "seconds": 129.0, "run": "runs/a", "reason": "done"},
+    evaluation=Evaluation(val_loss=2.5, bits_per_byte=1.25),
+)
+REPORTS = [STARTED, STEPPED, EVALUATED, ENDED]
+
+
+class Terminal(io.StringIO):
+    """What a terminal is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(width: int, **settings) -> Console:
+    return Console(file=Terminal(), force_terminal=True, width=width, **settings)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def pipe() -> Console:
+    return Console(file=io.StringIO(), highlight=False)
+
+
+def shown(display, reports) -> None:
+    with display:
+        for report in reports:
+            display(report)
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (100, "step 420/2000  loss 3.112  val 3.204  128k tok/s  2.1 GB  1:42 left"),
+        (66, "step 420/2000  loss 3.112  val 3.204  128k tok/s  1:42 left"),
+        (58, "step 420/2000  loss 3.112  val 3.204  1:42 left"),
+        (40, "step 420/2000  loss 3.112  1:42 left"),
+        (30, "step 420/2000  loss 3.112"),
+    ],
+)
+def test_where_room_is_short_what_matters_least_is_left_out(width, line):
+    assert step_line(STEPPED, "3.204", width) == line
+    assert step_line(replace(STEPPED, steps=0)).startswith("step 420  loss")
+
+
+def test_the_line_of_a_validation():
+    assert evaluation_line(EVALUATED) == (
+        "step 400  val loss 3.2042 nats per token  1.5678 bits per byte "
+        "(0.250 above the floor)  best so far"
+    )
+
+
+def test_the_closing_lines_tell_loss_cost_and_abilities():
+    assert ENDED.evaluation
+    abilities = {"copy": 0.2, "recall": 0.1}
+    found = replace(ENDED.evaluation, above_floor=0.3, abilities=abilities)
+    assert closing_lines(replace(ENDED, evaluation=found)) == [
+        "best val loss 2.5000 nats per token, 1.2500 bits per byte; 2000 steps, 512k tokens, 2:09, "
+        "128k tok/s, 2.1 GB",
+        "0.300 bits per byte above the floor: copy 0.200, recall 0.100",
+    ]
+    assert closing_lines(replace(ENDED, evaluation=None)) == ["2000 steps, no validation yet"]
+
+
+def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
+    console = pipe()
+    shown(Display(console, "plain"), REPORTS)
+    assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
+    Display(console, "plain").message("word " * 100 + "[red]runs/[1][/red]")
+    assert written(console).endswith("word " * 100 + "[red]runs/[1][/red]\n")
+
+
+def test_a_sample_cannot_steer_the_terminal(capsys):
+    Display(pipe(), "plain").conclude(ENDED, "a\x1b[2Jb\x07")
+    assert not {"\x1b", "\x07"} & set(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_the_live_line_never_needs_a_second_line(width):
+    console = terminal(width)
+    display = Display(console, "live")
+    shown(display, [STARTED, STEPPED])
+    with display:
+        lines = console.render_lines(display._bar.get_renderable(), pad=False)
+    assert len(lines) == 1
+    assert sum(segment.cell_length for segment in lines[0]) <= width
+    assert ("━" in written(console)) == (width > 60)  # a narrow terminal has only numbers
+
+
+def test_a_validation_leaves_a_line_and_its_loss_joins_the_live_one():
+    console = terminal(120, color_system=None)
+    shown(Display(console, "live"), [STARTED, EVALUATED, STEPPED])
+    assert evaluation_line(EVALUATED) in written(console)
+    assert "val 3.204" in written(console)
+
+
+def test_flags_and_terminal_choose_the_display(monkeypatch):
+    assert display_for(True, True, terminal(80)).mode == "json"
+    assert display_for(False, True, terminal(80)).mode == "quiet"
+    assert display_for(False, False, terminal(80)).mode == "live"
+    assert display_for(False, False, pipe()).mode == "plain"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert display_for(False, False, Console(file=io.StringIO())).mode == "plain"
+    monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
+    assert display_for(False, False, terminal(80)).mode == "plain"
+
+
+@pytest.mark.parametrize("make", [lambda: terminal(80), pipe], ids=["bar", "lines"])
+def test_that_the_first_step_compiles_is_shown_while_it_does(make):
+    for compiles in (True, False):
+        console = make()
+        shown(display_for(False, False, console), [replace(STARTED, compiles=compiles)])
+        assert (COMPILING in written(console)) == compiles
+
+
+# A whole training.
+
+
+@pytest.fixture
+def display():
+    return Display(Console(file=io.StringIO(), highlight=False), "plain")
+
+
+def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, display, capsys):
+    trainer = learner()
+    assert follow(trainer, letters.tokenizer, display, never) == "done"
+    events = [report["event"] for report in trainer.run.metrics()]
+    assert events == ["start", "step", "step", "eval", "step", "step", "eval", "end"]
+    samples = (trainer.run.path / "samples.txt").read_text().splitlines()
+    assert [line for line in samples if line.startswith("---")] == ["--- step 3", "--- step 6"]
+    assert "best val loss" in capsys.readouterr().out
+
+
+def test_what_a_resumed_training_repeats_is_written_once(learner, letters, display):
+    trainer = learner()
+    follow(trainer, letters.tokenizer, display, lambda: trainer.progress.step == 4)
+    trainer.run.add_report({"event": "step", "step": 5})  # after the checkpoint, before a crash
+    trainer.run.add_sample(5, "lost")
+    again = learner(keep=False)
+    again.resume(open_run(trainer.run.path))
+    follow(again, letters.tokenizer, display, never)
+    reports = again.run.metrics()
+    assert [r["step"] for r in reports if r["event"] == "step"] == [2, 3, 4, 6]
+    assert [report["event"] for report in reports].count("end") == 1
+    assert "lost" not in (again.run.path / "samples.txt").read_text()
+
+
+def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, letters):
+    losses = []
+    for samples in (0, 2):
+        trainer = learner(keep=False, drop_rate=0.5, start="gpt2")
+        for _ in range(samples):
+            # Of a vocabulary without a newline.
+            assert len(write_sample(trainer, letters.tokenizer)) == SAMPLE_TOKENS
+        assert trainer.model.training
+        losses.append(float(trainer.launch_step()[0]))
+    assert losses[0] == losses[1]
+
+
+def test_the_plan_says_what_is_trained_on_what(learner, letters):
+    rows = dict(plan_rows(learner(keep=False, variant="merged"), letters))
+    assert rows["variant"] == "merged"
+    assert "S_h" in rows["formula"]
+    assert rows["model"].startswith("1 layer, 2 heads of 8, width 16, context 8")
+    assert rows["text"].startswith("letters: 900 tokens to train on, 220 to validate, char")
+    assert rows["training"] == "6 steps, 32 tokens a step, muon"
+    unnamed = dict(plan_rows(learner(keep=False, score="no_key", output="merged"), letters))
+    assert unnamed["variant"] == "no_key+linear+merged"
+    assert "formula" not in unnamed
+
+
+@pytest.mark.parametrize(
+    ("budget", "shown"),
+    [
+        ({"epochs": 2.5}, "2.5 epochs"),
+        ({"steps": 5, "minutes": 1.0}, "5 steps or 1 minute"),
+        (
+            {"steps": 6, "warmup": 19},
+            "the learning rate only reaches 0.3 of its peak, since its warm-up takes 19 steps",
+        ),
+    ],
+)
+def test_the_plan_says_what_bounds_the_training(learner, letters, budget, shown):
+    rows = dict(plan_rows(learner(keep=False, **{"steps": 0, **budget}), letters))
+    assert shown in rows["training"]
+
+
+def dots(curve: list[str]) -> list[str]:
+    """The lines of a curve without labels, blanks as spaces."""
+    return [line[6:].replace("\u2800", " ").rstrip() for line in curve]
+
+
+def test_a_falling_loss_is_drawn_from_the_top_left_to_the_bottom_right():
+    lines = line_plot([8.0, 4.0, 2.0, 1.0], 12, 3, "")
+    assert [line[:6] for line in lines] == ["8.00  ", "      ", "1.00  "]
+    assert dots(lines) == ["⠙⢦⡀", "  ⠙⢦⡀", "    ⠙⢦"]
+    assert dots(line_plot([2.0, 2.0, 2.0], 12, 2, "")) == ["⠉" * 6, ""]  # one that stays
+
+
+def test_the_title_of_a_curve_gives_way_to_it():
+    assert "loss" in line_plot([3.0, 1.0], 30, 2, "loss")[0]
+    assert "loss" not in line_plot([1.0, 3.0], 30, 2, "loss")[0]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "encoding", "shown"),
+    [
+        (80, 24, "utf-8", True),
+        (49, 24, "utf-8", False),
+        (80, 10, "utf-8", False),
+        (80, 24, "ascii", False),
+    ],
+)
+def test_a_curve_is_drawn_where_there_is_room_for_it(width, height, encoding, shown):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, height=height, force_terminal=True)
+    progress = ProgressWithCurve(console=console)
+    for loss in (4.0, 3.0, float("nan"), 2.0):
+        progress.add(loss)
+    assert bool(progress.curve()) == shown
+    assert all(len(line) <= width for line in progress.curve().splitlines())
