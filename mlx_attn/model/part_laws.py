@@ -18,9 +18,9 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, own_parts
 
 _SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
-_DERIVED = ("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale")
+_DERIVED = ("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim")
 _SMALL: dict[str, Any] = {
-    **{**_SIZES, **MAPS, **dict.fromkeys(_DERIVED, 0)},
+    **{**_SIZES, **MAPS, **dict.fromkeys(_DERIVED, 0), "scale": 0.0},
     **{"start": "book", "drop_rate": 0.0, "window": 0, "global_every": 0, "pattern": ""},
     **{"norm": "layernorm", "activation": "gelu", "position": "none", "residual": "pre_norm"},
 }

@@ -128,7 +128,7 @@ class TokenSource:
         self,
         tokens: Integer[np.ndarray, " N"],
         context_length: int,
-        token_memory: float = math.inf,
+        token_memory: int | float = math.inf,
     ):
         self.streams = tokens.nbytes > token_memory * 1_000_000
         self._text = tokens
@@ -181,7 +181,7 @@ class Objective:
         tokens: Integer[np.ndarray, " N"],
         context_length: int,
         scored: Integer[np.ndarray, " N"] | None = None,
-        token_memory: float = math.inf,
+        token_memory: int | float = math.inf,
     ):
         arrays = [tokens] if scored is None else [tokens, scored]
         self._sources = [TokenSource(array, context_length, token_memory) for array in arrays]

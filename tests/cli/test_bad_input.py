@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkey
     ("flags", "advice"),
     [
         (["--lr", "1e30"], ["at step 2, learning rate 1e+30", "was saved yet", "a smaller --lr"]),
-        (["--scale", "1e30"], ["try a --scale nearer to 1 / sqrt(head_dim), 0.35, than 1e+30"]),
+        (["--scale", "1e38"], ["try a --scale nearer to 1 / sqrt(head_dim), 0.35, than 1e+38"]),
         (["--weight-decay", "1e8"], ["try a smaller --weight-decay"]),
     ],
 )
