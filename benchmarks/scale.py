@@ -162,7 +162,6 @@ def measure(count: int) -> tuple[float, float]:
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.trial import Store, train_trial
-    from mlx_attn.comparison.tuning import TunedArm, trial_for
 
     class Echo(DaskEngine):
         """Send every trial's record to a worker, which sends it back."""
@@ -184,7 +183,7 @@ def measure(count: int) -> tuple[float, float]:
         plan = ComparisonConfig(arms=arms_from(("standard", "no-query")), shared=small)
         runner = Runner(Store(folder), engine=engine)
         plan = ComparisonRun(plan, runner).protocol
-        trials = [trial_for(plan, TunedArm(plan.arms[0]), seed) for seed in range(count + 10)]
+        trials = [plan.trial(plan.arms[0], seed) for seed in range(count + 10)]
         engine.training = asdict(train_trial(trials[0]) or plan)
         list(runner(trials[:10]))  # inspects the workers
         began = time.perf_counter(), time.process_time()

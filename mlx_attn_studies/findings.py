@@ -147,7 +147,7 @@ def measure(
         worth=fmean(reference) - fmean(control),
         tuning=sqrt(sum(plan.search.error**2 for plan in plans)),
         rounding=rounding,
-        replicates=tuple(map(tuple, replicates)),
+        replicates=replicates,
         world="" if study.arms[contrast.arm].jitter else world,
     )
 

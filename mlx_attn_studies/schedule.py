@@ -16,7 +16,7 @@ from pathlib import Path
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Outcome
-from mlx_attn.comparison.tuning import Search, search_query_key, search_rates
+from mlx_attn.comparison.tuning import Search, search_rates
 from mlx_attn.comparison.worker import place_of_text
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
@@ -47,20 +47,12 @@ class ArmPlan:
         if not protocol.tuning_seeds:
             factors = self.study.world(self.world).factors
             return Search(losses={}, best=factors.get(self.arm, protocol.factors[0]))
-        search = search_rates(
-            lambda factor: self._trials(protocol.tuning_seeds, factor),
+        return search_rates(
+            lambda factor, ratio: self._trials(protocol.tuning_seeds, factor, ratio),
             self._loss,
             protocol.factors,
             protocol.extensions,
             protocol.refine,
-        )
-        if not protocol.query_key_factors or search.best is None:
-            return search
-        best = search.best
-        return search_query_key(
-            search,
-            lambda ratio: self._trials(protocol.tuning_seeds, best, ratio),
-            self._loss,
             protocol.query_key_factors,
         )
 

@@ -13,7 +13,7 @@ from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
 from mlx_attn.comparison.cluster_engines import open_engine
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.plan import ComparisonConfig, arms_from, margin_from, reference_arm
+from mlx_attn.comparison.plan import ComparisonConfig
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
@@ -67,6 +67,7 @@ def compare(
     delta: float | str = 0.01,
     budgets: Sequence[str] = ("steps",),
     tune: bool = True,
+    query_key_scales: Sequence[float] = (),
     jobs: int = 0,
     on: str = "",
     on_event: Callable[[ComparisonEvent], None] | None = None,
@@ -83,6 +84,8 @@ def compare(
             are worth less than 5 % of the control's tokens.
         budgets: The quantities to hold equal: "steps", "seconds", "params".
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
+        query_key_scales: Factors of the rate of queries and keys to begin with, as (0.5, 1, 2);
+            empty: it is that of the other matrices.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
         on: Other machines to train on: "dask://HOST:PORT", "ssh:HOST,HOST" or "slurm".
@@ -95,23 +98,21 @@ def compare(
         RunError: A training failed.
     """
     load_named_plugins(plugins, shared)
-    chosen = arms_from(arms)
-    margin: dict[str, Any] = margin_from(delta)
-    name = "compare-" + "-".join(arm.name for arm in chosen)[:60]
-    directory = files.user_path(out) if out else RUNS / name
-    plan = ComparisonConfig(
-        arms=chosen,
-        reference=reference_arm(chosen),
+    folder = files.user_path(out) if out else None
+    plan = ComparisonConfig.of(
+        arms,
+        delta=delta,
+        name=folder.name if folder else "",
         shared={key: plain(value) for key, value in shared.items()},
         seeds=plain(seeds),
         budgets=tuple(budgets),
-        name=directory.name,
+        query_key_scales=tuple(query_key_scales),
         command="mlx_attn.compare",
-        **margin,
     )
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
+    directory = folder or RUNS / plan.name
     with files.shared(directory), closing(open_engine(on, jobs)) as engine:
         runner = Runner(Store(directory / "trainings"), engine=engine)
         run = ComparisonRun(plan, runner)

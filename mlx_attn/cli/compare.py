@@ -1,7 +1,6 @@
 """The options of `mlx-attn compare`: its own, and the options of `train` that all arms share."""
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -36,8 +35,19 @@ _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every",
 _OWN |= {"patience", "epochs", "minutes"}
 """Settings that a comparison makes itself."""
 
-_PLAIN = ("confidence", "tuning_seeds", "noise", "question")
+_PLAIN = ("confidence", "tuning_seeds", "noise", "question", "reference", "delta")
 """Options that the protocol takes as they are."""
+
+
+def _numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...]:
+    """Return the numbers of an option's list."""
+    try:
+        return tuple(map(float, text.split(","))) if text else ()
+    except ValueError as error:
+        raise click.BadParameter(
+            f"'{text}' must be numbers between commas, such as 0.5,1,2"
+        ) from error
+
 
 _subject, _certainty, _run = (
     partial(grouped, section) for section in ("What to compare", "How sure", "The run")
@@ -93,8 +103,17 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty(
         "--scales",
         default="0.25,0.5,1,2,4",
+        callback=_numbers,
         metavar="LIST",
         help="factors of the learning rates to begin with",
+    ),
+    _certainty(
+        "--query-key-scales",
+        default="",
+        callback=_numbers,
+        metavar="LIST",
+        help="then factors of the rate of queries and keys to begin with, as 0.5,1,2 (default: it "
+        "is that of the others)",
     ),
     _certainty("--tuning-seeds", default=3, help="seeds that each factor is tried on"),
     _certainty("--noise/--no-noise", default=True, help="the control against itself"),
@@ -242,38 +261,27 @@ def _protocol(
     texts: Sequence[str], out: Path | None, options: dict[str, Any]
 ) -> "ComparisonConfig":
     """Return the comparison that the options describe; the remaining ones are for all arms."""
-    from mlx_attn.comparison import plan
+    from mlx_attn.comparison.plan import ComparisonConfig
 
-    arms, name = plan.arms_from(texts or _DEFAULT_ARMS), options.pop("reference")
-    reference = plan.reference_arm(arms) if name == "auto" else None
-    if name not in ("auto", "none"):
-        reference = plan.arm_from(name)
     budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
+    query_key_scales = options.pop("query_key_scales")
     minutes, seeds, sequential = (options.pop(key) for key in ("minutes", "seeds", "until_decided"))
     if sequential and (minutes or seeds is not None):
         raise click.UsageError("--until-decided chooses the seeds: leave out --seeds and --minutes")
-    try:
-        factors = tuple(map(float, scales.split(",")))
-    except ValueError as error:
-        raise click.UsageError(
-            f"--scales '{scales}' must be numbers between commas, such as 0.5,1,2"
-        ) from error
     own: dict[str, Any] = {key: options.pop(key) for key in _PLAIN}
-    own |= plan.margin_from(options.pop("delta"))
-    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in arms).lower()).strip("-")[:60]
     # Flags come last, and so override the environment.
     context = click.get_current_context()
     shared = sorted(options.items(), key=lambda option: _is_flag(context, option[0]))
-    return plan.ComparisonConfig(
-        arms=arms,
-        reference=reference,
+    return ComparisonConfig.of(
+        texts or _DEFAULT_ARMS,
+        name=out.name if out else "",
         shared={key: value for key, value in shared if value is not None},
         seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
         looks=_LOOKS if sequential else (),
         minutes=minutes,
         budgets=tuple(budget.strip() for budget in budgets.split(",")),
-        scales=factors if tune else (1.0,),
-        name=out.name if out else f"compare-{slug}",
+        scales=scales if tune else (1.0,),
+        query_key_scales=query_key_scales,
         command=shlex.join(["mlx-attn", *sys.argv[1:]]),
         **own,
     )

@@ -101,7 +101,7 @@ def command(
 
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
-    from mlx_attn.comparison.plan import ComparisonConfig, arms_from
+    from mlx_attn.comparison.plan import ComparisonConfig
     from mlx_attn.comparison.run import ComparisonRun, conclude
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
@@ -109,8 +109,9 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     from mlx_attn.ui.terminal import stderr_console
 
     directory = RUNS / "demo"
-    protocol = ComparisonConfig(
-        arms=arms_from(forms),
+    protocol = ComparisonConfig.of(
+        forms,
+        reference="none",
         shared=RECIPE,
         seeds=SEEDS,
         budgets=("steps",),
@@ -136,8 +137,8 @@ def _model(variant: str, overwrite: bool) -> Run:
     # There may be no run, or one of an older version.
     with suppress(RunError, KeyError):
         run = open_run(path)
-        parts = [run.settings, *(run.settings[part] for part in ("training", "model", "text"))]
-        trained = {key: value for part in parts for key, value in part.items()}
+        own = run.settings
+        trained = {**own, **own["training"], **own["model"], **own["text"]}
         if not overwrite and run.is_finished() and settings.items() <= trained.items():
             return run
     train(path, overwrite=True, **settings).run()

@@ -239,7 +239,8 @@ def _start_cluster(hosts: Sequence[str], jobs: int) -> DaskEngine:
         )
     client = resources.enter_context(_client(cluster, "this machine"))
     for host in hosts:
-        resources.callback(_end, _start_worker(host, cluster.scheduler_address, jobs))
+        worker = resources.enter_context(_start_worker(host, cluster.scheduler_address, jobs))
+        resources.callback(worker.terminate)  # before the context waits for its end
     return DaskEngine(client, cluster.scheduler_address, resources)
 
 
@@ -252,12 +253,6 @@ def _start_worker(host: str, scheduler: str, jobs: int) -> "subprocess.Popen[str
     command += ["--no-dashboard", "--death-timeout", "60"]
     silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     return subprocess.Popen(["ssh", "-o", "BatchMode=yes", host, shlex.join(command)], **silent)
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(5.0)
 
 
 class SlurmEngine(Engine):

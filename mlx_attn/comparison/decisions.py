@@ -208,47 +208,6 @@ Test = Callable[[Mapping[str, Case]], dict[str, "Sample"]]
 """A test: sums up the differences of cases, each with the law that its mean is judged by."""
 
 
-def judge(
-    differences: Mapping[str, Sequence[float]],
-    margin: float,
-    confidence: float = 0.95,
-    *,
-    worth: float | None = None,
-    tuning: Mapping[str, float] | None = None,
-    replicates: Mapping[str, Sequence[Sequence[float]]] | None = None,
-    rounding: float = 0.0,
-    looks: Sequence[int] = (),
-) -> dict[str, Verdict]:
-    """Judge arms that share a control and a margin; see `Case` and `judge_all`.
-
-    Args:
-        differences: An arm's loss minus the control's, seed by seed, in nats per token.
-        margin: Differences below it count as none.
-        confidence: Of all words together.
-        worth: Loss of the reference arm minus the control's; None without a reference arm.
-        tuning: Standard error that tuning adds, by arm.
-        replicates: Differences from tuning, by arm.
-        rounding: Largest effect of a rounding of the start.
-        looks: Numbers of seeds after which the differences are looked at; empty: once.
-
-    Raises:
-        ConfigError: A difference is not finite, or the margin or the confidence is impossible.
-    """
-    cases = {
-        arm: Case(
-            differences=tuple(map(float, numbers)),
-            margin=margin,
-            worth=worth,
-            tuning=(tuning or {}).get(arm, 0.0),
-            rounding=rounding,
-            replicates=tuple(map(tuple, (replicates or {}).get(arm, ()))),
-            world="arms",
-        )
-        for arm, numbers in differences.items()
-    }
-    return judge_all(cases, confidence, looks)
-
-
 def judge_all(
     cases: Mapping[str, Case | None],
     confidence: float = 0.95,
@@ -360,7 +319,11 @@ def _verdicts(
     """Return the verdicts of one test, their p-values adjusted for all cases."""
     samples = test({name: case for name, case in cases.items() if case})
     p_values = p_values_of(cases, samples)
-    level = _level(1 - confidence, looks, samples, len(cases))
+    level = 1 - confidence
+    if len(looks) > 1 and samples:
+        # By the strictest of Holm's levels, and then adjusted like the p-values.
+        prior = min(int(sample.test.prior) for sample in samples.values())
+        level = len(cases) * level_of_looks(level / len(cases), tuple(looks), prior)
     return {
         name: _verdict(case, samples[name], p_values[name], level, len(cases))
         for name, case in cases.items()
@@ -368,19 +331,24 @@ def _verdicts(
     }
 
 
-def _level(error: float, looks: Sequence[int], samples: Mapping[str, Sample], cases: int) -> float:
-    """Return the adjusted p-value that a word needs, by the strictest of Holm's levels."""
-    if len(looks) < 2 or not samples:
-        return error
-    prior = min(int(sample.test.prior) for sample in samples.values())
-    return cases * level_of_looks(error / cases, tuple(looks), prior)  # adjusted, like the p-values
-
-
 def _verdict(
     case: Case, sample: Sample, p: tuple[float, float, float], level: float, cases: int
 ) -> Verdict:
     """Return the verdict by its p-values: of no difference, that adjusted, equivalence adjusted."""
     word = word_of(sample.mean, p[1] <= level, p[2] <= level)
+    of_spread: dict[str, Any] = {"interval": None, "resolves": None, "seeds_needed": 2}
+    if sample.n > 1:
+        needed, confidence = None, 1 - level
+        spread = sample.error * sqrt(sample.n)  # with tuning's share
+        if word == "undecided":
+            plan = spread, sample.mean, sample.test, case.margin, confidence, cases
+            needed = max(required_seeds(*plan), sample.n + 1)
+        of_spread = {
+            "interval": sample.interval(confidence),
+            "resolves": minimum_detectable_effect(spread, sample.test, confidence, cases),
+            "seeds_needed": needed,
+            "below_margin": sample.below(case.margin),
+        }
     return Verdict(
         word=word,
         differences=case.differences,
@@ -390,7 +358,7 @@ def _verdict(
         p_equivalence=p[2],
         tuning_error=sample.tuning,
         df=sample.test.degrees,
-        **_of_spread(sample, word, case.margin, 1 - level, cases),
+        **of_spread,
     )
 
 
@@ -423,21 +391,3 @@ def word_of(difference: float, different: bool, equivalent: bool) -> str:
         return "equivalent" if equivalent else "undecided"
     direction = "worse" if difference > 0 else "better"
     return f"{direction} within the margin" if equivalent else direction
-
-
-def _of_spread(
-    sample: Sample, word: str, margin: float, confidence: float, arms: int
-) -> dict[str, Any]:
-    """Return the figures of a verdict that need the spread of two seeds."""
-    if sample.n < 2:
-        return {"interval": None, "resolves": None, "seeds_needed": 2, "below_margin": None}
-    spread, needed = sample.error * sqrt(sample.n), None  # with tuning's share
-    if word == "undecided":
-        seeds = required_seeds(spread, sample.mean, sample.test, margin, confidence, arms)
-        needed = max(seeds, sample.n + 1)
-    return {
-        "interval": sample.interval(confidence),
-        "resolves": minimum_detectable_effect(spread, sample.test, confidence, arms),
-        "seeds_needed": needed,
-        "below_margin": sample.below(margin),
-    }

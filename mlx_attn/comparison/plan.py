@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 from mlx_attn.about import __version__
 from mlx_attn.attention.config import MAPS, REFERENCES, VARIANTS, find_variant
@@ -53,6 +53,7 @@ class Arm:
 
     name: str
     settings: Mapping[str, Any]
+    lr_scale: float = 1.0  # multiplies all learning rates of the arm; found by tuning
 
 
 def arm_from(text: str) -> Arm:
@@ -159,77 +160,6 @@ _BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonConfig:
-    """A comparison to do."""
-
-    arms: tuple[Arm, ...]  # the control first
-    # The arm that lacks the part in question: its loss shows the part's worth.
-    reference: Arm | None = None
-    # Settings that all arms share, flat, over `DEFAULTS`.
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
-    # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
-    # spends its share of 1 - confidence. Empty: once, after `seeds`.
-    looks: tuple[int, ...] = ()
-    budgets: tuple[str, ...] = BUDGETS
-    delta: float = 0.01  # differences smaller than this, in nats per token, count as none
-    # Instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
-    # trainings of the control; 0 uses `delta`.
-    delta_tokens: float = 0.0
-    confidence: float = 0.95
-    # Factors of the learning rates to begin with; only one turns tuning off.
-    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    tuning_seeds: int = 3  # seeds that each factor is tried on
-    noise: bool = True  # whether the control also runs against itself
-    minutes: float = 0.0  # time for all of it; counts only where `seeds` is 0
-    name: str = "compare"
-    question: str = ""
-    command: str = ""
-    text: str = ""  # digest of the text; `ComparisonRun` fills it in
-
-    def __post_init__(self):
-        check_bounds(self, _BOUNDS)
-        for budget in self.budgets:
-            if budget not in BUDGETS:
-                raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
-        # The message of each rule, and whether it holds.
-        rules = {
-            f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
-            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes,
-            f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
-                [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
-            ),
-            f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
-            "the factors of the learning rates must be positive, and at least one": (
-                min(self.scales, default=0) > 0
-            ),
-        }
-        for complaint, holds in rules.items():
-            if not holds:
-                raise ConfigError(complaint)
-
-    @property
-    def all_arms(self) -> tuple[Arm, ...]:
-        """The arms and the reference."""
-        return (*self.arms, self.reference) if self.reference else self.arms
-
-    @property
-    def tunes(self) -> bool:
-        """Return whether learning rates are searched for."""
-        return len(self.scales) > 1
-
-    def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
-        """Return all settings of an arm, with changes."""
-        # A task and a preset come with their own recipes.
-        has_recipe = "preset" in self.shared or task_of(str(self.shared.get("data", "")))
-        defaults = {} if has_recipe else DEFAULTS
-        settings = resolve(defaults, self.shared, arm.settings, changes or {})
-        if not settings.training.steps or settings.training.epochs or settings.training.minutes:
-            raise ConfigError("a comparison counts steps: bound it with --steps alone")
-        return settings
-
-
 POINTS = 8  # validations, and measurements of the heads' matrices, in the course of a training
 
 _START = "weights by name"
@@ -320,6 +250,116 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
     return Trial(arm, flat, lr_scale, text, plugins=settings.plugins)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonConfig:
+    """A comparison to do."""
+
+    arms: tuple[Arm, ...]  # the control first
+    # The arm that lacks the part in question: its loss shows the part's worth.
+    reference: Arm | None = None
+    # Settings that all arms share, flat, over `DEFAULTS`.
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
+    # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
+    # spends its share of 1 - confidence. Empty: once, after `seeds`.
+    looks: tuple[int, ...] = ()
+    budgets: tuple[str, ...] = BUDGETS
+    delta: float = 0.01  # differences smaller than this, in nats per token, count as none
+    # Instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
+    # trainings of the control; 0 uses `delta`.
+    delta_tokens: float = 0.0
+    confidence: float = 0.95
+    # Factors of the learning rates to begin with; only one turns tuning off.
+    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    # Factors of the rate of queries and keys beside the others, tried with the best of `scales`;
+    # empty: their rate is that of the others.
+    query_key_scales: tuple[float, ...] = ()
+    tuning_seeds: int = 3  # seeds that each factor is tried on
+    noise: bool = True  # whether the control also runs against itself
+    minutes: float = 0.0  # time for all of it; counts only where `seeds` is 0
+    name: str = "compare"
+    question: str = ""
+    command: str = ""
+    text: str = ""  # digest of the text; `ComparisonRun` fills it in
+
+    @classmethod
+    def of(
+        cls,
+        arms: Sequence[str],
+        reference: str = "auto",
+        delta: float | str = 0.01,
+        name: str = "",
+        **fields: Any,
+    ) -> Self:
+        """Return the comparison of arms that texts describe.
+
+        Args:
+            arms: The control first; see `arm_from`.
+            reference: An arm; "auto" is the one of `reference_arm`, "none" no arm.
+            delta: See `margin_from`.
+            name: Also of its directory in runs/; "" makes one from the arms' names.
+            fields: Fields of the configuration.
+
+        Raises:
+            ConfigError: An arm, the margin or a field is impossible.
+        """
+        chosen = arms_from(arms)
+        without = reference_arm(chosen) if reference == "auto" else None
+        if reference not in ("auto", "none"):
+            without = arm_from(reference)
+        slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in chosen).lower())
+        name = name or f"compare-{slug.strip('-')[:60]}"
+        return cls(arms=chosen, reference=without, name=name, **margin_from(delta), **fields)
+
+    def __post_init__(self):
+        check_bounds(self, _BOUNDS)
+        for budget in self.budgets:
+            if budget not in BUDGETS:
+                raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
+        # The message of each rule, and whether it holds.
+        rules = {
+            f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
+            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes,
+            f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
+                [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
+            ),
+            f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
+            "the factors of the learning rates must be positive, and at least one": (
+                min(self.scales, default=0) > 0 and min(self.query_key_scales, default=1) > 0
+            ),
+            "query_key_scales are tried after the factors of all rates: give several scales": (
+                self.tunes or not self.query_key_scales
+            ),
+        }
+        for complaint, holds in rules.items():
+            if not holds:
+                raise ConfigError(complaint)
+
+    @property
+    def all_arms(self) -> tuple[Arm, ...]:
+        """The arms and the reference."""
+        return (*self.arms, self.reference) if self.reference else self.arms
+
+    @property
+    def tunes(self) -> bool:
+        """Return whether learning rates are searched for."""
+        return len(self.scales) > 1
+
+    def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
+        """Return all settings of an arm, with changes."""
+        # A task and a preset come with their own recipes.
+        has_recipe = "preset" in self.shared or task_of(str(self.shared.get("data", "")))
+        defaults = {} if has_recipe else DEFAULTS
+        settings = resolve(defaults, self.shared, arm.settings, changes or {})
+        if not settings.training.steps or settings.training.epochs or settings.training.minutes:
+            raise ConfigError("a comparison counts steps: bound it with --steps alone")
+        return settings
+
+    def trial(self, arm: Arm, seed: int, changes: Mapping[str, Any] | None = None) -> Trial:
+        """Return the training of an arm with a seed, and with changes of its settings."""
+        return make_trial(arm.name, self.settings(arm, changes), seed, arm.lr_scale, self.text)
 
 
 def corpus_of(settings: Settings, data: str | None = None) -> Corpus:

@@ -144,7 +144,8 @@ def _noise(comparison: Comparison) -> Section:
 def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     def plots(kind: str, draw: Any, title: str, text: str, *tables: Table) -> list[Plot]:
         drawn = partial(draw, budget, comparison)
-        return _with_numbers(Plot(f"{kind}-{budget.budget}", title, text, drawn, tables))
+        plot = Plot(f"{kind}-{budget.budget}", title, text, drawn, tables)
+        return [plot] if any(table.rows for table in tables) else []
 
     title = "Validation loss through training"
     text = (
@@ -182,11 +183,6 @@ def _budget(budget: BudgetResult, comparison: Comparison) -> Section:
     return Section(heading, text=refused, parts=[part for part in parts if part])
 
 
-def _with_numbers(plot: Plot) -> list[Plot]:
-    """Return the plot, or nothing if its tables have no rows."""
-    return [plot] if any(table.rows for table in plot.tables) else []
-
-
 def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
     control, interval = comparison.control, show.interval_name(comparison)
     decimals = show.places(comparison.delta)
@@ -216,7 +212,7 @@ def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
         partial(figures.forest_figure, budget, comparison),
         [_table(f"Loss minus that of {control}, in nats per token, paired by seed", rows)],
     )
-    return _with_numbers(plot)
+    return [plot] if rows else []
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> Table:
@@ -321,26 +317,35 @@ def _tuning(comparison: Comparison) -> Section:
     heading, tunings = "Learning rates", comparison.tunings
     if not tunings:
         return Section(heading, text=["Every arm has the learning rates of the settings."])
-    factors = sorted({factor for tuning in tunings for factor in tuning.losses})
-    rows: list[dict[str, str]] = []
-    for tuning in tunings:
-        shown = {
-            factor: "diverged" if loss is None else show.number(loss, 4)
-            for factor, loss in tuning.losses.items()
-        }
-        cells = {f"x {factor:g}": shown.get(factor, "not tried") for factor in factors}
-        rows.append({"arm": tuning.arm, **cells, "chosen": f"x {tuning.best:g}"})
     seeds = plural(len(tunings[0].seeds), "seed")
+    caption = "Mean loss by factor of the learning rates, nats per token"
     plot = Plot(
         "tuning",
         "Loss against the learning rate",
         f"Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor.",
         partial(figures.tuning_figure, comparison),
-        [_table("Mean loss by factor of the learning rates, nats per token", rows)],
+        [_factors(caption, {t.arm: (t.losses, t.best) for t in tunings})],
     )
+    of_query_key = {t.arm: (t.query_key_losses, t.query_key_lr) for t in tunings}
+    caption = "Mean loss by factor of the rate of queries and keys, with the best of all rates"
+    tables = [_factors(caption, of_query_key)] if tunings[0].query_key_losses else []
     edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
     beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
-    return Section(heading, plots=[plot], notes=[f"{edges}: {beyond}"] if edges else [])
+    notes = [f"{edges}: {beyond}"] if edges else []
+    return Section(heading, plots=[plot], tables=tables, notes=notes)
+
+
+def _factors(
+    caption: str, searches: Mapping[str, tuple[Mapping[float, float | None], float]]
+) -> Table:
+    """Tabulate searches: losses by factor and the chosen factor, by arm."""
+    factors = sorted({factor for losses, _ in searches.values() for factor in losses})
+    rows: list[dict[str, str]] = []
+    for arm, (losses, chosen) in searches.items():
+        shown = {f: "diverged" if x is None else show.number(x, 4) for f, x in losses.items()}
+        cells = {f"x {factor:g}": shown.get(factor, "not tried") for factor in factors}
+        rows.append({"arm": arm, **cells, "chosen": f"x {chosen:g}"})
+    return _table(caption, rows)
 
 
 def _samples(comparison: Comparison) -> Section:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mlx_attn.comparison.decisions import Verdict, judge
+from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.solving import SOLVED, Solving, TimeToSolve
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
@@ -153,6 +153,10 @@ class Tuning:
     seeds: tuple[int, ...]
     # The losses by factor, seed by seed, of factors with which no training diverged.
     runs: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
+    # The chosen factor of the rate of queries and keys, and the mean loss by factor, with the best
+    # factor of all rates; empty if it was not searched for.
+    query_key_lr: float = 1.0
+    query_key_losses: Mapping[float, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,14 +265,13 @@ def judge_losses(
     if len(losses) < 2:
         raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
     (control, of_control), *others = losses.items()
-    differences: dict[str, list[float]] = {}
+    cases: dict[str, Case] = {}
     for arm, of_arm in others:
         # Only seeds that both arms have form pairs.
-        differences[arm] = [
-            of_arm[seed] - of_control[seed] for seed in of_arm if seed in of_control
-        ]
-        if not differences[arm]:
+        pairs = [of_arm[seed] - of_control[seed] for seed in of_arm if seed in of_control]
+        if not pairs:
             raise ConfigError(
                 f"{arm} and {control} have no seed in common: runs are compared in pairs"
             )
-    return judge(differences, delta, confidence)
+        cases[arm] = Case(differences=tuple(pairs), margin=delta, world="arms")
+    return judge_all(cases, confidence)

@@ -7,19 +7,35 @@ Every arm is trained under every budget with every seed; `TrialPlan` lists these
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import log, sqrt
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 from mlx_attn.comparison import result, runner
-from mlx_attn.comparison.decisions import Verdict, degrees_lent, judge
-from mlx_attn.comparison.plan import RESEED, SHORTER, ComparisonConfig, Trial, corpus_of, floor_of
+from mlx_attn.comparison.decisions import Case, Verdict, degrees_lent, judge_all
+from mlx_attn.comparison.plan import (
+    RESEED,
+    SHORTER,
+    Arm,
+    ComparisonConfig,
+    Trial,
+    corpus_of,
+    floor_of,
+)
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import TunedArm, Tuner, replicates_of, trial_for, tuning_error
+from mlx_attn.comparison.tuning import (
+    Search,
+    replicates_of,
+    spread_of,
+    tune,
+    tuned,
+    tunings_of,
+)
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import versions
 from mlx_attn.model.config import GPTConfig
@@ -50,12 +66,15 @@ class ComparisonRun:
 
     def __iter__(self) -> Iterator[runner.ComparisonEvent]:
         # Every stage asks the store first, so a resumed comparison passes through here quickly.
-        tuner = Tuner(self.protocol, self.store, lambda trials: self._train("tuning", trials))
-        arms, tunings = yield from tuner()
+        protocol = self.protocol
+        train_for_rates = partial(self._train, "tuning")
+        searches = yield from tune(protocol, self.store, train_for_rates)
+        arms = [tuned(protocol, arm, searches[arm.name]) for arm in protocol.all_arms]
         # Trainings of every arm, for their times. Without tuning, the verdict's first seed is
         # trained first: no trial is only for its time.
-        trials = tuner.trials(tunings) or [trial_for(self.protocol, arm, 0) for arm in arms]
-        if not tunings:
+        trials = [trial for search in searches.values() for trial in search.trials]
+        if not trials:
+            trials = [protocol.trial(arm, 0) for arm in arms]
             yield from self._train("first seed", trials)
         timed: dict[str, list[TrialResult]] = {}
         for trial in trials:
@@ -63,16 +82,14 @@ class ComparisonRun:
                 timed.setdefault(trial.arm, []).append(outcome)
         # The median ignores trainings that something else on the machine slowed down.
         speeds = {name: median(t.tok_s for t in done) for name, done in timed.items()}
-        plan = TrialPlan(self.protocol, arms, self.vocab_size, speeds)
+        plan = TrialPlan(protocol, arms, self.vocab_size, speeds)
         per_seed = plan.seconds(timed)
-        looks = self.protocol.looks or (
-            self.protocol.seeds or self._affordable_seeds(per_seed, timed),
-        )
+        looks = protocol.looks or (protocol.seeds or self._affordable_seeds(per_seed, timed),)
         for seeds in looks:
             minutes = per_seed * seeds / self.runner.size / 60
-            yield runner.Planned(seeds, minutes, self._detectable(tuner, arms, seeds))
+            yield runner.Planned(seeds, minutes, self._detectable(searches, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
-            comparison = _Summary(plan, self.store, range(seeds), tunings).comparison(self.corpus)
+            comparison = _Summary(plan, self.store, range(seeds), searches).comparison(self.corpus)
             # Looks that are not taken still cost: each has its share of 1 - confidence.
             if seeds == looks[-1] or _all_decided(comparison):
                 yield comparison
@@ -104,14 +121,14 @@ class ComparisonRun:
             )
         return min(seeds, MOST_SEEDS)
 
-    def _detectable(self, tuner: Tuner, arms: Sequence[TunedArm], seeds: int) -> float | None:
+    def _detectable(self, searches: Mapping[str, Search], seeds: int) -> float | None:
         """Return the minimum detectable effect, judged by the spread seen while tuning."""
-        spread = tuner.spread(arms) if self.protocol.tunes else None
+        spread = spread_of([*searches.values()])
         if not spread or seeds < 2:
             return None
         # Neither the control nor the reference is judged.
-        arms_judged = max(1, len(arms) - 1 - (self.protocol.reference is not None))
-        test = TTest(seeds, degrees_lent(len(tuner.seeds), arms_judged))
+        arms_judged = max(1, len(self.protocol.arms) - 1)
+        test = TTest(seeds, degrees_lent(self.protocol.tuning_seeds, arms_judged))
         return minimum_detectable_effect(spread, test, self.protocol.confidence, arms_judged)
 
 
@@ -142,19 +159,19 @@ class TrialPlan:
     """The trials of a comparison's verdict; the first arm is the control, speeds in tokens/s."""
 
     protocol: ComparisonConfig
-    arms: Sequence[TunedArm]
+    arms: Sequence[Arm]
     vocab_size: int
     speeds: Mapping[str, float]
 
     @property
-    def control(self) -> TunedArm:
+    def control(self) -> Arm:
         """The arm that the others are compared with."""
         return self.arms[0]
 
     @property
     def steps(self) -> int:
         """Steps of the control."""
-        return self.protocol.settings(self.control.arm).training.steps
+        return self.protocol.settings(self.control).training.steps
 
     def all(self, seeds: Sequence[int]) -> list[Trial]:
         """List all trials once, seed by seed, so that an interruption leaves whole pairs behind."""
@@ -174,29 +191,30 @@ class TrialPlan:
         if self.protocol.noise:
             yield self.reseeded_control(seed)
 
-    def trial(self, budget: str, arm: TunedArm, seed: int) -> Trial:
+    def trial(self, budget: str, arm: Arm, seed: int) -> Trial:
         """Return an arm's trial under a budget; see `changes`."""
-        return trial_for(self.protocol, arm, seed, self.changes(budget, arm))
+        return self.protocol.trial(arm, seed, self.changes(budget, arm))
 
     def reseeded_control(self, seed: int) -> Trial:
         """Return the control again: the same batches, other initial weights."""
-        return trial_for(self.protocol, self.control, seed, {"init_seed": RESEED + seed})
+        return self.protocol.trial(self.control, seed, {"init_seed": RESEED + seed})
 
     def shorter_control(self, seed: int) -> Trial:
         """Return the control with fewer steps, and a schedule of its own."""
         steps = max(1, round(SHORTER * self.steps))
-        return trial_for(self.protocol, self.control, seed, {"steps": steps})
+        return self.protocol.trial(self.control, seed, {"steps": steps})
 
     def jittered_control(self, seed: int) -> Trial:
         """Return the control again, its start moved by one rounding."""
-        return replace(trial_for(self.protocol, self.control, seed), jitter=True)
+        return replace(self.protocol.trial(self.control, seed), jitter=True)
 
-    def changes(self, budget: str, arm: TunedArm) -> dict[str, Any]:
+    def changes(self, budget: str, arm: Arm) -> dict[str, Any]:
         """Return an arm's changes under a budget; ConfigError if the budget makes it impossible."""
         # The control defines every budget; the reference is like it in all but the part.
-        if budget == "steps" or arm is self.control or arm.arm is self.protocol.reference:
+        reference = self.protocol.reference
+        if budget == "steps" or arm is self.control or (reference and arm.name == reference.name):
             return {}
-        both = self.control.arm, arm.arm
+        both = self.control, arm
         if budget == "params":
             settings = map(self.protocol.settings, both)
             return _equal_parameters(*(each.model_config(self.vocab_size) for each in settings))
@@ -233,36 +251,39 @@ def _equal_parameters(control: GPTConfig, arm: GPTConfig) -> dict[str, Any]:
     return {} if hidden == arm.hidden_dim else {"hidden_dim": hidden}
 
 
-@dataclass(frozen=True, slots=True)
 class _Summary:
     """The result of a comparison whose trials are all in the store."""
 
-    plan: TrialPlan
-    store: Store
-    seeds: Sequence[int]
-    tunings: Sequence[result.Tuning]
+    def __init__(
+        self,
+        plan: TrialPlan,
+        store: Store,
+        seeds: Sequence[int],
+        searches: Mapping[str, Search],
+    ):
+        self.plan, self.store, self.seeds, self.searches = plan, store, seeds, searches
 
     def comparison(self, corpus: Corpus) -> Comparison:
         plan, protocol = self.plan, self.plan.protocol
         # Before the A/A test, which would name a control that diverged less clearly.
         budgets = tuple(map(self._budget, protocol.budgets))
         outcomes = [self.store[trial] for trial in plan.all(self.seeds)]
-        settings = protocol.settings(plan.control.arm)
+        settings = protocol.settings(plan.control)
         # Only settings that every arm leaves alike are shared.
-        own = {key for arm in plan.arms for key in arm.arm.settings}
+        own = {key for arm in plan.arms for key in arm.settings}
         flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
         return Comparison(
             name=protocol.name,
             question=protocol.question,
             command=protocol.command,
-            control=plan.control.arm.name,
+            control=plan.control.name,
             settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
-            delta=self._delta(),
+            delta=self.margin,
             confidence=protocol.confidence,
             text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
             versions=versions(),
             noise=self._aa_test() if protocol.noise else None,
-            tunings=tuple(self.tunings),
+            tunings=tunings_of(protocol, self.searches),
             budgets=budgets,
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
             reference=protocol.reference.name if protocol.reference else "",
@@ -278,13 +299,12 @@ class _Summary:
                 changes = plan.changes(budget, arm)
                 trainings = self._results(plan.trial(budget, arm, seed) for seed in self.seeds)
             except ConfigError as error:
-                refused[arm.arm.name] = str(error)
+                refused[arm.name] = str(error)
                 continue
-            settings = plan.protocol.settings(arm.arm, changes)
-            cost = model_cost(settings.model_config(plan.vocab_size))
+            cost = model_cost(plan.protocol.settings(arm, changes).model_config(plan.vocab_size))
             arm_result = result.ArmResult(
-                arm=arm.arm.name,
-                settings={**arm.arm.settings, **changes},
+                arm=arm.name,
+                settings={**arm.settings, **changes},
                 lr_scale=arm.lr_scale,
                 params=cost.parameters,
                 multiply_adds=cost.multiply_adds,
@@ -292,16 +312,13 @@ class _Summary:
                 trainings=trainings,
             )
             arms.append(arm_result)
-        if reason := refused.get(plan.control.arm.name):
+        if reason := refused.get(plan.control.name):
             raise RunError(f"the control diverged, so there is nothing to compare with: {reason}")
-        # Paired by seed: batches and shared weights are equal, so much of their noise cancels.
-        control, *others = arms
-        differences = {arm.arm: _differences(arm.trainings, control.trainings) for arm in others}
         return result.BudgetResult(
             budget=budget,
             arms=tuple(arms),
             refused=refused,
-            verdicts=self._judged(differences, control.arm),
+            verdicts=self._verdicts(arms),
             solving=self._solving(arms),
         )
 
@@ -320,19 +337,54 @@ class _Summary:
         group = {arm: each for arm, each in times.items() if arm != apart}
         return solving | judge_solving(group, protocol.confidence, looks)
 
-    def _aa_test(self) -> AATest:
-        name = self.plan.control.arm.name
-        # Same batches in both runs; only the initial weights differ.
-        again = self._of_control(self.plan.reseeded_control)
-        losses = [training.val_loss for training in self._control()]
-        return AATest(
-            rounding=self._rounding(),
-            seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
-            verdict=self._judge({name: _differences(again, self._control())})[name],
+    def _verdicts(self, arms: Sequence[result.ArmResult]) -> dict[str, Verdict]:
+        """Judge arms against the first one; the reference, whose mean is the part's worth, last."""
+        control, *others = arms
+        cases: dict[str, Case] = {}
+        for arm in others:
+            searches = self.searches[arm.arm], self.searches[control.arm]
+            cases[arm.arm] = self._case(arm.trainings, control.trainings, searches)
+        reference = self.plan.protocol.reference
+        if not reference or reference.name not in cases:
+            return self._judge(cases)
+        last = self._judge({reference.name: cases.pop(reference.name)})
+        worth = last[reference.name].mean
+        return self._judge({a: replace(case, worth=worth) for a, case in cases.items()}) | last
+
+    def _case(
+        self,
+        arm: Sequence[TrialResult],
+        control: Sequence[TrialResult],
+        searches: Sequence[Search] = (),
+    ) -> Case:
+        """Return the paired differences of two arms, and the searches for the rates of both."""
+        return Case(
+            differences=tuple(a.val_loss - c.val_loss for a, c in zip(arm, control, strict=True)),
+            margin=self.margin,
+            # Both rates were chosen, independently: their squares add up.
+            tuning=sqrt(sum(search.error**2 for search in searches)),
+            rounding=self.rounding,
+            replicates=replicates_of(*(s.finite for s in searches)) if searches else (),
+            world="arms",
         )
 
-    def _delta(self) -> float:
-        """Return the margin in nats; with `delta_tokens`, the worth of that share of tokens.
+    def _judge(self, cases: Mapping[str, Case]) -> dict[str, Verdict]:
+        return judge_all(cases, self.plan.protocol.confidence, self.plan.protocol.looks)
+
+    def _aa_test(self) -> AATest:
+        name = self.plan.control.name
+        # Same batches in both runs; only the initial weights differ.
+        again = self._of_control(self.plan.reseeded_control)
+        losses = [training.val_loss for training in self.control]
+        return AATest(
+            rounding=self.rounding,
+            seed_spread=stdev(losses) if len(losses) > 1 else 0.0,
+            verdict=self._judge({name: self._case(again, self.control)})[name],
+        )
+
+    @cached_property
+    def margin(self) -> float:
+        """The margin in nats; with `delta_tokens`, the worth of that share of tokens.
 
         Raises:
             RunError: Fewer tokens cost the control nothing.
@@ -341,52 +393,28 @@ class _Summary:
         if not share:
             return plan.protocol.delta
         # The scaling below takes the loss as linear in log(tokens) between these two.
-        whole = fmean(training.val_loss for training in self._control())
+        whole = fmean(training.val_loss for training in self.control)
         short = fmean(training.val_loss for training in self._of_control(plan.shorter_control))
         if short <= whole:
             raise RunError(
-                f"{plan.control.arm.name} ends at {short:.4f} nats per token with {SHORTER:.0%} of "
+                f"{plan.control.name} ends at {short:.4f} nats per token with {SHORTER:.0%} of "
                 f"its steps and at {whole:.4f} with all: its last tokens are worth nothing here, "
                 "so give --delta in nats; no training is lost"
             )
         # From SHORTER to 1 - share on a logarithmic axis; three digits are enough for a margin.
         return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
 
-    def _rounding(self) -> float:
-        """Return the change of the control's loss by rounding the start; 0 if not measured."""
+    @cached_property
+    def rounding(self) -> float:
+        """The change of the control's loss by rounding the start; 0 if not measured."""
         if not self.plan.protocol.noise:
             return 0.0
         (jittered,) = self._of_control(self.plan.jittered_control, self.seeds[:1])
-        return abs(jittered.val_loss - self._control()[0].val_loss)
+        return abs(jittered.val_loss - self.control[0].val_loss)
 
-    def _judged(
-        self, differences: Mapping[str, Sequence[float]], control: str
-    ) -> dict[str, Verdict]:
-        """Return the verdicts, which use the part's worth; the reference arm comes last."""
-        squares = {tuning.arm: tuning_error(tuning.runs) ** 2 for tuning in self.tunings}
-        runs = {tuning.arm: tuning.runs for tuning in self.tunings}
-        errors: dict[str, float] = {}
-        replicates: dict[str, list[list[float]]] = {}
-        for arm in differences:
-            # Both rates of a difference were chosen, independently.
-            errors[arm] = sqrt(squares.get(arm, 0.0) + squares.get(control, 0.0))
-            replicates[arm] = replicates_of(runs.get(arm, {}), runs.get(control, {}))
-        from_tuning = {"tuning": errors, "replicates": replicates}
-        reference, arms, worth = self.plan.protocol.reference, {**differences}, None
-        last: dict[str, Verdict] = {}
-        # Its mean is the part's worth, which the verdicts on all other arms need.
-        if reference and reference.name in arms:
-            alone = {reference.name: arms.pop(reference.name)}
-            last = self._judge(alone, **from_tuning)
-            worth = last[reference.name].mean
-        return self._judge(arms, worth=worth, **from_tuning) | last
-
-    def _judge(self, differences: Mapping[str, Sequence[float]], **more: Any) -> dict[str, Verdict]:
-        protocol = self.plan.protocol
-        more |= {"rounding": self._rounding(), "looks": protocol.looks}
-        return judge(differences, self._delta(), protocol.confidence, **more)
-
-    def _control(self) -> tuple[TrialResult, ...]:
+    @cached_property
+    def control(self) -> tuple[TrialResult, ...]:
+        """The trainings of the control, with equal steps."""
         return self._of_control(lambda seed: self.plan.trial("steps", self.plan.control, seed))
 
     def _of_control(
@@ -406,8 +434,3 @@ class _Summary:
                 raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
             results.append(outcome)
         return tuple(results)
-
-
-def _differences(arm: Sequence[TrialResult], control: Sequence[TrialResult]) -> list[float]:
-    """Return the arm's loss minus the control's, seed by seed."""
-    return [a.val_loss - c.val_loss for a, c in zip(arm, control, strict=True)]

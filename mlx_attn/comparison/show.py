@@ -383,7 +383,9 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case Tuning():
             edge = "" if event.interior else " (the last one tried: the best may lie beyond it)"
-            return f"{event.arm}: learning rates x {event.best:g}{edge}"
+            second = f"; queries and keys x {event.query_key_lr:g}"
+            more = second if event.query_key_losses else ""
+            return f"{event.arm}: learning rates x {event.best:g}{edge}{more}"
         case runner.Planned():
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:
@@ -408,7 +410,9 @@ def plan_rows(
     settings = protocol.settings(protocol.arms[0])
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
-    rates = len(protocol.scales) * protocol.tuning_seeds * len(protocol.all_arms)
+    # The search for the rate of queries and keys has tried the factor 1 already.
+    factors = len(protocol.scales) + sum(factor != 1 for factor in protocol.query_key_scales)
+    rates = factors * protocol.tuning_seeds * len(protocol.all_arms)
     seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
     if protocol.looks:
         seeds = f"until decided: {', '.join(map(str, protocol.looks))}"

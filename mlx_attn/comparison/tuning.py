@@ -1,35 +1,26 @@
 """The search for each arm's learning rate, on seeds that no verdict uses.
 
 One factor multiplies all learning rates of an arm: factors of two apart are tried, and more beyond
-the best of them until it lies between others. A study may then search for a second factor, of the
-rate of queries and keys relative to the other matrices, for every arm alike.
+the best of them until it lies between others. Then a second factor may be searched for, of the rate
+of queries and keys relative to the other matrices, for every arm alike.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, isfinite, sqrt
 from statistics import fmean, variance
-from typing import Any
 
 import numpy as np
 
-from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial, make_trial
+from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
-from mlx_attn.comparison.trial import Store, loss_of
+from mlx_attn.comparison.trial import Store
 
 EXTENSIONS = 4  # factors that a search may add beyond its ends
 
 Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 """Trains what the store lacks, yielding events."""
-
-
-@dataclass(frozen=True, slots=True)
-class TunedArm:
-    """An arm and the factor found for its learning rates."""
-
-    arm: Arm
-    lr_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,27 +58,58 @@ class Search:
         return hypot(own, tuning_error(self.query_key.finite)) if self.query_key else own
 
     @property
+    def chosen(self) -> tuple[float, ...]:
+        """The losses with the best rates, one for each tuning seed; empty without a search."""
+        last = self.query_key or self
+        return last.losses.get(last.best or 0.0, ())
+
+    @property
+    def means(self) -> dict[float, float | None]:
+        """The mean losses by factor; None with a factor with which a training diverged."""
+        means = {factor: fmean(runs) for factor, runs in sorted(self.losses.items())}
+        return {factor: mean if isfinite(mean) else None for factor, mean in means.items()}
+
+    @property
     def finite(self) -> dict[float, tuple[float, ...]]:
         """The losses of factors with which no training diverged, by factor."""
         return {f: runs for f, runs in sorted(self.losses.items()) if all(map(isfinite, runs))}
 
 
 def search_rates(
-    trials_of: Callable[[float], Sequence[Trial]],
+    trials_of: Callable[[float, float], Sequence[Trial]],
     loss: Callable[[Trial], float | None],
     factors: Sequence[float],
     extensions: int = EXTENSIONS,
     refine: Sequence[float] = (),
+    query_key_factors: Sequence[float] = (),
 ) -> Search:
-    """Search for the factor of an arm's learning rates among the trials that are finished.
+    """Search for the factors of an arm's learning rates among the trials that are finished.
 
     Args:
-        trials_of: The tuning trials with a factor.
+        trials_of: The tuning trials with a factor of all rates, and one of queries and keys.
         loss: A trial's final loss; infinite if it diverged, None if it is not finished.
         factors: Those to begin with.
         extensions: How many may be added, one at a time, beyond the best if that is the last one.
         refine: Multiples of the best factor that are tried at the end.
+        query_key_factors: Those of queries and keys to begin with, tried with the best factor of
+            all rates; one more may be added beyond the best of them.
     """
+    search = _search(lambda factor: trials_of(factor, 1.0), loss, factors, extensions, refine)
+    if not query_key_factors or not search.settled or (best := search.best) is None:
+        return search
+    second = _search(lambda ratio: trials_of(best, ratio), loss, query_key_factors, extensions=1)
+    trials = (*search.trials, *second.trials)
+    return replace(search, trials=trials, wanted=second.wanted, query_key=second)
+
+
+def _search(
+    trials_of: Callable[[float], Sequence[Trial]],
+    loss: Callable[[Trial], float | None],
+    factors: Sequence[float],
+    extensions: int,
+    refine: Sequence[float] = (),
+) -> Search:
+    """Search for one factor."""
     tried: dict[float, tuple[float, ...]] = {}
     trials: list[Trial] = []
 
@@ -96,8 +118,8 @@ def search_rates(
         missing: list[Trial] = []
         for factor in factors:
             these = trials_of(factor)
-            losses = [loss(trial) for trial in these]
             trials.extend(these)
+            losses = [loss(trial) for trial in these]
             lacking = [trial for trial, final in zip(these, losses, strict=True) if final is None]
             missing += lacking
             # A factor counts only once all of its seeds are finished.
@@ -121,27 +143,6 @@ def search_rates(
     return Search(
         losses=tried, trials=tuple(trials), wanted=tuple(wanted), best=best, interior=interior
     )
-
-
-def search_query_key(
-    search: Search,
-    trials_of: Callable[[float], Sequence[Trial]],
-    loss: Callable[[Trial], float | None],
-    factors: Sequence[float],
-) -> Search:
-    """Continue a settled search with the factor of the rate of queries and keys.
-
-    Args:
-        search: For the factor of all rates.
-        trials_of: The tuning trials with a factor of queries and keys, and the best of all rates.
-        loss: As for `search_rates`.
-        factors: Those to begin with; one more may be added beyond the best.
-    """
-    if not search.settled:
-        return search
-    second = search_rates(trials_of, loss, factors, extensions=1)
-    trials = (*search.trials, *second.trials)
-    return replace(search, trials=trials, wanted=second.wanted, query_key=second)
 
 
 def _best(tried: Mapping[float, Sequence[float]]) -> float:
@@ -196,16 +197,17 @@ def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
 
 def replicates_of(
     arm: Mapping[float, Sequence[float]], control: Mapping[float, Sequence[float]]
-) -> list[list[float]]:
+) -> tuple[tuple[float, ...], ...]:
     """Return differences between two arms over the tuning seeds, which show how far seeds spread.
 
     With the best factor of each, with the factors below and with those above: each run is in one
     group. Each arm's losses are by factor, seed by seed.
     """
     if not arm or not control:
-        return []
+        return ()
     pairs = zip(_beside_the_best(arm), _beside_the_best(control), strict=True)
-    return [[a - c for a, c in zip(*pair, strict=False)] for pair in pairs if all(pair)]
+    groups = [[a - c for a, c in zip(*pair, strict=False)] for pair in pairs if all(pair)]
+    return tuple(map(tuple, groups))
 
 
 def _beside_the_best(losses: Mapping[float, Sequence[float]]) -> list[Sequence[float]]:
@@ -215,80 +217,79 @@ def _beside_the_best(losses: Mapping[float, Sequence[float]]) -> list[Sequence[f
     return [losses[factors[place]] if 0 <= place < len(factors) else () for place in places]
 
 
-class Tuner:
-    """Settles the learning rates of all arms."""
+def tune(
+    protocol: ComparisonConfig, store: Store, train: Train
+) -> Generator[ComparisonEvent, None, dict[str, Search]]:
+    """Search for the rates of all arms side by side, so that no worker waits for one of them.
 
-    def __init__(self, protocol: ComparisonConfig, store: Store, train: Train):
-        self.protocol, self.store, self._train = protocol, store, train
-        self.seeds = [TUNING_SEED + i for i in range(protocol.tuning_seeds)]
+    The reference is tuned too: with bad rates it would make the part look worth more.
 
-    def __call__(self) -> Generator[ComparisonEvent, None, tuple[list[TunedArm], list[Tuning]]]:
-        """Search for all arms side by side; return the tuned arms and their searches."""
-        # The reference is tuned too: badly tuned it would make the part look worth more.
-        arms, scales = self.protocol.all_arms, self.protocol.scales
-        if not self.protocol.tunes:
-            return [TunedArm(arm, scales[0]) for arm in arms], []
-        searches = [self._search(arm) for arm in arms]
-        unsettled = searches
-        # Searches of all arms advance together, so that no worker waits for one arm.
-        while unsettled:
-            yield from self._train(trial for search in unsettled for trial in search.trials)
-            searches = [self._search(arm) for arm in arms]
-            unsettled = [search for search in searches if search.wanted]
-        tunings = [self._result(*pair) for pair in zip(arms, searches, strict=True)]
-        yield from tunings
-        return [TunedArm(arm, t.best) for arm, t in zip(arms, tunings, strict=True)], tunings
+    Returns:
+        The settled searches by arm.
+    """
+    while True:
+        searches = {arm.name: _search_arm(protocol, store, arm) for arm in protocol.all_arms}
+        unsettled = [search for search in searches.values() if search.wanted]
+        if not unsettled:
+            break
+        yield from train(trial for search in unsettled for trial in search.trials)
+    yield from tunings_of(protocol, searches)
+    return searches
 
-    def _search(self, arm: Arm) -> Search:
-        return search_rates(
-            lambda scale: self._trials(TunedArm(arm, scale)), self.store.loss, self.protocol.scales
-        )
 
-    def _result(self, arm: Arm, search: Search) -> Tuning:
-        assert search.best is not None
-        means = {scale: fmean(runs) for scale, runs in sorted(search.losses.items())}
-        return Tuning(
-            arm=arm.name,
-            losses={scale: mean if isfinite(mean) else None for scale, mean in means.items()},
+def _search_arm(protocol: ComparisonConfig, store: Store, arm: Arm) -> Search:
+    """Return the search of an arm, as far as the store has its trials."""
+    if not protocol.tunes:
+        return Search(losses={}, best=protocol.scales[0])
+
+    def trials_of(lr_scale: float, query_key_lr: float) -> list[Trial]:
+        choice = _with_rates(protocol, arm, lr_scale, query_key_lr)
+        return [protocol.trial(choice, TUNING_SEED + i) for i in range(protocol.tuning_seeds)]
+
+    scales, ratios = protocol.scales, protocol.query_key_scales
+    return search_rates(trials_of, store.loss, scales, query_key_factors=ratios)
+
+
+def tuned(protocol: ComparisonConfig, arm: Arm, search: Search) -> Arm:
+    """Return an arm with the rates that a settled search has chosen."""
+    assert search.best is not None
+    return _with_rates(protocol, arm, search.best, search.query_key_lr)
+
+
+def _with_rates(protocol: ComparisonConfig, arm: Arm, lr_scale: float, query_key: float) -> Arm:
+    settings = dict(arm.settings)
+    if query_key != 1:  # so that an arm without this search stays the same training
+        settings["query_key_lr"] = protocol.settings(arm).training.query_key_lr * query_key
+    return replace(arm, settings=settings, lr_scale=lr_scale)
+
+
+def tunings_of(protocol: ComparisonConfig, searches: Mapping[str, Search]) -> tuple[Tuning, ...]:
+    """Return the records of settled searches by arm; none without tuning."""
+    seeds = tuple(range(TUNING_SEED, TUNING_SEED + protocol.tuning_seeds))
+    return tuple(
+        Tuning(
+            arm=arm,
+            losses=search.means,
             runs=search.finite,
             best=search.best,
             interior=search.interior,
-            seeds=tuple(self.seeds),
+            seeds=seeds,
+            query_key_lr=search.query_key_lr,
+            query_key_losses=search.query_key.means if search.query_key else {},
         )
-
-    def trials(self, tunings: Iterable[Tuning]) -> list[Trial]:
-        """Return the trials of every arm's search."""
-        losses = {tuning.arm: tuning.losses for tuning in tunings}
-        tuned = [
-            TunedArm(arm, scale)
-            for arm in self.protocol.all_arms
-            for scale in losses.get(arm.name, ())
-        ]
-        return [trial for arm in tuned for trial in self._trials(arm)]
-
-    def spread(self, arms: Sequence[TunedArm]) -> float | None:
-        """Return the standard deviation of paired differences to the control over tuning seeds.
-
-        All arms together; None with a single seed, or if every arm has a pair that diverged.
-        """
-        control, *others = (self._losses(arm) for arm in arms)
-        differences = [[a - b for a, b in zip(arm, control, strict=True)] for arm in others]
-        finite = [pairs for pairs in differences if all(map(isfinite, pairs))]
-        if len(self.seeds) < 2 or not finite:
-            return None
-        # Variances are averaged, not deviations: the arms have equally many seeds.
-        return sqrt(fmean(variance(pairs) for pairs in finite))
-
-    def _losses(self, arm: TunedArm) -> list[float]:
-        return [loss_of(self.store[trial]) for trial in self._trials(arm)]
-
-    def _trials(self, tuned: TunedArm) -> list[Trial]:
-        return [trial_for(self.protocol, tuned, seed) for seed in self.seeds]
+        for arm, search in searches.items()
+        if protocol.tunes and search.best is not None
+    )
 
 
-def trial_for(
-    protocol: ComparisonConfig, tuned: TunedArm, seed: int, changes: Mapping[str, Any] | None = None
-) -> Trial:
-    """Return the training of an arm with its rates settled, a seed, and changes of its settings."""
-    settings = protocol.settings(tuned.arm, changes or {})
-    return make_trial(tuned.arm.name, settings, seed, tuned.lr_scale, protocol.text)
+def spread_of(searches: Sequence[Search]) -> float | None:
+    """Return the standard deviation of paired differences to the first arm over tuning seeds.
+
+    All arms together; None without tuning or with a single seed, or if every arm has a pair that
+    diverged.
+    """
+    control, *others = (search.chosen for search in searches)
+    differences = [[a - c for a, c in zip(arm, control, strict=True)] for arm in others]
+    finite = [pairs for pairs in differences if len(pairs) > 1 and all(map(isfinite, pairs))]
+    # Variances are averaged, not deviations: the arms have equally many seeds.
+    return sqrt(fmean(map(variance, finite))) if finite else None

@@ -2,10 +2,10 @@
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from mlx_attn.comparison.plan import TUNING_SEED, Trial
+from mlx_attn.comparison.plan import TUNING_SEED, Arm, Trial
 from mlx_attn.comparison.run import ComparisonRun, TrialPlan
-from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas
 from mlx_attn.machine.streams import single_stream
@@ -56,16 +56,17 @@ def stages_of(run: ComparisonRun, seeds: int) -> list[list[float]]:
     of one worker of this machine. A search for learning rates that goes beyond its first factors
     takes more.
     """
-    protocol = run.protocol
-    arms = [TunedArm(arm) for arm in protocol.all_arms]
+    protocol, arms = run.protocol, run.protocol.all_arms
     # One forecast per arm; its trials differ only in seed, steps and learning rates.
-    expected = {arm.arm.name: _forecast(run, arm) for arm in arms}
+    expected = {arm.name: _forecast(run, arm) for arm in arms}
     speeds = {name: 1 / max(each.step_seconds, 1e-9) for name, each in expected.items()}
-    # The first round of the search; extensions are not known yet.
+    # The first round of the search; what follows is not known yet.
+    factors = [(scale, {}) for scale in protocol.scales]
+    factors += [(1.0, {"query_key_lr": factor}) for factor in protocol.query_key_scales]
     tuning = [
-        trial_for(protocol, TunedArm(arm, scale), seed)
-        for arm in protocol.all_arms
-        for scale in protocol.scales
+        protocol.trial(replace(arm, lr_scale=scale), seed, changes)
+        for arm in arms
+        for scale, changes in factors
         for seed in range(TUNING_SEED, TUNING_SEED + protocol.tuning_seeds)
     ]
     verdict = TrialPlan(protocol, arms, run.vocab_size, speeds).all(range(seeds))
@@ -79,13 +80,13 @@ def stages_of(run: ComparisonRun, seeds: int) -> list[list[float]]:
     return [[seconds(trial) for trial in run.runner.missing(stage)] for stage in stages]
 
 
-def _forecast(run: ComparisonRun, arm: TunedArm) -> Forecast:
+def _forecast(run: ComparisonRun, arm: Arm) -> Forecast:
     """Measure an arm as a worker trains it: on one thread of a processor."""
     # Several trials share the machine, so each has one thread.
     before = blas.preload().threads
     blas.use_threads(1)
     try:
-        trainer = Trainer(run.protocol.settings(arm.arm), run.corpus, draw=False)
+        trainer = Trainer(run.protocol.settings(arm), run.corpus, draw=False)
         return single_stream(forecast)(trainer, run.corpus)
     finally:
         blas.use_threads(before)

@@ -3,7 +3,7 @@
 import json
 import math
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.decisions import Verdict
+from mlx_attn.comparison.decisions import Case, Verdict, judge_all
 from mlx_attn.comparison.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
@@ -48,6 +48,31 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "sample": "the cat",
     }
     return TrialResult(**{**facts, **fields})
+
+
+def judge(
+    differences: Mapping[str, Sequence[float]],
+    margin: float,
+    *,
+    tuning: Mapping[str, float] | None = None,
+    replicates: Mapping[str, Any] | None = None,
+    confidence: float = 0.95,
+    looks: Sequence[int] = (),
+    **shared: float,
+) -> dict[str, Verdict]:
+    """The verdicts on arms of one world that share a margin, and its worth and rounding."""
+    cases = {
+        arm: Case(
+            differences=tuple(map(float, pairs)),
+            margin=margin,
+            tuning=(tuning or {}).get(arm, 0.0),
+            replicates=tuple(map(tuple, (replicates or {}).get(arm, ()))),
+            world="arms",
+            **shared,
+        )
+        for arm, pairs in differences.items()
+    }
+    return judge_all(cases, confidence, looks)
 
 
 def undecided(mean: float = 0.0, word: str = "undecided") -> Verdict:
@@ -98,6 +123,7 @@ class FormulaRunner(Runner):
     Attributes:
         effects: What each arm's loss is higher by.
         best_rates: The best learning rates; where none is given, 0.01.
+        best_query_key: The best factor of the rate of queries and keys; where none is given, 1.
         diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
         rounding: What a jittered start adds.
@@ -112,6 +138,7 @@ class FormulaRunner(Runner):
         self.noise, self.rounding, self.fails_after = noise, 0.0, fails_after
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
+        self.best_query_key: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
         self.token_worth = 0.0
         self.shares: dict[str, float] = {}
@@ -130,11 +157,15 @@ class FormulaRunner(Runner):
             return Diverged("loss nan at step 3")
         best = self.best_rates.get(trial.arm, 0.01)
         octaves = math.log2(trial.settings["lr"] / best)
+        query_key_lr = trial.settings["query_key_lr"]
+        ratio = query_key_lr / self.best_query_key.get(trial.arm, 1.0)
         # Only of what arms and trials differ in: a setting added to the package redraws nothing.
         facts = {key: trial.settings.get(key) for key in NOISE_KEYS}
+        facts |= {"query_key_lr": query_key_lr} if query_key_lr != 1 else {}
         number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
         noise = np.random.default_rng(number).normal() * self.noise + self.rounding * trial.jitter
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
+        loss += 0.1 * math.log2(ratio) ** 2
         loss -= self.token_worth * math.log(trial.settings["steps"] / 1000)
         speed = 50.0 if "merged" in trial.arm else 100.0
         made = training(

@@ -15,7 +15,6 @@ from mlx_attn.comparison.decisions import (
     Case,
     Sample,
     Verdict,
-    judge,
     judge_all,
     worst_of_five,
 )
@@ -23,6 +22,8 @@ from mlx_attn.comparison.t_tests import TTest, holm, level_of_looks, skewness_of
 from mlx_attn.comparison.tuning import tuning_error
 from mlx_attn.errors import ConfigError
 from mlx_attn_studies.findings import TESTS
+
+from .conftest import judge
 
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)
 """Mean 0.0124; deviations -24, -4, -34, -14, 76 times 1e-4, their squares' sum 77.2e-6."""

@@ -9,7 +9,6 @@ from mlx_attn.comparison.report import as_markdown
 from mlx_attn.comparison.result import kind_of
 from mlx_attn.comparison.runner import GRACE, Placement
 from mlx_attn.comparison.show import mixed_pairs
-from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.machine.facts import machine_kind
 
 M2, M4 = Worker("one", "Apple M2"), Worker("two", "Apple M4")
@@ -35,7 +34,7 @@ def placement(now, lines):
 def trials(protocol):
     """Two arms, two seeds, seed by seed."""
     plan = protocol()
-    return [trial_for(plan, TunedArm(arm), seed) for seed in (0, 1) for arm in plan.arms]
+    return [plan.trial(arm, seed) for seed in (0, 1) for arm in plan.arms]
 
 
 def test_all_arms_of_a_seed_go_to_one_kind_of_machine(placement, trials):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from mlx_attn.comparison.decisions import judge
 from mlx_attn.comparison.result import judge_losses, read_losses
 from mlx_attn.comparison.show import verdict_lines
 from mlx_attn.errors import ConfigError, RunError
+
+from .conftest import judge
 
 TABLE = """arm,seed,loss,note
 standard,0,1.00,a

@@ -15,7 +15,6 @@ from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store, train_trial
-from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.comparison.worker import train_order
 from mlx_attn.errors import RunError
 from mlx_attn.machine.device import forced_path
@@ -31,8 +30,7 @@ def store(tmp_path):
 def trials(protocol, store):
     """Two trainings of a tenth of a second."""
     run = ComparisonRun(protocol(), Runner(store))
-    choice = TunedArm(run.protocol.arms[0])
-    return [trial_for(run.protocol, choice, seed) for seed in (0, 1)]
+    return [run.protocol.trial(run.protocol.arms[0], seed) for seed in (0, 1)]
 
 
 def without_time(training):

@@ -4,6 +4,7 @@ import pytest
 
 from mlx_attn.comparison.plan import TUNING_SEED
 from mlx_attn.comparison.tuning import replicates_of
+from mlx_attn.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -61,15 +62,45 @@ def test_no_arm_has_a_rate_besides_the_factor_of_all(
     assert {trial.settings.get("merged_lr", 0.0) for trial in runner.done} == {0.0}
 
 
+def test_a_second_search_gives_every_arm_its_rate_of_queries_and_keys(protocol, runner, conclusion):
+    runner.best_rates, runner.best_query_key = {"merged": 0.02}, {"merged": 0.5}
+    plan = protocol("standard", "merged", budgets=("steps",), query_key_scales=(0.5, 1.0, 2.0))
+    comparison = conclusion(plan, runner)
+    chosen = {t.arm: (t.best, t.query_key_lr) for t in comparison.tunings}
+    assert chosen == {"standard": (1.0, 1.0), "merged": (2.0, 0.5)}
+    assert comparison.tunings[1].query_key_losses == pytest.approx(
+        {0.25: 1.1, 0.5: 1, 1: 1.1, 2: 1.4}
+    )
+    merged = comparison.budgets[0].arms[1]
+    assert merged.settings == {"variant": "merged", "query_key_lr": 0.5}
+    assert comparison.budgets[0].verdicts["merged"].mean == pytest.approx(0.0)
+    # The factor 1 is the training that the first search knows.
+    trained = [trial.digest for trial in runner.done]
+    assert len(trained) == len({*trained})
+
+
+def test_what_both_choices_cost_is_in_the_interval(protocol, runner, conclusion):
+    runner.noise = 0.05
+    both = protocol(budgets=("steps",), query_key_scales=(0.5, 1.0, 2.0))
+    one, two = (conclusion(plan, runner) for plan in (protocol(budgets=("steps",)), both))
+    errors = [each.budget("steps").verdicts["no-query"].tuning_error for each in (one, two)]
+    assert errors[0] < errors[1]
+
+
+def test_a_second_search_needs_the_first(protocol):
+    with pytest.raises(ConfigError, match="give several scales"):
+        protocol(scales=(1.0,), query_key_scales=(0.5, 1.0))
+
+
 def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm():
     """No run is in two groups; the second arm's rates are half of the first's."""
     control = {0.5: (1.2, 1.3), 1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}
     arm = {0.25: (1.3, 1.5), 0.5: (1.1, 1.3), 1.0: (1.5, 1.8), 2.0: (9.0, 9.9)}
     groups = replicates_of(arm, control)
-    assert groups == [pytest.approx(group) for group in ([0.1, 0.2], [0.1, 0.2], [0.1, 0.2])]
+    assert groups == tuple(pytest.approx((0.1, 0.2)) for _ in range(3))
     above = {1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}  # no rates below the best
     assert len(replicates_of(above, above)) == 2
-    assert replicates_of({}, above) == []
+    assert replicates_of({}, above) == ()
 
 
 def test_the_spread_of_tuning_runs_counts_in_a_comparison(protocol, runner, conclusion):

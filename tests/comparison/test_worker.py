@@ -9,7 +9,6 @@ from mlx_attn.comparison import worker
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.trial import outcome_from, train_trial
-from mlx_attn.comparison.tuning import TunedArm, trial_for
 from mlx_attn.comparison.worker import inspect_worker, order_for, train_order
 from mlx_attn.verify.checks import Check
 
@@ -17,7 +16,7 @@ from mlx_attn.verify.checks import Check
 @pytest.fixture
 def trial(protocol, runner):
     run = ComparisonRun(protocol(), runner)
-    return trial_for(run.protocol, TunedArm(run.protocol.arms[0]), 0)
+    return run.protocol.trial(run.protocol.arms[0], 0)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from math import log
 import msgspec
 import pytest
 
-from mlx_attn.comparison.decisions import judge
+from mlx_attn.comparison.decisions import Case, judge_all
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn_studies import findings as answers
 from mlx_attn_studies import show
@@ -130,7 +130,8 @@ def test_the_correction_is_over_the_whole_page(study, trained):
     one = next(f for f in findings(study, records) if f.contrast.arm == "no-query")
     verdict = one.verdict
     assert verdict
-    alone = judge({"arm": verdict.differences}, 0.03, tuning={"arm": verdict.tuning_error})
+    case = Case(differences=verdict.differences, margin=0.03, tuning=verdict.tuning_error)
+    alone = judge_all({"arm": case})
     assert verdict.p_holm > alone["arm"].p_holm
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.decisions import judge
 from mlx_attn.comparison.result import (
     AATest,
     ArmResult,
@@ -19,6 +18,8 @@ from mlx_attn.comparison.result import (
     TrialResult,
     Tuning,
 )
+
+from ..conftest import judge
 
 DELTA = 0.02
 EFFECTS = {
