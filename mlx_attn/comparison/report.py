@@ -326,9 +326,9 @@ def _tuning(comparison: Comparison) -> Section:
         partial(figures.tuning_figure, comparison),
         [_factors(caption, {t.arm: (t.losses, t.best) for t in tunings})],
     )
-    of_query_key = {t.arm: (t.query_key_losses, t.query_key_lr) for t in tunings}
+    again = {t.arm: (t.query_key_losses, t.query_key_lr) for t in tunings if t.query_key_losses}
     caption = "Mean loss by factor of the rate of queries and keys, with the best of all rates"
-    tables = [_factors(caption, of_query_key)] if tunings[0].query_key_losses else []
+    tables = [_factors(caption, again)] if again else []
     edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
     beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
     notes = [f"{edges}: {beyond}"] if edges else []

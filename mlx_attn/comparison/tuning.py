@@ -247,6 +247,11 @@ def _search_arm(protocol: ComparisonConfig, store: Store, arm: Arm) -> Search:
         return [protocol.trial(choice, TUNING_SEED + i) for i in range(protocol.tuning_seeds)]
 
     scales, ratios = protocol.scales, protocol.query_key_scales
+    settings = protocol.settings(arm)
+    layers = settings.model_config(settings.model.get("vocab_size", 256)).kinds()
+    # An arm without weights for its scores, such as the reference, has no such rate.
+    if not any(choice.weights for layer in layers for choice in layer.choices("score")):
+        ratios = ()
     return search_rates(trials_of, store.loss, scales, query_key_factors=ratios)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.comparison.plan import TUNING_SEED
+from mlx_attn.comparison.plan import TUNING_SEED, arm_from
 from mlx_attn.comparison.tuning import replicates_of
 from mlx_attn.errors import ConfigError
 
@@ -64,16 +64,18 @@ def test_no_arm_has_a_rate_besides_the_factor_of_all(
 
 def test_a_second_search_gives_every_arm_its_rate_of_queries_and_keys(protocol, runner, conclusion):
     runner.best_rates, runner.best_query_key = {"merged": 0.02}, {"merged": 0.5}
-    plan = protocol("standard", "merged", budgets=("steps",), query_key_scales=(0.5, 1.0, 2.0))
+    scales = {"query_key_scales": (0.5, 1.0, 2.0), "reference": arm_from("scores-off")}
+    plan = protocol("standard", "merged", budgets=("steps",), **scales)
     comparison = conclusion(plan, runner)
     chosen = {t.arm: (t.best, t.query_key_lr) for t in comparison.tunings}
-    assert chosen == {"standard": (1.0, 1.0), "merged": (2.0, 0.5)}
+    assert chosen == {"standard": (1.0, 1.0), "merged": (2.0, 0.5), "scores-off": (1.0, 1.0)}
     assert comparison.tunings[1].query_key_losses == pytest.approx(
         {0.25: 1.1, 0.5: 1, 1: 1.1, 2: 1.4}
     )
     merged = comparison.budgets[0].arms[1]
     assert merged.settings == {"variant": "merged", "query_key_lr": 0.5}
     assert comparison.budgets[0].verdicts["merged"].mean == pytest.approx(0.0)
+    assert comparison.tunings[2].query_key_losses == {}, "there is nothing to search for"
     # The factor 1 is the training that the first search knows.
     trained = [trial.digest for trial in runner.done]
     assert len(trained) == len({*trained})
