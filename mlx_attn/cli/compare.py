@@ -38,6 +38,9 @@ _OWN |= {"patience", "epochs", "minutes"}
 _PLAIN = ("confidence", "tuning_seeds", "noise", "question", "reference", "delta")
 """Options that the protocol takes as they are."""
 
+_WHERE = ("jobs", "on", "export_trials", "workers", "dry_run", "quiet")
+"""Options that say where trainings run, and how much is shown."""
+
 
 def _numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...]:
     """Return the numbers of an option's list."""
@@ -175,15 +178,9 @@ The same command continues where it was interrupted; more seeds or arms cost onl
 def compare(
     variants: str,
     arms: tuple[str, ...],
-    jobs: int,
-    on: str,
-    export_trials: Path | None,
-    workers: str,
     results: Path | None,
     out: Path | None,
-    dry_run: bool,
     as_json: bool,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Say which form of attention is better, and how sure that is.
@@ -193,6 +190,27 @@ def compare(
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise.
     """
+    refuse_ranks("compare", "--on ssh:HOST,HOST")
+    if results:
+        _judge_file(results, options["delta"], options["confidence"], as_json)
+        return
+    where = {key: options.pop(key) for key in _WHERE}
+    protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
+    _plan_or_train(protocol, out or RUNS / protocol.name, as_json, **where)
+
+
+def _plan_or_train(
+    protocol: "ComparisonConfig",
+    directory: Path,
+    as_json: bool,
+    *,
+    jobs: int,
+    on: str,
+    export_trials: Path | None,
+    workers: str,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
     from mlx_attn.comparison.cluster_engines import open_engine
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.runner import ExportRunner, Runner
@@ -200,16 +218,10 @@ def compare(
     from mlx_attn.comparison.trial import Store
     from mlx_attn.comparison.workload import speeds_from, stages_of
 
-    refuse_ranks("compare", "--on ssh:HOST,HOST")
-    if results:
-        _judge_file(results, options["delta"], options["confidence"], as_json)
-        return
     if workers and not dry_run:
         raise click.UsageError("--workers is for --dry-run: how many train is up to --jobs or --on")
     if on and export_trials:
         raise click.UsageError("--export-trials trains nothing: leave out --on")
-    protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    directory = out or RUNS / protocol.name
     store = Store(directory / "trainings")
     with closing(open_engine("" if dry_run else on, jobs)) as engine:
         trains = ExportRunner(store, export_trials) if export_trials else Runner(store, 0, engine)
