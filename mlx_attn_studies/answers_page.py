@@ -270,6 +270,8 @@ class AnswersPage(StudyPage):
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
+        if again := self.besides.get("replication"):
+            yield from self._answer_figures(again)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(figures.ability_figure, curves)
         if parted := self.checked.get("merged-learns-another-s"):
@@ -281,6 +283,18 @@ class AnswersPage(StudyPage):
             yield from one.figures()
             if one.searched and (found := searches(one.study, one.records)):
                 yield f"rates-{name}", partial(show.rates_figure, found)
+
+    def _answer_figures(self, again: FollowUp) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Yield a picture for each question of the seeds that its answer quotes."""
+        asked = {(f.contrast.control, f.contrast.arm): f.question for f in self.found}
+        for question in self.study.questions:
+            shown = [
+                f
+                for f in again.found
+                if f.verdict and asked.get((f.contrast.control, f.contrast.arm)) == question
+            ]
+            if shown:
+                yield f"answer-{question}", partial(show.question_figure, shown, again.study)
 
     def machines(self) -> str:
         """Return the machines that made the records."""

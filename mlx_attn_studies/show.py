@@ -1,6 +1,7 @@
 """Display of a study: lines for the terminal, and tables in Markdown and figures for its page."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import exp, expm1, isfinite
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from mlx_attn.comparison.decisions import Verdict
 from mlx_attn.comparison.figures import draw_forest
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.show import LOOKS
@@ -15,7 +17,7 @@ from mlx_attn.comparison.trial import Diverged, Outcome
 from mlx_attn.comparison.tuning import Search
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn_studies import findings
-from mlx_attn_studies.findings import FAILS, HOLDS, Finding
+from mlx_attn_studies.findings import FAILS, HOLDS, WITHDRAWN, Finding
 from mlx_attn_studies.schedule import ArmPlan, Records, arm_plans
 from mlx_attn_studies.study import STANDARD, STEPS, Contrast, Study
 
@@ -240,8 +242,12 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     figure, axes = panels(len(worlds), 3, size, sharey=True)
     for axis, world in zip(axes, worlds, strict=True):
         here = (f for f in found if f.world == world)
-        placed = ((rows.index(name_of(f.contrast)), f.verdict) for f in here)
-        verdicts = [(row, verdict) for row, verdict in placed if verdict]
+        verdicts: list[tuple[int, Verdict]] = []
+        for f in here:
+            if verdict := f.verdict:
+                # A word that was withdrawn has no colour.
+                shown = replace(verdict, word="undecided") if f.answer == WITHDRAWN else verdict
+                verdicts.append((rows.index(name_of(f.contrast)), shown))
         draw_forest(axis, verdicts, study.worlds[world].margin)
         axis.set_title(world)
         axis.locator_params(axis="x", nbins=4)
