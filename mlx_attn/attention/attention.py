@@ -190,7 +190,7 @@ def general_forward(
     if a.config.cross_layer == "reader":  # of the keys and values of an earlier layer
         if isinstance(cache, StateCache):
             cache.advance(x.shape[1])
-        k, v, positions = (carry or Carry()).shared()
+        k, v, positions = (carry or Carry()).read()
         heads = a.attend(a, a.normalize_and_rotate(q, positions.query), k, v, positions)
         return a.output(heads, x)
     if isinstance(cache, StateCache):
@@ -205,7 +205,7 @@ def general_forward(
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
         entries, memories = cached[: len(entries)], cached[len(entries) :]
     if a.config.cross_layer and carry is not None:
-        carry.share(entries[0], entries[-1], positions)
+        carry.shared = (entries[0], entries[-1], positions)
     q = a.normalize_and_rotate(q, positions.query)
     if a.maps.caches_keys_only:
         heads = _attend_by_keys(a, q, entries[0], positions, *memories)
@@ -272,7 +272,9 @@ class Attention(MapWeights):
         )
         self.normalize: Callable[..., mx.array] = unit_rms
         self.dropout = nn.Dropout(config.drop_rate)
-        if not all(choice.is_built_in for choice in self.maps.all):
+        # A reader needs the layer before, which has the same choices of a user's and tries them.
+        own = any(not choice.is_built_in for choice in self.maps.all)
+        if own and config.cross_layer != "reader":
             laws.check_choices(self)
 
     def like(self, config: AttentionConfig) -> "Attention":

@@ -139,47 +139,17 @@ def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
     return linear.dense_weight() if hasattr(linear, "dense_weight") else linear.weight
 
 
-# The book's matrices, which many choices share.
+# The book's matrices, which many choices share: the parts of a layer by name.
 
-
-def query_linear(c: AttentionConfig) -> nn.Linear:
-    """Make W_query."""
-    return nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def key_linear(c: AttentionConfig) -> nn.Linear:
-    """Make W_key."""
-    return nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def key_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Return the number of keys of a token and their width."""
-    return c.n_kv_heads, c.head_dim
-
-
-def value_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Return the number of value heads and their width."""
-    return c.n_kv_heads, c.value_dim
-
-
-def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
-    """Make W_value, from x or from `width` other numbers."""
-    return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
+W_QUERY = {"W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)}
+W_KEY = {"W_key": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)}
+W_VALUE = {"W_value": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)}
+OUT_PROJ = {"out_proj": lambda c: nn.Linear(out_width(c), c.d_out, bias=c.out_bias)}
 
 
 def out_width(c: AttentionConfig) -> int:
     """Return the width of all heads together."""
     return c.n_heads * c.value_dim
-
-
-def out_linear(c: AttentionConfig) -> nn.Linear:
-    """Make out_proj."""
-    return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
-
-
-def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """Return the initial out_proj."""
-    return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,30 +186,23 @@ class Carry:
     Attributes:
         tokens: The token ids that the model reads.
         first_values: The values of the first layer, once it has computed them.
-        keys: The keys that layers share, as scores see them; while decoding, the cached ones too.
-        values: The values of these keys.
-        positions: The positions of these keys and of the queries that read them.
+        shared: Keys and values that layers share, as scores see them, with their positions; while
+            decoding, the cached ones too.
     """
 
     tokens: Integer[mx.array, "B T"] | None = None
     first_values: Values | None = None
-    keys: Keys | None = None
-    values: Values | None = None
-    positions: Places | None = None
+    shared: tuple[Keys, Values, Places] | None = None
 
-    def share(self, keys: Keys, values: Values, positions: Places) -> None:
-        """Hand keys and values to the layers that have none of their own."""
-        self.keys, self.values, self.positions = keys, values, positions
-
-    def shared(self) -> tuple[Keys, Values, Places]:
+    def read(self) -> tuple[Keys, Values, Places]:
         """Return the keys and values of the last layer that shared its own.
 
         Raises:
             ConfigError: No layer has, as in a layer that is called outside its model.
         """
-        if self.keys is None or self.values is None or self.positions is None:
+        if self.shared is None:
             raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
-        return self.keys, self.values, self.positions
+        return self.shared
 
 
 class MapWeights(nn.Module):
@@ -281,8 +244,12 @@ class MapWeights(nn.Module):
             if choice.init is not None:
                 drawn = choice.init(self.config, draw)
             else:
-                layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
-                drawn = {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
+                parts: dict[str, Any] = {name: self.get(name) for name in choice.weights}
+                drawn = {
+                    name: draw(name, *part.weight.shape, residual=name == "out_proj")
+                    for name, part in parts.items()
+                    if _has_matrix(part)
+                }
             # A Linear's matrix is its "weight"; other parts are arrays themselves.
             for name, weight in drawn.items():
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
@@ -333,6 +300,12 @@ class MapWeights(nn.Module):
         return self.maps.output.apply(self, heads, x)
 
 
+def _has_matrix(part: Any) -> bool:
+    """Return True for a linear layer of any kind; a norm has a vector, and a table starts alone."""
+    is_layer = isinstance(part, nn.Module) and not isinstance(part, nn.Embedding)
+    return is_layer and part.get("weight") is not None and part["weight"].ndim == 2
+
+
 def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
     where = f"{choice.map}={choice.name}: its weight '{name}'"
     if not name.isidentifier():
@@ -361,9 +334,8 @@ EARLIER = {
         name="earlier",
         formula="q_h = x W_query_h, k_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.keys),
-        weights={"W_query": query_linear},
-        shape=key_shape,
+        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.read()[0]),
+        weights=W_QUERY,
         affine=False,
         carries=True,
     ),
@@ -372,8 +344,7 @@ EARLIER = {
         name="earlier",
         formula="v_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, k, carry: carry.values,
-        shape=value_shape,
+        apply=lambda a, x, k, carry: carry.read()[1],
         affine=False,
         carries=True,
     ),

@@ -16,6 +16,10 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    OUT_PROJ,
+    W_KEY,
+    W_QUERY,
+    W_VALUE,
     Heads,
     Initializer,
     Inputs,
@@ -26,18 +30,11 @@ from mlx_attn.attention.layer import (
     Values,
     choice,
     dense_weight,
-    key_linear,
-    key_shape,
     merge_heads,
     merge_query_key,
     merge_value_output,
-    out_init,
-    out_linear,
     out_width,
-    query_linear,
     split_heads,
-    value_linear,
-    value_shape,
 )
 from mlx_attn.machine.exponentials import gelu
 
@@ -59,8 +56,7 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     "q_h = x W_query_h, k_h = x W_key_h",
     input_weights=("W_query", "W_key"),
     source="the book, section 3.6",
-    weights={"W_query": query_linear, "W_key": key_linear},
-    shape=key_shape,
+    weights=W_QUERY | W_KEY,
 )
 def separate(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
@@ -116,8 +112,7 @@ def merged(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "no_query",
     "q_h = x[slice h], k_h = x W_key_h",
     source="Karbevski, arXiv:2510.23912",
-    weights={"W_key": key_linear},
-    shape=key_shape,
+    weights=W_KEY,
     refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
 )
 def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
@@ -134,16 +129,10 @@ def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     weights={
         "W_down": lambda c: nn.Linear(c.d_in, c.d_in // 2, bias=c.qkv_bias),
         "W_up": lambda c: nn.Linear(c.d_in // 2, c.d_in, bias=c.qkv_bias),
-        "W_key": key_linear,
+        **W_KEY,
         "norm_in": lambda c: nn.RMSNorm(c.d_in),
         "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
     },
-    init=lambda c, draw: {
-        "W_down": draw("W_down", c.d_in // 2, c.d_in),
-        "W_up": draw("W_up", c.d_in, c.d_in // 2),
-        "W_key": draw("W_key", c.n_kv_heads * c.head_dim, c.d_in),
-    },
-    shape=key_shape,
     affine=False,
     refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
 )
@@ -160,8 +149,7 @@ def nonlinear_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "no_key",
     "q_h = x W_query_h, k_h = x[slice h]",
     source="the mirror image of score=no_query",
-    weights={"W_query": query_linear},
-    shape=key_shape,
+    weights=W_QUERY,
     refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
 )
 def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
@@ -176,8 +164,7 @@ def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "q_h = k_h = x W_query_h",
     input_weights=("W_query",),
     source="Reformer, arXiv:2001.04451",
-    weights={"W_query": query_linear},
-    shape=key_shape,
+    weights=W_QUERY,
     refuses=lambda c: (
         ""
         if c.n_kv_heads == c.n_heads
@@ -198,8 +185,8 @@ def shared(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     input_weights=("W_query", "W_key"),
     source="Cordonnier et al., arXiv:2006.16362",
     weights={
-        "W_query": query_linear,
-        "W_key": query_linear,  # as wide: n_kv_heads does not count
+        **W_QUERY,
+        "W_key": W_QUERY["W_query"],  # as wide: n_kv_heads does not count
         # Each head its own block of the mixing vector: the start is the separate form.
         "mixing": lambda c: mx.repeat(mx.eye(c.n_heads), c.head_dim, axis=1),
     },
@@ -239,8 +226,7 @@ choice(
     "v_h = x W_value_h",
     input_weights=("W_value",),
     source="the book, section 3.6",
-    weights={"W_value": value_linear},
-    shape=value_shape,
+    weights=W_VALUE,
     after=linear_after,
 )(linear_value)
 
@@ -266,8 +252,11 @@ choice(
     "v = concat(k) W_value",
     input_weights=(),
     source="Graef and Wasielewski, arXiv:2503.05840 (slim attention)",
-    weights={"W_value": lambda c: value_linear(c, c.n_kv_heads * c.head_dim)},
-    shape=value_shape,
+    weights={
+        "W_value": lambda c: nn.Linear(
+            c.n_kv_heads * c.head_dim, c.n_kv_heads * c.value_dim, bias=c.qkv_bias
+        )
+    },
     after=linear_after,
     cache="k",  # the keys of all heads hold all of x
     refuses=_needs_a_key_per_head,
@@ -286,7 +275,6 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     "identity",
     "v_h = x[slice h]",
     source="He and Hofmann, arXiv:2311.01906",
-    shape=value_shape,
     after=_slice_after,
     refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
 )
@@ -302,7 +290,6 @@ def identity_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     reads_keys=True,
     input_weights=(),
     source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
-    shape=value_shape,
     refuses=_needs_a_key_per_head,
 )
 def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
@@ -319,8 +306,7 @@ def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     "y = concat(heads) out_proj",
     input_weights=(),
     source="the book, section 3.6",
-    weights={"out_proj": out_linear},
-    init=out_init,
+    weights=OUT_PROJ,
 )
 def linear_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""

@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    OUT_PROJ,
     Heads,
     Inputs,
     Keys,
@@ -31,12 +32,9 @@ from mlx_attn.attention.layer import (
     Values,
     choice,
     merge_heads,
-    out_init,
-    out_linear,
     out_width,
     split_heads,
 )
-from mlx_attn.attention.recent import gated_init
 from mlx_attn.machine.exponentials import softmax
 
 Gates = Float[mx.array, "B H T_k gates"]
@@ -246,8 +244,7 @@ def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
     "normed",
     "y = concat(g * head_h / rms(head_h)) out_proj",
     source="the output norm of gated delta networks, arXiv:2412.06464",
-    weights={"out_proj": out_linear, "head_gain": lambda c: mx.ones((c.value_dim,))},
-    init=out_init,
+    weights={**OUT_PROJ, "head_gain": lambda c: mx.ones((c.value_dim,))},
     affine=False,
 )
 def normed_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
@@ -261,11 +258,10 @@ def normed_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
     source="the output norm and gate of gated delta networks, arXiv:2412.06464",
     weights={
-        "out_proj": out_linear,
+        **OUT_PROJ,
         "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
         "head_gain": lambda c: mx.ones((c.value_dim,)),
     },
-    init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
 def normed_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:

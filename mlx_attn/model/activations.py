@@ -131,7 +131,7 @@ def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str
     k = record(f"{name}.att.keys", k if is_reader else a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
     if a.config.cross_layer:
-        carry.share(k, v, Places.of_text(x.shape[1]))
+        carry.shared = (k, v, Places.of_text(x.shape[1]))
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
     memories = a.remembered(x)

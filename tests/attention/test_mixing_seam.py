@@ -91,3 +91,9 @@ def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own
     assert mx.allclose(logits, model(tokens), atol=1e-5)
     with pytest.raises(ConfigError, match="mixing=own uses x itself"):
         fold_norms(model)
+
+
+def test_layers_that_share_keys_have_a_user_s_hooks_too(own):
+    own("logits", lambda a, s: 2 * s)
+    logits = GPT(GPTConfig(**MODEL, logits="own", kv_sharing=2))(mx.arange(5)[None])
+    assert logits.shape == (1, 5, 5)

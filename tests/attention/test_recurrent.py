@@ -15,7 +15,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
 from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
-from mlx_attn.attention.layer import split_heads, value_linear
+from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.choice_source import NotPortable
@@ -172,7 +172,7 @@ def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
 
 
 def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
-    facts = {"weights": {"W_value": value_linear}, "shape": lambda c: (H, C // H)}
+    facts = {"weights": W_VALUE}
     assert own(
         "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
     )
