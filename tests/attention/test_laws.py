@@ -175,12 +175,6 @@ def test_an_error_within_a_choice_stays_what_it_is(own):
         own("logits", lambda a, s: s + (nothing + 1))
 
 
-def test_the_one_of_several_choices_that_is_to_blame_is_named(own):
-    own("mixing", lambda a, s: softmax(s), name="honest")
-    with pytest.raises(LawBroken, match=r"^logits=own lets"):
-        own("logits", lambda a, s: s + s[..., ::-1], {"mixing": "honest"})
-
-
 def test_a_hook_that_remembers_all_decodes_as_it_reads_with_a_window(own):
     with pytest.raises(LawBroken, match=r"logits=own computes something .* remembers_all=True"):
         own("logits", sharper, {"window": 4}, name="own", **REMEMBERS)
