@@ -24,10 +24,9 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     attention_scores,
-    merge_query_key,
-    merge_value_output,
     split_heads,
 )
+from mlx_attn.attention.maps import merge_query_key, merge_value_output
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
 

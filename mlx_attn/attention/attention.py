@@ -128,7 +128,7 @@ def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
     - Values first: H query heads folded into the rows of one product with x, then values of width
       D. It costs T_k C width + H T_q T_k D multiply-adds after the scores.
     - Values after: x is both the only key and the only value, so the fused multi-query kernel
-      serves where C has one, and decoding computes no value of an old token. It costs
+      serves if C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
     On a GPU x is chosen if it has a fused kernel, elsewhere if the count is smaller; likewise keys
@@ -198,7 +198,7 @@ def general_forward(
     if a.maps.caches_keys_only:
         entries = (k,)
     else:
-        v, key = a.value(x, k, carry, cache), a.normalize_and_rotate(k, start)
+        v, key = a.value(x, k, cache, carry), a.normalize_and_rotate(k, start)
         entries = (key,) if v is key else (key, v)
     memories = a.remembered(x)
     if cache is not None:
@@ -218,7 +218,7 @@ def _attend_by_state(
     a: "Attention", x: mx.array, q: Queries, k: Keys, cache: StateCache, carry: Carry | None
 ) -> Heads:
     """Attend by a state, in the mask's float32."""
-    start, v = cache.offset, a.value(a.value_input(x, k), k, carry, cache)
+    start, v = cache.offset, a.value(a.value_input(x, k), k, cache, carry)
     q, k = a.normalize_and_rotate(q, start), a.normalize_and_rotate(k, start)
     read = (array.astype(mx.float32) for array in (q, k, v, *a.remembered(x)))
     advance = cast(Callable[..., Any], a.maps.mixing.recurs)
@@ -229,7 +229,7 @@ def _attend_by_state(
 def _attend_by_keys(
     a: "Attention", q: Queries, keys: Keys, positions: Places, *memories: mx.array
 ) -> Heads:
-    """Attend where only keys are cached, before rotation: values are computed when they are read.
+    """Attend to cached keys before rotation: values are computed from them when they are read.
 
     The value map reads the keys side by side; for merged scores they are x itself.
     """

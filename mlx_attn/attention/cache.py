@@ -28,21 +28,13 @@ def counted(n: int) -> Integer[mx.array, " n"]:
 
 
 class Places(NamedTuple):
-    """Positions of queries, and the keys that they read.
+    """Positions of queries, and the keys that they read."""
 
-    Attributes:
-        query: Position of the first query.
-        queries: Position of every query.
-        first: Position of the first key, if the keys are in order.
-        keys: Position of every key.
-        whole: Whether both are all tokens of one text.
-    """
-
-    query: Position
+    query: Position  # of the first query
     queries: Integer[mx.array, " T_q"]
-    first: Position
+    first: Position  # of the first key, if the keys are in order
     keys: Integer[mx.array, " T_k"]
-    whole: bool = False
+    whole: bool = False  # whether both are all tokens of one text
 
     @classmethod
     def of_text(cls, T: int, read: int = 0) -> "Places":
@@ -54,18 +46,26 @@ class Places(NamedTuple):
 class KVCache:
     """The cached arrays of one attention layer, [B, heads, slots, width] each, by position.
 
-    Token t is in slot t. `offset` is the number of tokens read, the position of the next one.
+    Token t is in slot t, with a window in slot t mod window: a ring. `offset` is the number of
+    tokens read, the position of the next one.
 
     Args:
-        length: Tokens that there is room for.
+        length: Tokens that may be read.
+        window: Tokens that a query sees, itself included; 0 for all.
     """
 
-    def __init__(self, length: int):
+    def __init__(self, length: int, window: int = 0):
         self.length = length
+        self.window = window
         self.offset: Position = 0
         self.buffers: list[mx.array] = []
         self.rows: list[mx.array] = []
         self.n_rows = 0
+
+    @property
+    def slots(self) -> int:
+        """How many tokens are held."""
+        return min(self.length, self.window) if self.window else self.length
 
     def new(self, offset: Position = 0, arrays: Iterable[mx.array] = ()) -> "KVCache":
         """Return a cache of the same sizes, empty or with these arrays after `offset` tokens."""
@@ -108,83 +108,29 @@ class KVCache:
         Raises:
             ConfigError: The tokens do not fit.
         """
-        start, T = self.offset, arrays[0].shape[2]
-        self._check_room(T)
+        T = arrays[0].shape[2]
+        start = self._count(T)
         # The first tokens show the number of heads and their width.
         shapes = ((*array.shape[:2], self.slots, array.shape[3]) for array in arrays)
         pairs = zip(shapes, arrays, strict=True)
         self.buffers = self.buffers or [mx.zeros(shape, array.dtype) for shape, array in pairs]
-        self.offset = start + T
-        return self._write(start, arrays, in_order)
-
-    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
-        self._update(arrays, start)
-        T = arrays[0].shape[2]
-        if not in_order:  # a slot without a token is after every query, so it is masked
-            return tuple(self.buffers), Places(start, start + counted(T), 0, counted(self.slots))
-        return self._in_order(start, T)
-
-    def _update(self, arrays: Kept, slot: Position) -> None:
-        pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
+        if self.window and T > 1:
+            return self._turn(start, arrays)
+        # A single token in a ring overwrites only the one that has just left the window.
+        at = _as_array(start % self.slots if self.window else start)
+        pairs = zip(self.buffers, arrays, strict=True)
         # Along axis 2, the slots; the array of the position keeps the compiled graph general.
         self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
-
-    def _in_order(self, start: Position, T: int) -> tuple[Kept, Places]:
-        """Return all slots from the oldest token on; empty ones come before it."""
-        # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
-        cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
-        return cached, _in_order(start, T, self.slots)
-
-    def _check_room(self, T: int) -> None:
-        # Inside a compiled graph the offset is unknown; the caller has made room.
-        read = self.offset if isinstance(self.offset, int) else 0
-        if read + T > self.length:
-            raise ConfigError(
-                f"{read + T} tokens are more than the cache has room for ({self.length}): give "
-                "fewer, or make it longer"
-            )
-
-    def reserve(self, length: int) -> None:
-        """Grow to hold this many tokens."""
-        held, self.length = self.slots, length
-        if more := self.slots - held:
-            grown = [(0, 0), (0, 0), (0, more), (0, 0)]
-            self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
-
-    @property
-    def slots(self) -> int:
-        """How many tokens are held."""
-        return self.length
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes kept for each token of one sequence."""
-        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers if self.slots)
-
-
-class RotatingKVCache(KVCache):
-    """The cached arrays of a layer with a window: token t is in slot t mod slots.
-
-    Args:
-        length: Tokens that may be read.
-        window: Tokens that a query sees, itself included: as many slots are enough.
-    """
-
-    def __init__(self, length: int, window: int):
-        super().__init__(length)
-        self.window = window
-
-    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
-        # A single token overwrites only the one that has just left the window.
-        if arrays[0].shape[2] > 1:
-            return self._turn(start, arrays)
-        self._update(arrays, start % self.slots)
         if in_order:
-            return self._in_order(start, 1)
-        last = self.offset - 1
-        # Slot s holds the latest position p <= last with p mod slots = s.
-        positions = _none_before_0(last - (last - counted(self.slots)) % self.slots)
-        return tuple(self.buffers), Places(start, start + counted(1), 0, positions)
+            # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
+            cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
+            return cached, _in_order(start, T, self.slots)
+        keys = counted(self.slots)  # a slot without a token is after every query, so it is masked
+        if self.window:
+            last = self.offset - 1
+            # Slot s holds the latest position p <= last with p mod slots = s.
+            keys = _none_before_0(last - (last - keys) % self.slots)
+        return tuple(self.buffers), Places(start, start + counted(T), 0, keys)
 
     def _turn(self, start: Position, arrays: Kept) -> tuple[Kept, Places]:
         """Read the ring, then write: the last tokens overwrite tokens that the first ones see."""
@@ -196,10 +142,30 @@ class RotatingKVCache(KVCache):
         self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
         return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
 
+    def _count(self, T: int) -> Position:
+        """Count T new tokens, and return the position of the first."""
+        start = self.offset
+        # Inside a compiled graph the offset is unknown; the caller has made room.
+        end = start + T if isinstance(start, int) else T
+        if end > self.length:
+            raise ConfigError(
+                f"{end} tokens are more than the cache has room for ({self.length}): give fewer, "
+                "or make it longer"
+            )
+        self.offset = start + T
+        return start
+
+    def reserve(self, length: int) -> None:
+        """Grow to hold this many tokens."""
+        held, self.length = self.slots, length
+        if more := self.slots - held:
+            grown = [(0, 0), (0, 0), (0, more), (0, 0)]
+            self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
+
     @property
-    def slots(self) -> int:
-        """How many tokens are held."""
-        return min(self.length, self.window)
+    def bytes_per_token(self) -> int:
+        """Bytes kept for each token of one sequence."""
+        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers if self.slots)
 
 
 class StateCache(KVCache):
@@ -208,16 +174,15 @@ class StateCache(KVCache):
     It holds a state, or nothing if the layer reads the keys and values of an earlier layer.
     """
 
-    def advance(self, T: int) -> mx.array | None:
-        """Count T new tokens; return the state before them, or None at the start of a text."""
-        self._check_room(T)
-        self.offset = self.offset + T
-        return self.buffers[0] if self.buffers else None
-
     @property
     def slots(self) -> int:
         """Return 0, the number of tokens that it holds."""
         return 0
+
+    def advance(self, T: int) -> mx.array | None:
+        """Count T new tokens; return the state before them, or None at the start of a text."""
+        self._count(T)
+        return self.buffers[0] if self.buffers else None
 
 
 def make_cache(length: int, window: int = 0, caches_tokens: bool = True) -> KVCache:
@@ -225,9 +190,7 @@ def make_cache(length: int, window: int = 0, caches_tokens: bool = True) -> KVCa
 
     A layer that caches no tokens has a state instead, or nothing.
     """
-    if not caches_tokens:
-        return StateCache(length)
-    return RotatingKVCache(length, window) if window else KVCache(length)
+    return KVCache(length, window) if caches_tokens else StateCache(length)
 
 
 def _as_array(position: Position) -> mx.array:

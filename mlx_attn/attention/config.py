@@ -60,8 +60,8 @@ class Choice:
         cache: The cache entries of a token: "kv" key and value; "k" only the key, which the value
             map reads; "x" only the key, which is x. If score or value keep only the key, so does
             the layer.
-        affine: The map is linear up to a bias, as conversions and spectra need. This and the next
-            four facts are tested on a user's score, value or output map.
+        affine: For a score, value or output map: it is linear up to a bias, as conversions and
+            spectra need. This and the next four facts are tested on a user's choice.
         sums_to_one: For a mixing: the weights of every query add up to 1, so that values may be
             computed after the weighted sum and their bias is a constant.
         shift_invariant: For a logits map or mixing: a constant added to all scores of a query

@@ -188,7 +188,7 @@ def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
     inputs = a.value_input(x, k)
-    values = a.value(inputs, k, Carry(tokens))
+    values = a.value(inputs, k, None, Carry(tokens))
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
@@ -200,7 +200,10 @@ def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
     heads = (_SEQUENCES, a.config.n_maps, T, values.shape[-1])
     functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "score": (a.score, (x.shape,)),
-        "value": (lambda x, k: a.value(a.value_input(x, k), k, Carry(tokens)), (x.shape, k.shape)),
+        "value": (
+            lambda x, k: a.value(a.value_input(x, k), k, None, Carry(tokens)),
+            (x.shape, k.shape),
+        ),
         "output": (a.output, (heads,)),
     }
     for name, (function, shapes) in functions.items():

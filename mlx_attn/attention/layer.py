@@ -1,20 +1,18 @@
 """The trained weights of one attention layer, and the parts of its maps.
 
-Heads, starting weights, the exact products, a linear map without redundancy, and `MapWeights`, the
-layer that every choice of a map works on.
+Heads, starting weights, the book's matrices, and `MapWeights`, the layer that every choice of a map
+works on.
 
 Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the letters of the
-formulas are the matrices that act on x from the right, as in q = x W_query. The two products serve
-MLX's arrays and NumPy's alike.
+formulas are the matrices that act on x from the right, as in q = x W_query.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.cache import KVCache, Places
@@ -27,7 +25,6 @@ REACH = 3
 
 _PARTS = ("query", "key", "value")
 
-Array = TypeVar("Array", mx.array, np.ndarray)
 Inputs = Float[mx.array, "B T C"]
 Queries = Float[mx.array, "B H T_q K"]
 Keys = Float[mx.array, "B key_heads T_k K"]
@@ -87,56 +84,6 @@ class Initializer:
     def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
         """Draw from N(0, std^2)."""
         return mx.random.normal(shape, scale=std)
-
-
-def merge_query_key(
-    W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
-) -> Float[Array, "merged C"]:
-    """Return the merged score matrix S_h = W_query_h W_key_h^T of every head, as the weight of `S`.
-
-    (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h. A key head
-    that serves several query heads is used for each of them.
-
-    Args:
-        W_query: Stored weight of the query map, n_heads * head_dim rows.
-        W_key: Stored weight of the key map, n_kv_heads * head_dim rows.
-        n_heads: Number of query heads H.
-
-    Returns:
-        [H C, C], so that `x @ S.T` holds q_h in columns h C..(h+1) C.
-    """
-    C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
-    # [kv_heads, 1, K, C] and [kv_heads, H / kv_heads, K, C]: the 1 repeats a key for its queries.
-    key = W_key.reshape(-1, 1, head_dim, C)
-    query = W_query.reshape(key.shape[0], -1, head_dim, C)
-    # As stored, (out, in): W_key_h^T W_query_h of the stored weights is the transpose of S_h.
-    return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
-
-
-def merge_value_output(
-    W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
-) -> Float[Array, "d_out merged"]:
-    """Return the merged output matrix V_h O_h of every head, as the weight of `VO`.
-
-    sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of
-    out_proj that read head h. Columns h C..(h+1) C hold head h. A value head that serves several
-    query heads is used for each of them.
-
-    Returns:
-        [d_out, H C], so that `concat_h(softmax_h x) @ VO.T` is the layer's output.
-    """
-    d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
-    # [kv_heads, 1, D, d_in]
-    value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
-    # [d_out, H D] -> [kv_heads, H / kv_heads, d_out, D]
-    output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
-    # [kv_heads, group, d_out, d_in] -> [H, d_out, d_in] -> [d_out, H d_in]
-    return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
-
-
-def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
-    """Return the whole matrix of a linear layer, as (out, in), if it stores only a part of it."""
-    return linear.dense_weight() if hasattr(linear, "dense_weight") else linear.weight
 
 
 # The book's matrices, which many choices share: the parts of a layer by name.
@@ -263,7 +210,7 @@ class MapWeights(nn.Module):
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
     def value(
-        self, x: Inputs, k: Keys, carry: Carry | None = None, cache: KVCache | None = None
+        self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Values:
         """Return the values of x, whose keys are k; x continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.value.carries else ()
@@ -307,13 +254,13 @@ def _has_matrix(part: Any) -> bool:
 
 
 def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
-    where = f"{choice.map}={choice.name}: its weight '{name}'"
+    part_name = f"{choice.map}={choice.name}: its weight '{name}'"
     if not name.isidentifier():
-        raise ConfigError(f"{where} is not a name: use letters, digits and underscores")
+        raise ConfigError(f"{part_name} is not a name: use letters, digits and underscores")
     if hasattr(a, name):
-        raise ConfigError(f"{where} has the name of another part of the layer: rename it")
+        raise ConfigError(f"{part_name} has the name of another part of the layer: rename it")
     if not isinstance(part, mx.array | nn.Module):
-        raise ConfigError(f"{where} is a {type(part).__name__}, not an array or an nn.Module")
+        raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
 
 
 WHOLE_VALUE = Choice(

@@ -8,10 +8,11 @@ A choice is registered at its definition and listed nowhere else. Its weights ar
 layer `a`, under the book's names, so that a checkpoint reads like the book.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
@@ -29,14 +30,51 @@ from mlx_attn.attention.layer import (
     Queries,
     Values,
     choice,
-    dense_weight,
     merge_heads,
-    merge_query_key,
-    merge_value_output,
     out_width,
     split_heads,
 )
 from mlx_attn.machine.exponentials import gelu
+
+Array = TypeVar("Array", mx.array, np.ndarray)
+
+# The products of two maps; for MLX's arrays and NumPy's alike.
+
+
+def merge_query_key(
+    W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
+) -> Float[Array, "merged C"]:
+    """Return S_h = W_query_h W_key_h^T of every query head, as the weight of `S`: [H C, C].
+
+    (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h, so that
+    `x @ S.T` holds q_h in columns h C..(h+1) C. Both arguments are weights as stored. A key head
+    that serves several query heads is used for each of them.
+    """
+    C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
+    # [kv_heads, 1, K, C] and [kv_heads, H / kv_heads, K, C]: the 1 repeats a key for its queries.
+    key = W_key.reshape(-1, 1, head_dim, C)
+    query = W_query.reshape(key.shape[0], -1, head_dim, C)
+    # As stored, (out, in): W_key_h^T W_query_h of the stored weights is the transpose of S_h.
+    return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
+
+
+def merge_value_output(
+    W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
+) -> Float[Array, "d_out merged"]:
+    """Return VO_h = W_value_h O_h of every query head, as the weight of `VO`: [d_out, H C].
+
+    sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of out_proj
+    that read head h. Columns h C..(h+1) C hold head h, so that `concat_h(softmax_h x) @ VO.T` is
+    the layer's output.
+    """
+    d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
+    # [kv_heads, 1, D, d_in]
+    value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
+    # [d_out, H D] -> [kv_heads, H / kv_heads, d_out, D]
+    output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
+    # [kv_heads, group, d_out, d_in] -> [H, d_out, d_in] -> [d_out, H d_in]
+    return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
+
 
 # Score maps.
 
@@ -206,8 +244,10 @@ def collaborative(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     """Apply W_value to the weighted sums of x, head by head."""
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
-    group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
-    weight = dense_weight(W_value).reshape(a.config.n_kv_heads, a.config.value_dim, -1)
+    W_value: Any = a.W_value
+    group = y.shape[1] // a.config.n_kv_heads
+    dense = W_value.dense_weight() if hasattr(W_value, "dense_weight") else W_value.weight
+    weight = dense.reshape(a.config.n_kv_heads, a.config.value_dim, -1)
     # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     if "bias" not in W_value:

@@ -153,7 +153,7 @@ def _reads_more_than_x(c: AttentionConfig) -> str:
     if c.value in ("bank", "embedding") and not c.vocab_size:
         return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
     if c.score == "merged":
-        return f"value={c.value} is not a function of x alone, and score=merged keeps x alone"
+        return f"value={c.value} is not a function of only x, and score=merged caches only x"
     return ""
 
 
@@ -279,7 +279,7 @@ def differential_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     refuses=lambda c: (
         ""
         if c.value in ("linear", "shrunk", "identity")
-        else f"output=exclusive needs a value that x alone gives, and value={c.value} is not"
+        else f"output=exclusive needs a value that only x gives, and value={c.value} is not"
     ),
 )
 def exclusive_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:

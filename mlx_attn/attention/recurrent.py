@@ -80,13 +80,13 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     return inverse[:B, :, :T, :T]
 
 
-def delta_weights(q: Queries, k: Keys, kept: Gates) -> Scores:
+def delta_weights(q: Queries, k: Keys, gates: Gates) -> Scores:
     """Return W for the last T_q of T_k tokens, from beta and log alpha of all, side by side.
 
     Without log alpha nothing is forgotten: alpha is 1.
     """
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
-    beta, log_alpha = _beta_and_log_alpha(kept)
+    beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
     # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
     corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
@@ -95,9 +95,9 @@ def delta_weights(q: Queries, k: Keys, kept: Gates) -> Scores:
     return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
 
 
-def _beta_and_log_alpha(kept: Gates) -> tuple[mx.array, mx.array]:
-    beta = kept[..., :1]
-    return beta, kept[..., 1:] if kept.shape[-1] > 1 else mx.zeros_like(beta)
+def _beta_and_log_alpha(gates: Gates) -> tuple[mx.array, mx.array]:
+    beta = gates[..., :1]
+    return beta, gates[..., 1:] if gates.shape[-1] > 1 else mx.zeros_like(beta)
 
 
 def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
@@ -108,7 +108,7 @@ def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
 
 
 def delta_heads(
-    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
+    a: MapWeights, q: Queries, k: Keys, v: Values, gates: Gates, state: State | None
 ) -> tuple[Heads, State]:
     """Return the heads of T new tokens, and the state after them, from the state S before.
 
@@ -117,7 +117,7 @@ def delta_heads(
     """
     q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
     v = mx.repeat(v, q.shape[1] // v.shape[1], 1)
-    beta, log_alpha = _beta_and_log_alpha(kept)
+    beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
     # e^g, [B, H, T, 1]: how much of the state before survives until each token.
@@ -174,7 +174,6 @@ def _log_alpha(a: MapWeights, x: Inputs) -> Gates:
     sums_to_one=True,
     source="linear attention, arXiv:2006.16236",
     reads_keys=True,
-    affine=False,
     refuses=_refuses,
 )
 def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
@@ -191,7 +190,6 @@ _DELTA: dict[str, Any] = {
     "reads_keys": True,
     "recurs": delta_heads,
     "multiply_adds": _multiply_adds,
-    "affine": False,
     "refuses": _refuses,
 }
 
@@ -223,13 +221,13 @@ _DELTA: dict[str, Any] = {
     remembers=_beta,
     **_DELTA,
 )
-def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Scores:
     """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of what the state holds for k: this is how a state can count modulo 2.
     """
-    return delta_weights(q, k, kept)
+    return delta_weights(q, k, gates)
 
 
 # DeltaNet's output: each head over its root mean square, and a gate.
@@ -295,7 +293,6 @@ def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
     reads_keys=True,
     remembers=_reflections,
     multiply_adds=lambda c: _multiply_adds(c) + 3 * c.n_maps * c.context_length * _path_width(c),
-    affine=False,
     refuses=lambda c: (
         ""
         if c.logits in ("none", "forget")
@@ -303,13 +300,13 @@ def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
         "to them, combines with it: leave --logits out"
     ),
 )
-def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+def path(a: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) -> Scores:
     """Encode positions as products of reflections, one for each token between query and key.
 
     The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
     of i and j loses tril(q W^T) M tril(W k^T, -1).
     """
-    beta, w = kept[..., :1], kept[..., 1:]
+    beta, w = reflections[..., :1], reflections[..., 1:]
     k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
     T_q, T_k = s.shape[2:]
@@ -350,19 +347,18 @@ def _first_head_queries(a: MapWeights, x: Inputs) -> Float[mx.array, "B 1 T K_1"
     remembers=_first_head_queries,
     remembers_all=True,
     multiply_adds=lambda c: c.context_length * (_path_width(c) + 2),
-    affine=False,
     refuses=_selective_refuses,
 )
 def selective(
-    a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Float[mx.array, "B 1 T_k width_1"]
+    a: MapWeights, s: Scores, q: Queries, k: Keys, memory: Float[mx.array, "B 1 T_k width_1"]
 ) -> Scores:
     """Withdraw tokens that the first head attends to from all heads of later tokens."""
     # [B, 1, 1, T_k]
-    is_token = kept[..., -1:].swapaxes(2, 3)
+    is_token = memory[..., -1:].swapaxes(2, 3)
     # The first token stays visible: a query must have something to attend to.
     is_first = mx.cumsum(is_token, axis=-1) * is_token == 1
     # [B, 1, T_k, T_k]: each row withdraws earlier tokens, so it ends before the diagonal.
-    selected = mx.tril(a.config.scale * (kept[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
+    selected = mx.tril(a.config.scale * (memory[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
     selected = mx.where(is_first, 0.0, mx.maximum(selected, 0.0))
     # Sums over the tokens before each query, its own selection left out.
     earlier = mx.cumsum(selected, axis=2) - selected

@@ -14,7 +14,8 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Inputs, merge_value_output
+from mlx_attn.attention.layer import Inputs
+from mlx_attn.attention.maps import merge_value_output
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
@@ -243,15 +244,16 @@ def _fit_slices(
     unknowns = C + ones.shape[1]
     if len(ones) < _TOKENS_PER_UNKNOWN * unknowns:
         raise ConfigError(
-            f"{len(ones)} tokens are too few to fit heads without out_proj, where each number of a "
-            f"head has {unknowns} unknown weights: give at least {_TOKENS_PER_UNKNOWN * unknowns} "
+            f"{len(ones)} tokens are too few to fit heads without out_proj: each number of a head "
+            f"has {unknowns} unknown weights, so give at least {_TOKENS_PER_UNKNOWN * unknowns} "
             "tokens of the training text"
         )
     fits = []
     for h in range(H):
         # Normal equations: many more rows than columns, and no need of their last digits.
-        given = np.hstack([z[h], ones])
-        gram, right = given.T @ given, given.T @ slices[:, h]
+        inputs = np.hstack([z[h], ones])
+        gram = inputs.T @ inputs
+        right = inputs.T @ slices[:, h]
         # [D, C] or, with a bias, [D, C + 1]
         fits.append(np.linalg.lstsq(gram, right, rcond=1e-12)[0].T)
     fitted = np.concatenate(fits)

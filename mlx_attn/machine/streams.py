@@ -72,11 +72,11 @@ def single_stream(function: Callable) -> Callable:
     """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
 
     @wraps(function)
-    def on_one_stream(*given: Any) -> Any:
+    def on_one_stream(*arguments: Any) -> Any:
         before = _this_thread.undivided
         _this_thread.undivided = True
         try:
-            return function(*given)
+            return function(*arguments)
         finally:
             _this_thread.undivided = before
 

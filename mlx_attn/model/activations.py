@@ -124,7 +124,7 @@ def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values computed from the keys read them before the rotation, which depends on position.
     # [B, H_v, T, D]
-    v = a.value(a.value_input(x, k), k, carry)
+    v = a.value(a.value_input(x, k), k, None, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     # Keys of an earlier layer are normalized and rotated already.
     is_reader = a.config.cross_layer == "reader"

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
+from mlx_attn.attention.cache import KVCache, StateCache
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.choice_source import NotPortable
@@ -36,7 +36,8 @@ def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():
     settings = config("deltanet,sliding-window,standard,standard", context_length=64)
     model, tokens = GPT(settings), mx.zeros((1, 64), mx.int32)
     caches = model.new_caches()
-    assert [type(cache) for cache in caches] == [StateCache, RotatingKVCache, KVCache, KVCache]
+    assert [type(cache) for cache in caches] == [StateCache, KVCache, KVCache, KVCache]
+    assert [cache.slots for cache in caches] == [0, 32, 64, 64]
     mx.eval(model(tokens, caches))
     assert cache_bytes(settings, 64, 4) == sum(b.nbytes for cache in caches for b in cache.buffers)
 

@@ -119,7 +119,7 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "another GELU": (
         "activations",
         "gelu",
-        replace(gpt, "gelu", lambda true, x: x * mx.sigmoid(1.702 * x)),
+        lambda patch: patch.setitem(gpt.ACTIVATIONS, "gelu", lambda x: x * mx.sigmoid(1.702 * x)),
     ),
     "a loss in float16": (
         "cross-entropy",
@@ -184,7 +184,7 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "a ring that is turned too far": (
         "cached decoding",
         "a ring of 300",
-        replace(cache.RotatingKVCache, "_turn", ring_turned),
+        replace(cache.KVCache, "_turn", ring_turned),
     ),
     "a sampler that takes the least likely token": (
         "greedy sampling",
