@@ -123,9 +123,3 @@ def test_a_power_has_the_type_and_the_digits_of_its_exponent(dtype):
         exact = np.exp2(np.array([-3.25, 0.0, 1.5, 7.75]))
         tolerance = {mx.float16: 5e-4, mx.bfloat16: 4e-3, mx.float32: 2e-7, mx.float64: 1e-15}
         assert np.allclose(power.tolist(), exact, rtol=tolerance[dtype], atol=0)
-
-
-@pytest.mark.slow
-def test_compiled_it_is_the_same_within_its_error():
-    x = mx.random.uniform(-130, 130, (10_000,), key=mx.random.key(0))
-    assert np.allclose(mx.compile(exp2)(x), exp2(x), rtol=4e-7, atol=0, equal_nan=True)

@@ -13,7 +13,7 @@ from mlx_attn.convert.model import fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from tests.attention.conftest import decoded, text
+from tests.attention.conftest import text
 
 T = 12
 MODEL: dict[str, Any] = {"vocab_size": 5, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
@@ -54,18 +54,6 @@ def test_a_mixing_reads_what_it_remembers_of_x_after_the_memory_of_the_hooks(own
     weights = module.weights(text())
     expected = np.tril(np.ones((T, T))) * np.array(powers(module, text())).swapaxes(2, 3)
     np.testing.assert_allclose(weights, np.broadcast_to(expected, weights.shape), rtol=1e-6)
-
-
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize(
-    ("apply", "facts"),
-    [(shares, {"reads_keys": True, "sums_to_one": True}), (weighed, {"remembers": powers})],
-)
-def test_decoding_is_the_full_pass(own, apply, facts, window):
-    settings = {"window": window, "logits": "forget", "position": "rope"}
-    module = own("mixing", apply, settings, **facts)
-    for pieces in ([1] * T, [5, 7]):
-        np.testing.assert_allclose(decoded(module, text(), pieces), module(text()), atol=2e-5)
 
 
 def test_what_would_change_keys_is_refused(own):

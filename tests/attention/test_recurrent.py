@@ -87,20 +87,6 @@ def test_a_key_that_comes_again_is_overwritten():
     )
 
 
-@pytest.mark.parametrize("selects", [True, False])
-def test_what_the_first_head_selects_is_withdrawn_from_later_tokens_only(selects):
-    """One-hot queries and keys: token 2 selects token 1, so token 3 sees less of it."""
-    module, k = layer(mixing="selective"), mx.eye(C)[None, None, :4]
-    # Token 1 asks for itself and for the first token, which no token may withdraw.
-    q = mx.zeros_like(k).at[0, 0, 2, 1].add(8.0) if selects else 8.0 * (k + k[:, :, :1])
-    kept = mx.concatenate([q, mx.ones((1, 1, 4, 1))], -1)
-    s = mx.where(mx.tri(4) == 1, 0.0, -mx.inf)[None, None]
-    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
-    np.testing.assert_allclose(weights[2, :3], 1 / 3, atol=1e-6)
-    lowered = np.exp(-8.0 * module.config.scale) if selects else 1
-    np.testing.assert_allclose(weights[3, 1] / weights[3, 2], lowered, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
