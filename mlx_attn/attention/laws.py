@@ -141,8 +141,8 @@ def broken_law(a: Layer) -> str:
     y = a(x, None, Carry(tokens))
     if not mx.isfinite(y).all():
         return NOT_FINITE
-    broken = chain(_wrong_outputs(a, x, tokens, y), _wrong_maps(a, x, tokens), _wrong_facts(a, x))
-    return next(broken, "")
+    groups = (_wrong_maps(a, x, tokens), _bent_maps(a, x, tokens), _wrong_facts(a, x))
+    return next(chain(_wrong_outputs(a, x, tokens, y), *groups), "")
 
 
 # The laws, each yielded as the sentence that says how it is broken.
@@ -179,7 +179,7 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
 
 
 def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
-    """Yield what is wrong with the maps: with what they cache, `after`, and those called affine."""
+    """Yield what is wrong with the maps: with what they cache, and with `after`."""
     maps, T = a.maps, x.shape[1]
     k = a.score(x)[1]
     keeps_x = "x" in (maps.score.cache, maps.value.cache)
@@ -197,20 +197,23 @@ def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
         elif off := differ(last, first, ROUNDING):
             yield f"computes something else with after= than before the weighted sum, by {off}"
-    heads = (_SEQUENCES, a.config.n_maps, T, values.shape[-1])
-    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "score": (a.score, (x.shape,)),
-        "value": (
-            lambda x, k: a.value(a.value_input(x, k), k, None, Carry(tokens)),
-            (x.shape, k.shape),
-        ),
-        "output": (a.output, (heads,)),
-    }
-    for name, (function, shapes) in functions.items():
-        if getattr(maps, name).affine and (off := _defect(function, shapes)):
+
+
+def _bent_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
+    """Yield the maps that are called affine and are not."""
+    k = a.score(x)[1]
+
+    def value(x: Inputs, k: mx.array) -> mx.array:
+        return a.value(a.value_input(x, k), k, None, Carry(tokens))
+
+    heads = (_SEQUENCES, a.config.n_maps, x.shape[1], value(x, k).shape[-1])
+    functions = ((a.score, (x.shape,)), (value, (x.shape, k.shape)), (a.output, (heads,)))
+    maps = (a.maps.score, a.maps.value, a.maps.output)
+    for choice, function in zip(maps, functions, strict=True):
+        if choice.affine and (off := _defect(*function)):
             yield (
-                f"is not linear up to a bias: of its {name}, f(x + y) - f(x) - f(y) + f(0) is "
-                f"{off}; declare it with affine=False"
+                f"is not linear up to a bias: of its {choice.map}, f(x + y) - f(x) - f(y) + f(0) "
+                f"is {off}; declare it with affine=False"
             )
 
 
@@ -315,10 +318,17 @@ def check_shapes(a: Layer) -> None:
     tried(maps.output, (weighted_sum(scores, v), x), (B, T, c.d_out))
 
 
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Compare shapes; in the wanted one 0 is any size, and -n any divisor of n."""
+    pairs = zip(shape, wanted, strict=False)
+    sizes = (n == want or want == 0 or (want < 0 < n and want % n == 0) for n, want in pairs)
+    return len(shape) == len(wanted) and all(sizes)
+
+
 def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> Arrays:
-    """Return a function's results as a tuple; size 0 is any size, -n any divisor of n."""
+    """Return a function's results as a tuple, after comparing their shapes."""
     try:
         results = _as_tuple(function(*arguments))
     except TypeError as error:
@@ -326,11 +336,7 @@ def _checked(
             raise
         raise ConfigError(f"{name} cannot be called: {error}") from error
     shapes = [tuple(getattr(array, "shape", ())) for array in results]
-    if [len(shape) for shape in shapes] != [len(shape) for shape in wanted] or not all(
-        n == want or want == 0 or (want < 0 < n and want % n == 0)
-        for shape, sizes in zip(shapes, wanted, strict=True)
-        for n, want in zip(shape, sizes, strict=True)
-    ):
+    if len(shapes) != len(wanted) or not all(map(_fits, shapes, wanted)):
         words = ", ".join(map(str, wanted)).replace(" 0", " any")
         words += " (-n: any divisor of n)" if "-" in words else ""
         raise ConfigError(

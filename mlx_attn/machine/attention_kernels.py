@@ -56,20 +56,12 @@ def attention_by_kernel(
     """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
 
     MLX's own operation is fused on Metal for the shapes above. On a Linux processor `attention_cpu`
-    is faster; for one query, the sum written out has the fewest operations.
+    is faster; for one query, the sum written out has the fewest operations. Return None if the
+    caller must write it out: if that is faster, if keys and values have other numbers of heads, or
+    if the fused kernel lacks the gradient that follows in `training`.
 
-    Args:
-        q: Queries.
-        k: Keys; with fewer heads, consecutive query heads share one.
-        v: Values.
-        scale: Factor of the scores.
-        bias: Returns the bias of the scores, or None for only the causal mask.
-        mask: Returns bias and causal mask as one array.
-        training: True if a gradient follows.
-
-    Returns:
-        The weighted sum; None if the caller must write it out, because keys and values differ in
-        their numbers of heads or the fused kernel lacks a gradient, or if that is faster.
+    Consecutive query heads share a key if there are fewer. `bias` returns the bias of the scores,
+    or None for only the causal mask, and `mask` returns both as one array.
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
@@ -82,10 +74,10 @@ def attention_by_kernel(
 
 
 def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: Bias = None) -> Heads:
-    """Compute softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
+    """Compute softmax(scale q k^T + bias) v by MLX's own operation.
 
-    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
-    the scaled scores and includes the causal mask; None adds only the causal mask.
+    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` includes the
+    causal mask; None is only the causal mask.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)

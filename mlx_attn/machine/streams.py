@@ -93,11 +93,7 @@ def keep_buffers() -> None:
 
 
 def compiles_step(setting: str) -> bool:
-    """Return True if a training's step is one compiled graph, on one stream.
-
-    Args:
-        setting: `compile` of the recipe: auto, on or off.
-    """
+    """Return True if a training's step is one compiled graph; `setting` is auto, on or off."""
     return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[setting]
 
 
