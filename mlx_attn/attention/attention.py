@@ -94,7 +94,7 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
     Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
     mask, or some widths.
     """
-    if config.drop_rate or is_hooked(config):
+    if config.drop_rate or _is_hooked(config):
         return True
     if config.position == "alibi" or 0 < config.window < T:
         return True
@@ -240,7 +240,7 @@ def _attend_by_keys(
     return after(a, a.attend(a, q, k, inputs[:, None], positions, *memories))
 
 
-def is_hooked(config: AttentionConfig) -> bool:
+def _is_hooked(config: AttentionConfig) -> bool:
     """Tell whether a hook, or a slope that is trained, changes scores or weights."""
     learned = config.position == "alibi" and config.alibi_slopes == "learned"
     return learned or any(getattr(config, name) != MAPS[name] for name in ("logits", "mixing"))
@@ -262,7 +262,7 @@ class Attention(MapWeights):
         self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
         if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
-        hooked = is_hooked(config)
+        hooked = _is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
         plain = config.short_conv == "none" and not (config.cross_layer or self.maps.position)
         standard = plain and all(getattr(config, name) == word for name, word in MAPS.items())

@@ -58,7 +58,7 @@ def check_choices(a: Layer) -> None:
         LawBroken: It leaks later tokens, is random, decodes differently from a full pass, or is
             declared affine and is not.
     """
-    check_shapes(a)
+    _check_shapes(a)
     own = [choice for choice in a.maps.all if not choice.is_built_in]
     small = _small(a.config)
     # By identity: another function under the same name has to be tried again.
@@ -285,12 +285,8 @@ def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 # Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
-def check_shapes(a: Layer) -> None:
-    """Refuse a layer whose choices return other shapes than their maps must.
-
-    Raises:
-        ConfigError: With both shapes.
-    """
+def _check_shapes(a: Layer) -> None:
+    """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     c, maps, H = a.config, a.maps, a.config.n_maps
     B, T = _SEQUENCES, min(3, c.context_length)
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))

@@ -20,7 +20,7 @@ from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import PARTS, Part
 
-REACH = 3
+_REACH = 3
 """Tokens before its own that a short convolution reads."""
 
 _PARTS = ("query", "key", "value")
@@ -182,7 +182,7 @@ class MapWeights(nn.Module):
             heads, width = self.maps.score.shape(config)
             parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
             for name, shape in zip(_PARTS, parts, strict=True):
-                self[f"conv_{name}"] = mx.zeros((REACH + 1, *shape)).at[0].add(1)
+                self[f"conv_{name}"] = mx.zeros((_REACH + 1, *shape)).at[0].add(1)
         self.init_weights(Initializer())
 
     def init_weights(self, draw: Initializer) -> None:
@@ -225,13 +225,13 @@ class MapWeights(nn.Module):
         if self.config.short_conv == "none":
             return y
         weights, T = self[f"conv_{_PARTS[part]}"], y.shape[2]
-        before = [(0, 0), (0, 0), (REACH, 0), (0, 0)]
-        # [B, heads, REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
-        rows = cache.after_rows(part, y, REACH) if cache is not None else mx.pad(y, before)
+        before = [(0, 0), (0, 0), (_REACH, 0), (0, 0)]
+        # [B, heads, _REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
+        rows = cache.after_rows(part, y, _REACH) if cache is not None else mx.pad(y, before)
         # Split, not indexed: the gradient of an index is a scatter, whose sums have no fixed order.
         terms = [
-            weight.swapaxes(0, 1) * rows[:, :, REACH - back : REACH - back + T]
-            for back, weight in enumerate(mx.split(weights, REACH + 1))
+            weight.swapaxes(0, 1) * rows[:, :, _REACH - back : _REACH - back + T]
+            for back, weight in enumerate(mx.split(weights, _REACH + 1))
         ]
         # [B, heads, T, D]; conv weight `back` multiplies the token that many places before.
         y = sum(terms[1:], terms[0])

@@ -27,7 +27,7 @@ from mlx_attn.model.init import initialise
 from mlx_attn.model.part_laws import check_parts
 from mlx_attn.parts import own_part
 
-SHIFT = 0.3
+_SHIFT = 0.3
 """Initial value of a token shift's weights."""
 
 
@@ -50,7 +50,7 @@ def _squared_relu_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array
 ACTIVATIONS: dict[str, Callable[..., mx.array]] = {"gelu": gelu, "relu2": squared_relu}
 
 
-def norm_layer(config: GPTConfig) -> Any:
+def _norm_layer(config: GPTConfig) -> Any:
     """Return the configuration's normalisation of the residual stream."""
     if own := own_part("norm", config.norm):
         return own.made(config)
@@ -100,8 +100,8 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.att = Attention(config.attention(layer))
         self.ff = FeedForward(config)
-        self.norm1 = norm_layer(config)
-        self.norm2 = norm_layer(config)
+        self.norm1 = _norm_layer(config)
+        self.norm2 = _norm_layer(config)
         own = own_part("residual", config.residual)
         self.residual: Callable[..., mx.array] = own.made(config) if own else pre_norm
         self.drop_shortcut = nn.Dropout(config.drop_rate)
@@ -177,12 +177,12 @@ class GPT(Inspectable):
         self.checkpoint_blocks = False
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
         if config.token_shift:
-            self.shift = mx.full((config.emb_dim,), SHIFT)
+            self.shift = mx.full((config.emb_dim,), _SHIFT)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
         self.drop_emb = nn.Dropout(config.drop_rate)
         self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
-        self.final_norm = norm_layer(config)
+        self.final_norm = _norm_layer(config)
         if not config.tied_head:
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
         if seed is not None:
