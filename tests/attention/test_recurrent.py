@@ -87,28 +87,6 @@ def test_a_key_that_comes_again_is_overwritten():
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        *(({"mixing": m, "logits": "forget"}, "leave --logits out") for m in (*RULES, "linear")),
-        ({"mixing": "delta", "position": "alibi"}, "which position=alibi changes: use learned"),
-        ({"mixing": "linear", "window": 4}, "which window=4 hides: leave --window out"),
-        ({"mixing": "path", "logits": "temperature"}, "scores after logits=temperature"),
-        ({"mixing": "selective", "position": "rope"}, "position=rope changes them afterwards"),
-        ({"mixing": "selective", "qk_norm": True}, "qk_norm changes them afterwards"),
-        ({"mixing": "selective", "short_conv": "silu"}, "short_conv=silu changes them afterwards"),
-        ({"short_conv": "gelu"}, "must be one of none, linear, silu"),
-        ({"short_conv": "silu", "score": "merged"}, "score=merged caches what comes before"),
-        ({"short_conv": "silu", "value": "from_key"}, "value=from_key caches"),
-        ({"short_conv": "silu", "output": "merged"}, "output=merged caches"),
-    ],
-    ids=str,
-)
-def test_what_does_not_combine_is_refused(settings, reason):
-    with pytest.raises(ConfigError, match=reason):
-        layer(**settings)
-
-
 KEEPS_KEYS = ("standard", "separate", "merged-output", "separate-output")
 
 
