@@ -263,7 +263,7 @@ _ROWS = (
     Conversion(
         name="separate",
         identity="(S_h; u_h) = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
-        exact="where the rank of S_h is no more than --rank",
+        exact="if the rank of S_h is no more than --rank",
         keys=_separate,
         ranked="head_dim of query and key",
     ),
@@ -284,7 +284,7 @@ _ROWS = (
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
-        exact="where the rank of VO_h is no more than --rank",
+        exact="if the rank of VO_h is no more than --rank",
         keys=_separate_output,
         refuses=lambda c: _of_latent(c) or _of_value_bias(c),
         ranked="value_dim",
@@ -319,13 +319,13 @@ _ROWS = (
     Conversion(
         name="collaborative",
         identity="S_h = W_query diag(m_h) W_key^T, fitted by alternating least squares",
-        exact="where the rank of S_h is no more than --rank / n_heads",
+        exact="if the rank of S_h is no more than --rank / n_heads",
         keys=_collaborative,
         ranked="width shared by all heads",
     ),
     Conversion(
         name="slim",
-        identity="v = k W_key^-1 W_value, so that the key alone is remembered",
+        identity="v = k W_key^-1 W_value, so that only the key is cached",
         exact="up to rounding times the condition number of W_key",
         keys=lambda c, rank: {"value": "from_key"},
         refuses=_of_values_from_keys,
@@ -333,10 +333,10 @@ _ROWS = (
     Conversion(
         name="mla",
         identity="(W_key, W_value) = W_latent (W_up_key, W_up_value), cut to --rank",
-        exact="where the rank of W_key and W_value together is no more than --rank",
+        exact="if the rank of W_key and W_value together is no more than --rank",
         keys=_mla,
         refuses=_of_value_bias,
-        ranked="latent_dim, which alone is cached",
+        ranked="latent_dim, all that is cached",
     ),
 )
 
