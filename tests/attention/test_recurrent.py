@@ -14,7 +14,6 @@ from mlx_attn.attention.analysis import NoMatrix, attention_cost, qk_circuit
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
-from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
 from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.errors import ConfigError
@@ -85,25 +84,6 @@ def test_a_key_that_comes_again_is_overwritten():
     np.testing.assert_allclose(
         delta_weights(k, k, mx.ones((1, 1, 3, 1)))[0, 0], np.eye(3), atol=1e-5
     )
-
-
-KEEPS_KEYS = ("standard", "separate", "merged-output", "separate-output")
-
-
-@pytest.mark.parametrize("to", CONVERSIONS)
-def test_conversions_are_refused_with_the_reason(to):
-    """Of convolutions all, and of a delta rule those that change queries and keys."""
-    with pytest.raises(ConfigError, match="short_conv=silu mixes the queries, keys and values"):
-        find_conversion(to).changes(layer(short_conv="silu").config)
-    reasons = {
-        "no-query": "heads would each read their own slice",
-        "no-key": "heads would each read their own slice",
-        "no-out-proj": "weights of mixing=gated_delta need not add up to 1",
-    }
-    reason = reasons.get(to, "mixing=gated_delta reads queries and keys themselves")
-    if to not in KEEPS_KEYS:
-        with pytest.raises(ConfigError, match=reason):
-            find_conversion(to).changes(layer(mixing="gated_delta").config)
 
 
 def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
