@@ -31,9 +31,12 @@ _SHIFT = 0.3
 """Initial value of a token shift's weights."""
 
 
-def squared_relu(x: mx.array) -> mx.array:
-    """Return max(0, x)^2 (Primer, arXiv:2109.08668)."""
-    return _squared_relu(x)
+class SquaredReLU(nn.Module):
+    """max(0, x)^2 (Primer, arXiv:2109.08668)."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the activation of each element."""
+        return _squared_relu(x)
 
 
 @Differentiable
@@ -47,7 +50,15 @@ def _squared_relu_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array
     return cotangent * (2 * mx.maximum(x, 0))
 
 
-ACTIVATIONS: dict[str, Callable[..., mx.array]] = {"gelu": gelu, "relu2": squared_relu}
+class GELU(nn.Module):
+    """x times the normal distribution function of x, in the tanh form (arXiv:1606.08415)."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the activation of each element."""
+        return gelu(x)
+
+
+ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 
 def _norm_layer(config: GPTConfig) -> Any:
@@ -68,7 +79,7 @@ class FeedForward(nn.Module):
         # [B, T, C] -> [B, T, hidden] -> [B, T, C]; the names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
-            own.made(config) if own else ACTIVATIONS[config.activation],
+            own.made(config) if own else ACTIVATION_LAYERS[config.activation](),
             nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
         ]
 

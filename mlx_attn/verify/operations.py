@@ -314,11 +314,11 @@ def norms(rounding: Rounding) -> Comparisons:
 def activations(rounding: Rounding) -> Comparisons:
     """Compare GELU and squared ReLU, with gradients, on few and on many numbers."""
     numbers = Numbers(8)
-    for name, function in gpt.ACTIVATIONS.items():
+    for name, layer in gpt.ACTIVATION_LAYERS.items():
         for size in (64, 8192):
             x, R = numbers(size) * 6, numbers(size)
             case = f"{name} of {size} numbers"
-            yield from _with_gradient(case, function, x, reference.activation(x, name), R)
+            yield from _with_gradient(case, layer(), x, reference.activation(x, name), R)
 
 
 def cross_entropy(rounding: Rounding) -> Comparisons:

@@ -119,7 +119,7 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
     "another GELU": (
         "activations",
         "gelu",
-        lambda patch: patch.setitem(gpt.ACTIVATIONS, "gelu", lambda x: x * mx.sigmoid(1.702 * x)),
+        replace(gpt, "gelu", lambda true, x: x * mx.sigmoid(1.702 * x)),
     ),
     "a loss in float16": (
         "cross-entropy",
