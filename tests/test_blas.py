@@ -32,13 +32,6 @@ def product(wish: str | None, before: str = "") -> dict:
     return json.loads(done.stdout)
 
 
-def test_with_and_without_it_products_agree():
-    with_library, without = product(None), product("off")
-    assert without["library"] is None
-    for one, two in zip(with_library["product"], without["product"], strict=True):
-        assert one == pytest.approx(two, abs=1e-4)
-
-
 @pytest.fixture
 def early(monkeypatch):
     """Linux before MLX is imported, where no library is named."""
@@ -103,9 +96,10 @@ def test_without_a_wheel_a_compiler_or_a_cache_there_is_none(cache, tmp_path, mo
 
 
 @on_linux
-def test_they_are_loaded_where_the_system_has_none_and_give_the_same_products(cache):
+def test_they_are_loaded_where_the_system_has_none_and_products_agree(cache):
     only = "from mlx_attn.machine import blas\nblas._CANDIDATES = ()\n"
-    with_library, without = product(None, only), product("off")
-    assert with_library["library"] == "scipy-openblas32"
-    for one, two in zip(with_library["product"], without["product"], strict=True):
-        assert one == pytest.approx(two, abs=1e-4)
+    without, systems, wheels = product("off"), product(None), product(None, only)
+    assert (without["library"], wheels["library"]) == (None, "scipy-openblas32")
+    for made in (systems, wheels):
+        for one, two in zip(made["product"], without["product"], strict=True):
+            assert one == pytest.approx(two, abs=1e-4)

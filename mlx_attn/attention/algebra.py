@@ -1,7 +1,7 @@
 """Matrices as products of smaller ones, in NumPy: low rank, maps shared by heads, shared bases.
 
 Only products of two maps reach the output, W_1 W_2 = (W_1 B) (B^-1 W_2), so D^2 weights of each
-head are free to choose (Wasielewski and Graef, "MatShrink"), and where the key holds all of x, the
+head are free to choose (Wasielewski and Graef, "MatShrink"), and if the key holds all of x, the
 value can be made from it (Graef and Wasielewski, arXiv:2503.05840).
 """
 
@@ -26,7 +26,7 @@ _SETTLED = 1e-5
 _ROUNDING = 1e-13
 """Relative error treated as 0."""
 _RIDGE = 1e-12
-"""Keeps the normal equations solvable where two shared dimensions are the same."""
+"""Keeps the normal equations solvable if two shared dimensions are the same."""
 
 
 def balanced_factors(

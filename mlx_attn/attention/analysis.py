@@ -24,10 +24,9 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     attention_scores,
-    merge_query_key,
-    merge_value_output,
     split_heads,
 )
+from mlx_attn.attention.maps import merge_query_key, merge_value_output
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
 
@@ -68,9 +67,8 @@ class ScoreFactors:
     @property
     def products(self) -> Float[np.ndarray, "H C C"]:
         """S_h of every head: x_i S_h x_j^T is the score without biases."""
-        # [H, K, C] and [kv_heads, K, C], stacked as they are stored.
-        H, _, C = self.query.shape
-        merged = merge_query_key(self.query.reshape(-1, C), self.key.reshape(-1, C), H)
+        weights, (H, _, C) = self.weights, self.query.shape
+        merged = merge_query_key(weights["W_query.weight"], weights["W_key.weight"], H)
         return merged.reshape(H, C, C).swapaxes(1, 2)  # the weight of S has the key's side first
 
     @property
@@ -88,6 +86,17 @@ class ScoreFactors:
         key, key_bias = _repeated(self.key, kv_heads), _repeated(self.key_bias, kv_heads)
         parts = (self.query, self.query_bias, key, key_bias)
         return ScoreFactors(*(_padded(part, 1, width) for part in parts))
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """W_query and W_key as a layer stores them."""
+        C = self.query.shape[2]
+        return {
+            "W_query.weight": self.query.reshape(-1, C),
+            "W_query.bias": self.query_bias.reshape(-1),
+            "W_key.weight": self.key.reshape(-1, C),
+            "W_key.bias": self.key_bias.reshape(-1),
+        }
 
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
@@ -116,7 +125,7 @@ class OutputFactors:
     def products(self) -> Float[np.ndarray, "H C d_out"]:
         """V_h O_h of every head."""
         C = self.value.shape[2]
-        merged = merge_value_output(self.value.reshape(-1, C), self.output, self.n_heads)
+        merged = merge_value_output(self.weights["W_value.weight"], self.output, self.n_heads)
         # [d_out, H C] -> [d_out, H, C] -> [H, C, d_out]
         products = merged.reshape(len(merged), self.n_heads, C).transpose(1, 2, 0)
         return np.ascontiguousarray(products)
@@ -131,21 +140,35 @@ class OutputFactors:
 
         If there are more value heads than that, x is the one value and V_h is in the output map.
         """
-        heads = self.output.reshape(len(self.output), self.n_heads, -1)
-        value, bias, constant = self.value, self.value_bias, self.constant
+        value, bias, heads, constant = self.value, self.value_bias, self.heads, self.constant
         if len(value) > kv_heads:
             C = value.shape[2]
-            # x itself becomes the value, and each head's V_h O_h its output map.
             value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
-            heads = self.products.transpose(2, 0, 1)
-        value, bias = _repeated(value, kv_heads), _repeated(bias, kv_heads)
-        output = _padded(heads, 2, width).reshape(len(heads), -1)
-        return OutputFactors(_padded(value, 1, width), _padded(bias, 1, width), output, constant)
+            heads = self.products.swapaxes(1, 2)
+        value, bias = (_padded(_repeated(part, kv_heads), 1, width) for part in (value, bias))
+        # [H, d_out, width] -> [d_out, H width]
+        output = _padded(heads, 2, width).swapaxes(0, 1).reshape(len(constant), -1)
+        return OutputFactors(value, bias, output, constant)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """W_value and out_proj as a layer stores them."""
+        return {
+            "W_value.weight": self.value.reshape(-1, self.value.shape[2]),
+            "W_value.bias": self.value_bias.reshape(-1),
+            "out_proj.weight": self.output,
+            "out_proj.bias": self.constant,
+        }
+
+    @property
+    def heads(self) -> Float[np.ndarray, "H d_out D"]:
+        """O_h of every head, its columns of out_proj."""
+        return self.output.reshape(len(self.output), self.n_heads, -1).swapaxes(0, 1)
 
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every V_h O_h, the largest first."""
-        output = self.output.reshape(len(self.output), self.n_heads, -1).transpose(1, 2, 0)
+        output = self.heads.swapaxes(1, 2)
         return _singular_values(_repeated(self.value, self.n_heads).swapaxes(1, 2), output)
 
 
@@ -281,12 +304,10 @@ def _affine(
 
 
 def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
-    """Return a part per query head: one that serves several heads is repeated."""
     return np.repeat(parts, n_heads // len(parts), axis=0)
 
 
 def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
-    """Pad an axis with zeros at its end."""
     missing = [(0, width - parts.shape[i] if i == axis else 0) for i in range(parts.ndim)]
     return np.pad(parts, missing)
 
@@ -298,8 +319,7 @@ def _singular_values(
 
     With left = Q_1 R_1 and right^T = Q_2 R_2, the small R_1 R_2^T has the same values.
     """
-    # Factors as wide as the product: QR would save nothing.
-    if left.shape[2] >= left.shape[1]:
+    if left.shape[2] >= left.shape[1]:  # QR would save nothing
         return np.linalg.svd(left @ right, compute_uv=False)
     R_left: Any = np.linalg.qr(left, mode="r")
     R_right: Any = np.linalg.qr(right.swapaxes(1, 2), mode="r")
@@ -312,8 +332,9 @@ class Spectra:
 
     Attributes:
         singular_values: Largest first.
-        effective_rank: exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s) (Roy and Vetterli, 2007).
-        stable_rank: |S|_F^2 / |S|_2^2 (Rudelson and Vershynin, 2007).
+        effective_rank: exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s) (Roy and Vetterli, The
+            Effective Rank, 2007).
+        stable_rank: |S|_F^2 / |S|_2^2 (Rudelson and Vershynin, Sampling from Large Matrices, 2007).
         norm: Frobenius norm.
         symmetry: 1 if symmetric, -1 if antisymmetric.
         alignment: Of every two heads of a layer: 1 for the same matrix up to a factor.
@@ -354,10 +375,7 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
 def effective_rank(
     singular_values: Float[np.ndarray, "*heads rank"],
 ) -> Float64[np.ndarray, "*heads"]:
-    """Return exp(-sum_k p_k ln p_k), p_k = s_k / sum(s): from 1 to the rank; 0 for the 0 matrix.
-
-    Source: Roy and Vetterli, The Effective Rank, EUSIPCO 2007.
-    """
+    """Return exp(-sum_k p_k ln p_k), p_k = s_k / sum(s): from 1 to the rank; 0 for the 0 matrix."""
     total = singular_values.sum(-1, keepdims=True)
     p = _ratio(singular_values, total)
     # 0 ln 0 is 0, so p = 0 gets the logarithm of 1.
@@ -368,17 +386,12 @@ def effective_rank(
 def stable_rank(
     singular_values: Float[np.ndarray, "*heads rank"],
 ) -> Float64[np.ndarray, "*heads"]:
-    """Return |S|_F^2 / |S|_2^2: from 1 to the rank, blind to small values; 0 for the 0 matrix.
-
-    Source: Rudelson and Vershynin, Sampling from Large Matrices, J. ACM 2007.
-    """
+    """Return |S|_F^2 / |S|_2^2: from 1 to the rank, blind to small values; 0 for the 0 matrix."""
     squares = singular_values**2
     return _ratio(squares.sum(-1), squares[..., 0])
 
 
-def symmetry(
-    matrices: Float[np.ndarray, "H C C"],
-) -> Float64[np.ndarray, " H"]:
+def symmetry(matrices: Float[np.ndarray, "H C C"]) -> Float64[np.ndarray, " H"]:
     """Return <S, S^T> / |S|_F^2: 1 if symmetric, -1 if antisymmetric, 0 in between (and for 0)."""
     # [H]: tr(S S), the inner product of S and S^T.
     inner = np.einsum("hij,hji->h", matrices, matrices)
@@ -400,19 +413,12 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCost:
-    """The cost of one layer.
+    """The cost of one layer."""
 
-    Attributes:
-        parameters: Trained numbers.
-        multiply_adds: Per token, at full context, in the form used for training.
-        cache_floats: Numbers remembered per token when decoding.
-        state_floats: Numbers remembered for a whole text when decoding.
-    """
-
-    parameters: int
-    multiply_adds: int
-    cache_floats: int
-    state_floats: int
+    parameters: int  # trained numbers
+    multiply_adds: int  # per token, at full context, in the form used for training
+    cache_floats: int  # numbers that decoding caches of each token
+    state_floats: int  # numbers that decoding caches of a whole text
 
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:

@@ -94,7 +94,7 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
     Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
     mask, or some widths.
     """
-    if config.drop_rate or is_hooked(config):
+    if config.drop_rate or _is_hooked(config):
         return True
     if config.position == "alibi" or 0 < config.window < T:
         return True
@@ -128,7 +128,7 @@ def project_values_first(a: "Attention", T_q: int, T_k: int) -> bool:
     - Values first: H query heads folded into the rows of one product with x, then values of width
       D. It costs T_k C width + H T_q T_k D multiply-adds after the scores.
     - Values after: x is both the only key and the only value, so the fused multi-query kernel
-      serves where C has one, and decoding computes no value of an old token. It costs
+      serves if C has one, and decoding computes no value of an old token. It costs
       H T_q T_k C + H T_q C D.
 
     On a GPU x is chosen if it has a fused kernel, elsewhere if the count is smaller; likewise keys
@@ -190,7 +190,7 @@ def general_forward(
     if a.config.cross_layer == "reader":  # of the keys and values of an earlier layer
         if isinstance(cache, StateCache):
             cache.advance(x.shape[1])
-        k, v, positions = (carry or Carry()).shared()
+        k, v, positions = (carry or Carry()).read()
         heads = a.attend(a, a.normalize_and_rotate(q, positions.query), k, v, positions)
         return a.output(heads, x)
     if isinstance(cache, StateCache):
@@ -198,14 +198,14 @@ def general_forward(
     if a.maps.caches_keys_only:
         entries = (k,)
     else:
-        v, key = a.value(x, k, carry, cache), a.normalize_and_rotate(k, start)
+        v, key = a.value(x, k, cache, carry), a.normalize_and_rotate(k, start)
         entries = (key,) if v is key else (key, v)
     memories = a.remembered(x)
     if cache is not None:
         cached, positions = cache.extend((*entries, *memories), a.reads_in_order)
         entries, memories = cached[: len(entries)], cached[len(entries) :]
     if a.config.cross_layer and carry is not None:
-        carry.share(entries[0], entries[-1], positions)
+        carry.shared = (entries[0], entries[-1], positions)
     q = a.normalize_and_rotate(q, positions.query)
     if a.maps.caches_keys_only:
         heads = _attend_by_keys(a, q, entries[0], positions, *memories)
@@ -218,7 +218,7 @@ def _attend_by_state(
     a: "Attention", x: mx.array, q: Queries, k: Keys, cache: StateCache, carry: Carry | None
 ) -> Heads:
     """Attend by a state, in the mask's float32."""
-    start, v = cache.offset, a.value(a.value_input(x, k), k, carry, cache)
+    start, v = cache.offset, a.value(a.value_input(x, k), k, cache, carry)
     q, k = a.normalize_and_rotate(q, start), a.normalize_and_rotate(k, start)
     read = (array.astype(mx.float32) for array in (q, k, v, *a.remembered(x)))
     advance = cast(Callable[..., Any], a.maps.mixing.recurs)
@@ -229,7 +229,7 @@ def _attend_by_state(
 def _attend_by_keys(
     a: "Attention", q: Queries, keys: Keys, positions: Places, *memories: mx.array
 ) -> Heads:
-    """Attend where only keys are cached, before rotation: values are computed when they are read.
+    """Attend to cached keys before rotation: values are computed from them when they are read.
 
     The value map reads the keys side by side; for merged scores they are x itself.
     """
@@ -240,7 +240,7 @@ def _attend_by_keys(
     return after(a, a.attend(a, q, k, inputs[:, None], positions, *memories))
 
 
-def is_hooked(config: AttentionConfig) -> bool:
+def _is_hooked(config: AttentionConfig) -> bool:
     """Tell whether a hook, or a slope that is trained, changes scores or weights."""
     learned = config.position == "alibi" and config.alibi_slopes == "learned"
     return learned or any(getattr(config, name) != MAPS[name] for name in ("logits", "mixing"))
@@ -262,7 +262,7 @@ class Attention(MapWeights):
         self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
         if learned:
             self.log_slopes = mx.log(mx.array(config.slopes()))
-        hooked = is_hooked(config)
+        hooked = _is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
         plain = config.short_conv == "none" and not (config.cross_layer or self.maps.position)
         standard = plain and all(getattr(config, name) == word for name, word in MAPS.items())
@@ -272,7 +272,9 @@ class Attention(MapWeights):
         )
         self.normalize: Callable[..., mx.array] = unit_rms
         self.dropout = nn.Dropout(config.drop_rate)
-        if not all(choice.is_built_in for choice in self.maps.all):
+        # A reader needs the layer before, which has the same choices of a user's and tries them.
+        own = any(not choice.is_built_in for choice in self.maps.all)
+        if own and config.cross_layer != "reader":
             laws.check_choices(self)
 
     def like(self, config: AttentionConfig) -> "Attention":

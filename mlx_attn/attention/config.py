@@ -52,14 +52,16 @@ class Choice:
             `position(c, positions) -> p`, added to the embeddings.
         weights: Makes each trained part by name: a Linear layer, an array, or None if a
             configuration needs none.
-        init: Starting weights by name, if they are not drawn like other Linear layers.
-        shape: For a score or value map: the number of heads of its keys or values, and their width.
+        init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
+            "out_proj" ends a branch.
+        shape: For a score or value map: the number of heads of its keys or values, and their width,
+            if these are not n_kv_heads of head_dim or value_dim.
         after: For a value map: the same map applied to softmax_h x, which gives the same heads.
         cache: The cache entries of a token: "kv" key and value; "k" only the key, which the value
             map reads; "x" only the key, which is x. If score or value keep only the key, so does
             the layer.
-        affine: The map is linear up to a bias, as conversions and spectra need. This and the next
-            four facts are tested on a user's score, value or output map.
+        affine: For a score, value or output map: it is linear up to a bias, as conversions and
+            spectra need. This and the next four facts are tested on a user's choice.
         sums_to_one: For a mixing: the weights of every query add up to 1, so that values may be
             computed after the weighted sum and their bias is a constant.
         shift_invariant: For a logits map or mixing: a constant added to all scores of a query
@@ -94,7 +96,7 @@ class Choice:
     apply: Callable[..., Any]
     weights: Mapping[str, Callable[["AttentionConfig"], Any]] = field(default_factory=dict)
     init: Callable[["AttentionConfig", Callable[..., Any]], Mapping[str, Any]] | None = None
-    shape: Callable[["AttentionConfig"], tuple[int, int]] = lambda config: (config.n_kv_heads, 0)
+    shape: Any = None  # a function of the configuration; None is replaced by the standard one
     after: Callable[..., Any] | None = None
     cache: str = "kv"
     affine: bool = True
@@ -117,6 +119,8 @@ class Choice:
         maps = (*MAPS, "position")
         words = {"map": maps, "cache": ("kv", "x", "k"), "at": ("heads", "input")}
         check_choices(self, words)
+        if self.shape is None:
+            object.__setattr__(self, "shape", _value_shape if self.map == "value" else _key_shape)
 
     @property
     def makes_values_from_keys(self) -> bool:
@@ -138,6 +142,14 @@ class Choice:
         facts = (self.apply, self.init, self.after, self.remembers, self.recurs)
         own = (unwrap(function) for function in (*facts, *self.weights.values()) if function)
         return [function for function in own if not function.__module__.startswith("mlx_attn.")]
+
+
+def _key_shape(config: "AttentionConfig") -> tuple[int, int]:
+    return config.n_kv_heads, config.head_dim
+
+
+def _value_shape(config: "AttentionConfig") -> tuple[int, int]:
+    return config.n_kv_heads, config.value_dim
 
 
 CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}

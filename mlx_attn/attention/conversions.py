@@ -1,23 +1,13 @@
 """The conversions: their target forms, the identities behind them, and their refusals."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, find_row
 
 _Keys = Mapping[str, Any]
-
-
-class _Refusal(NamedTuple):
-    """A kind of model that a conversion cannot convert, and why.
-
-    `reason` names keys of the configuration in braces.
-    """
-
-    applies: Callable[[AttentionConfig], bool]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +20,7 @@ class Conversion:
         exact: When they do.
         keys: Returns the configuration keys that differ in the target, from a configuration and a
             rank (0: not given). All others stay, including the scale of the scores.
-        refusals: Models that it cannot convert.
+        refuses: Why a model cannot be converted, and the way out; empty if it can.
         ranked: The meaning of --rank; empty if --rank is refused.
     """
 
@@ -38,7 +28,7 @@ class Conversion:
     identity: str
     exact: str
     keys: Callable[[AttentionConfig, int], _Keys]
-    refusals: tuple[_Refusal, ...] = ()
+    refuses: Callable[[AttentionConfig], str] = lambda config: ""
     ranked: str = ""
 
     def changes(self, config: AttentionConfig, rank: int = 0) -> _Keys:
@@ -50,20 +40,18 @@ class Conversion:
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
-        self._refuse((_OF_CONVOLUTION, *self.refusals), config)
-        keys = self.keys(config, rank)
-        # These apply to every rewriting of scores, whatever the target.
+        reason = self.refuses(config)
+        if config.short_conv != "none":
+            mixed = f"short_conv={config.short_conv} mixes the queries, keys and values of 4 tokens"
+            reason = f"{mixed}, so no head has a matrix: train without it"
+        keys = {} if reason else self.keys(config, rank)
+        # This applies to every rewriting of scores, whatever the target.
         if changes_scores(config, replace(config, **keys)):
-            self._refuse((*_OF_SCORES, _OF_KEY_BIAS, _OF_MIXING), config)
+            reason = _of_scores(config)
+        if reason:
+            raise ConfigError(f"--to {self.name}: {reason}")
         # Only keys that really change; an empty result means that nothing is to do.
         return {key: value for key, value in keys.items() if getattr(config, key) != value}
-
-    def _refuse(self, refusals: tuple[_Refusal, ...], config: AttentionConfig) -> None:
-        for refusal in refusals:
-            if refusal.applies(config):
-                model = {"emb_dim": config.d_in, "bias": config.out_bias}
-                reason = refusal.reason.format(**asdict(config), **model)
-                raise ConfigError(f"--to {self.name}: {reason}")
 
 
 def changes_scores(config: AttentionConfig, target: AttentionConfig) -> bool:
@@ -91,11 +79,6 @@ def key_bias_cancels(config: AttentionConfig) -> bool:
 def weights_sum_to_one(config: AttentionConfig) -> bool:
     """Return True if the attention weights of every query add up to 1 without dropout."""
     return config.choices("mixing")[0].sums_to_one
-
-
-def _value_bias_stays(config: AttentionConfig) -> bool:
-    """Return True if a conversion of values has to move a bias of W_value."""
-    return config.qkv_bias and config.output != "merged"
 
 
 def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *sizes: str) -> bool:
@@ -173,65 +156,95 @@ def _check_rank(rank: int, largest: int, name: str) -> None:
         raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
 
 
-_OF_CONVOLUTION = _Refusal(
-    lambda c: c.short_conv != "none",
-    "short_conv={short_conv} mixes the queries, keys and values of 4 tokens, which no matrix of a "
-    "head does: train without short_conv",
-)
-_OF_SCORES = (
-    _Refusal(
-        lambda c: c.position == "rope",
-        "RoPE rotates queries and keys between W_query and W_key, a different product for every "
-        "distance: train with position=learned, alibi or none",
-    ),
-    _Refusal(
-        lambda c: c.rotates,
-        "your own position changes queries and keys between W_query and W_key: train with "
-        "position=learned, alibi or none",
-    ),
-    _Refusal(
-        lambda c: c.qk_norm,
-        "QK-norm divides queries and keys by their lengths, which no fixed product does: train "
-        "without qk_norm",
-    ),
-)
-_OF_KEY_BIAS = _Refusal(
-    lambda c: c.qkv_bias and not key_bias_cancels(c),
-    "the key's bias cancels in a softmax alone, and logits={logits}, mixing={mixing} let it "
-    "change the weights: train without qkv_bias",
-)
-_OF_MIXING = _Refusal(
-    lambda c: c.choices("mixing")[0].reads_keys,
-    "mixing={mixing} reads queries and keys themselves, and not only their products, which are all "
-    "that a conversion of scores keeps: convert values and outputs, --to merged-output",
-)
-_OF_VALUE_BIAS = (
-    _Refusal(
-        lambda c: c.drop_rate > 0 and _value_bias_stays(c),
-        "a bias of W_value becomes a constant only where attention weights add up to 1, and "
-        "drop_rate={drop_rate} drops some: train with drop_rate=0, or without qkv_bias",
-    ),
-    _Refusal(
-        lambda c: _value_bias_stays(c) and not weights_sum_to_one(c),
-        "a bias of W_value becomes a constant only where attention weights add up to 1, and those "
-        "of mixing={mixing} need not: train without qkv_bias",
-    ),
-    _Refusal(
-        lambda c: _value_bias_stays(c) and not c.out_bias,
-        "the biases of W_value become a constant, and bias=False leaves no place for it: train "
-        "with bias, or without qkv_bias",
-    ),
-)
-_OF_LATENT = _Refusal(
-    lambda c: c.score == "latent",
-    "scores and values share the latent of score=latent: convert both, --to standard or "
-    "merged-both",
-)
-_SEVERAL_HEADS = _Refusal(
-    lambda c: c.n_heads > 1,
-    "{n_heads} heads would each read their own slice of x, which pins S_h to these coordinates: "
-    "one head converts exactly; for several use --to merged",
-)
+# Refusals, as those of a choice: the reason and the way out; empty if there is none.
+
+
+def _of_scores(c: AttentionConfig) -> str:
+    if c.rotates:
+        return (
+            f"position={c.position} turns queries and keys, so that every distance has another "
+            "S_h: train with position=learned, alibi or none"
+        )
+    if c.qk_norm:
+        return "qk_norm divides queries and keys by their lengths: train without it"
+    return _of_keys(c)
+
+
+def _of_keys(c: AttentionConfig) -> str:
+    if c.qkv_bias and not key_bias_cancels(c):
+        return (
+            f"the key's bias cancels only in a softmax, and logits={c.logits}, mixing={c.mixing} "
+            "let it change the weights: train without qkv_bias"
+        )
+    if c.choices("mixing")[0].reads_keys:
+        return (
+            f"mixing={c.mixing} reads queries and keys themselves, and a conversion of scores "
+            "keeps only their products: convert values and outputs, --to merged-output"
+        )
+    return ""
+
+
+def _of_value_bias(c: AttentionConfig) -> str:
+    if not c.qkv_bias or c.output == "merged":  # no bias of W_value has to move
+        return ""
+    changes = f"drop_rate={c.drop_rate}" if c.drop_rate > 0 else f"mixing={c.mixing}"
+    if c.drop_rate > 0 or not weights_sum_to_one(c):
+        return (
+            "a bias of W_value becomes a constant only if attention weights add up to 1, and with "
+            f"{changes} they need not: train without it, or without qkv_bias"
+        )
+    if not c.out_bias:
+        return "bias=False leaves no place for the bias of W_value: train with bias or no qkv_bias"
+    return ""
+
+
+def _of_latent(c: AttentionConfig) -> str:
+    if c.score == "latent":
+        return "scores and values share one latent: convert both, --to standard or merged-both"
+    return ""
+
+
+def _of_grouped_keys(c: AttentionConfig) -> str:
+    if c.n_kv_heads == c.n_heads or c.choices("score")[0].cache == "x":
+        return ""
+    return (
+        f"{c.n_heads} heads share {c.n_kv_heads} keys, and merged values leave none to share: use "
+        "--to merged-both, which repeats them"
+    )
+
+
+def _of_several_heads(c: AttentionConfig) -> str:
+    if c.n_heads == 1:
+        return ""
+    return (
+        f"{c.n_heads} heads would each read their own slice of x, which pins S_h to these "
+        "coordinates: one head converts exactly; for several use --to merged"
+    )
+
+
+def _of_slices_of_y(c: AttentionConfig) -> str:
+    if c.d_in % c.n_heads > 0:
+        return f"emb_dim={c.d_in} does not divide into {c.n_heads} slices of y"
+    if c.n_kv_heads < c.n_heads:
+        return f"{c.n_heads} heads share {c.n_kv_heads} values, and each must write its own slice"
+    changes = f"drop_rate={c.drop_rate}" if c.drop_rate > 0 else f"mixing={c.mixing}"
+    if (c.qkv_bias or c.out_bias) and (c.drop_rate > 0 or not weights_sum_to_one(c)):
+        return (
+            f"biases move into W_value, and the attention weights of {changes} need not add up to "
+            "1: train without it, or without biases"
+        )
+    return _of_latent(c)
+
+
+def _of_values_from_keys(c: AttentionConfig) -> str:
+    if c.score in ("merged", "collaborative"):
+        return f"score={c.score} caches x or one wide key, which is no less: nothing is gained"
+    if c.output not in ("linear", "none"):
+        return (
+            f"output={c.output} leaves no matrix W_value that a key could stand for: convert it "
+            "--to standard first"
+        )
+    return _of_latent(c) or _of_keys(c)
 
 
 _ROWS = (
@@ -250,7 +263,7 @@ _ROWS = (
     Conversion(
         name="separate",
         identity="(S_h; u_h) = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
-        exact="where the rank of S_h is no more than --rank",
+        exact="if the rank of S_h is no more than --rank",
         keys=_separate,
         ranked="head_dim of query and key",
     ),
@@ -259,29 +272,21 @@ _ROWS = (
         identity="VO_h = W_value_h out_proj_h, and b_value a constant",
         exact="always",
         keys=_merged_output,
-        refusals=(
-            _Refusal(
-                lambda c: c.n_kv_heads < c.n_heads and c.choices("score")[0].cache != "x",
-                "{n_heads} heads share {n_kv_heads} keys, and merged values leave none to share: "
-                "use --to merged-both, which repeats them",
-            ),
-            _OF_LATENT,
-            *_OF_VALUE_BIAS,
-        ),
+        refuses=lambda c: _of_grouped_keys(c) or _of_latent(c) or _of_value_bias(c),
     ),
     Conversion(
         name="merged-both",
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
         keys=lambda c, rank: {"score": "merged", **_merged_output(c, rank)},
-        refusals=_OF_VALUE_BIAS,
+        refuses=_of_value_bias,
     ),
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
-        exact="where the rank of VO_h is no more than --rank",
+        exact="if the rank of VO_h is no more than --rank",
         keys=_separate_output,
-        refusals=(_OF_LATENT, *_OF_VALUE_BIAS),
+        refuses=lambda c: _of_latent(c) or _of_value_bias(c),
         ranked="value_dim",
     ),
     Conversion(
@@ -289,41 +294,21 @@ _ROWS = (
         identity="y = softmax x (W_value out_proj) for one head; least squares for several",
         exact="for one head",
         keys=_no_out_proj,
-        refusals=(
-            _Refusal(
-                lambda c: c.d_in % c.n_heads > 0,
-                "emb_dim={emb_dim} does not divide into {n_heads} slices of y",
-            ),
-            _Refusal(
-                lambda c: c.n_kv_heads < c.n_heads,
-                "{n_heads} heads share {n_kv_heads} values, and each must write its own slice of y",
-            ),
-            _Refusal(
-                lambda c: c.drop_rate > 0 and (c.qkv_bias or c.out_bias),
-                "biases move into W_value, where drop_rate={drop_rate} would drop them: train with "
-                "drop_rate=0",
-            ),
-            _Refusal(
-                lambda c: not weights_sum_to_one(c) and (c.qkv_bias or c.out_bias),
-                "biases move into W_value, and the attention weights of mixing={mixing} need not "
-                "add up to 1: train with bias=False and without qkv_bias",
-            ),
-            _OF_LATENT,
-        ),
+        refuses=_of_slices_of_y,
     ),
     Conversion(
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
         keys=lambda c, rank: {"score": "no_query", "head_dim": c.d_in, **_without_keys(c)},
-        refusals=(_SEVERAL_HEADS,),
+        refuses=_of_several_heads,
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
         keys=lambda c, rank: {"score": "no_key", "head_dim": c.d_in, **_without_keys(c)},
-        refusals=(_SEVERAL_HEADS,),
+        refuses=_of_several_heads,
     ),
     Conversion(
         name="shrunk",
@@ -334,37 +319,24 @@ _ROWS = (
     Conversion(
         name="collaborative",
         identity="S_h = W_query diag(m_h) W_key^T, fitted by alternating least squares",
-        exact="where the rank of S_h is no more than --rank / n_heads",
+        exact="if the rank of S_h is no more than --rank / n_heads",
         keys=_collaborative,
         ranked="width shared by all heads",
     ),
     Conversion(
         name="slim",
-        identity="v = k W_key^-1 W_value, so that the key alone is remembered",
+        identity="v = k W_key^-1 W_value, so that only the key is cached",
         exact="up to rounding times the condition number of W_key",
         keys=lambda c, rank: {"value": "from_key"},
-        refusals=(
-            _Refusal(
-                lambda c: c.score in ("merged", "collaborative"),
-                "score={score} remembers x or one wide key, which is no less: nothing is gained",
-            ),
-            _OF_LATENT,
-            _OF_KEY_BIAS,
-            _OF_MIXING,
-            _Refusal(
-                lambda c: c.output not in ("linear", "none"),
-                "the values of output={output} are not made by one matrix from x that a key could "
-                "give: convert it --to standard first, where that applies",
-            ),
-        ),
+        refuses=_of_values_from_keys,
     ),
     Conversion(
         name="mla",
         identity="(W_key, W_value) = W_latent (W_up_key, W_up_value), cut to --rank",
-        exact="where the rank of W_key and W_value together is no more than --rank",
+        exact="if the rank of W_key and W_value together is no more than --rank",
         keys=_mla,
-        refusals=_OF_VALUE_BIAS,
-        ranked="latent_dim, which alone is cached",
+        refuses=_of_value_bias,
+        ranked="latent_dim, all that is cached",
     ),
 )
 

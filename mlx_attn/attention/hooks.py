@@ -52,7 +52,6 @@ def temperature(a: MapWeights, s: Scores) -> Scores:
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_logits": lambda c: mx.eye(c.n_maps)},
     multiply_adds=lambda c: c.n_maps**2 * c.context_length,
-    affine=False,
 )
 def talking_logits(a: MapWeights, s: Scores) -> Scores:
     """Replace each head's scores by a trained mixture of all heads' scores."""
@@ -86,7 +85,6 @@ def self_mask(a: MapWeights, s: Scores) -> Scores:
     weights={"W_forget": lambda c: nn.Linear(c.d_in, c.n_maps, bias=True)},
     # [B, T, H] -> [B, H, T, 1]
     remembers=lambda a, x: nn.log_sigmoid(a["W_forget"](x)).swapaxes(1, 2)[..., None],
-    affine=False,
 )
 def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) -> Scores:
     """Forget: a gate for each token and head lowers the scores of everything before it."""
@@ -105,7 +103,6 @@ def forget(a: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) ->
     sums_to_one=True,
     shift_invariant=True,
     source="a reference arm",
-    affine=False,
 )
 def uniform(a: MapWeights, s: Scores) -> Scores:
     """Average the visible tokens uniformly."""
@@ -142,7 +139,6 @@ def sink(a: MapWeights, s: Scores) -> Scores:
     "w_h = sigmoid(s_h + b_h)",
     source="sigmoid attention, arXiv:2409.04431",
     weights={"weight_bias": lambda c: mx.full((c.n_maps,), -math.log(c.context_length))},
-    affine=False,
 )
 def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
     """Weigh each key by itself; with the initial bias, n equal keys weigh about as much as one."""
@@ -154,7 +150,6 @@ def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
     "softpick",
     "w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
     source="softpick, arXiv:2504.20966",
-    affine=False,
 )
 def softpick(a: MapWeights, s: Scores) -> Scores:
     """Give scores below 0 no weight, so that a head may attend to nothing without a sink."""
@@ -182,7 +177,6 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_weights": lambda c: mx.eye(c.n_maps)},
     multiply_adds=lambda c: c.n_maps**2 * c.context_length,
-    affine=False,
 )
 def talking_weights(a: MapWeights, s: Scores) -> Scores:
     """Replace each head's weights by a trained mixture of all heads' weights."""

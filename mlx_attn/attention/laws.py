@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from inspect import unwrap
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +19,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from mlx_attn.attention.cache import Places, make_cache
-from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
+from mlx_attn.attention.config import AttentionConfig, Choice
 from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
 
@@ -28,13 +28,13 @@ TOKENS, WINDOW = 12, 5
 
 _SEQUENCES = 2
 _NARROWEST = 4  # width of a head in a trial, if the sizes can be divided so far
-_PIECES = ([1] * TOKENS, [7, 1, 4])
-"""The lengths in which a text is read with a cache: token by token, and longer than the window."""
+_PIECES = ([*range(1, TOKENS)], [7, 8])
+"""Where a text is cut to be read with a cache: into single tokens, and longer than the window."""
 
-_ROUNDING, _SAME = 1e-3, 1e-5
+ROUNDING, SAME = 1e-3, 1e-5
 """Differences relative to the largest number: of another order of operations, and of the same."""
 
-_NOT_FINITE = "gives numbers that are not finite"
+NOT_FINITE = "gives numbers that are not finite"
 
 Layer = Any
 """An `Attention`, whose module imports this one."""
@@ -58,7 +58,7 @@ def check_choices(a: Layer) -> None:
         LawBroken: It leaks later tokens, is random, decodes differently from a full pass, or is
             declared affine and is not.
     """
-    check_shapes(a)
+    _check_shapes(a)
     own = [choice for choice in a.maps.all if not choice.is_built_in]
     small = _small(a.config)
     # By identity: another function under the same name has to be tried again.
@@ -69,7 +69,13 @@ def check_choices(a: Layer) -> None:
     states: Any = mx.random.state
     high, low = np.array(states[0]).tolist()
     try:
-        _try(a, small, own)
+        try:
+            broken = _broken_law_of(a, small, own)
+        except Exception:  # the choices may be written for these sizes only
+            broken = _broken_law_of(a, a.config, own)
+        if broken:
+            names = " with ".join(f"{choice.map}={choice.name}" for choice in own)
+            raise LawBroken(f"{names} {broken}")
     except BaseException:
         del _passed[key]
         raise
@@ -78,27 +84,12 @@ def check_choices(a: Layer) -> None:
         mx.random.seed(high << 32 | low)
 
 
-def _try(a: Layer, small: AttentionConfig, own: list[Choice]) -> None:
-    for sizes in (small, a.config):
-        try:
-            broken = _broken_law_of(a, sizes, own)
-        except Exception:
-            if sizes == a.config:
-                raise
-            continue  # it may be written for these sizes only
-        if broken:
-            _blame_one(a, own)
-            names = " with ".join(f"{choice.map}={choice.name}" for choice in own)
-            raise LawBroken(f"{names} {broken}")
-        return
-
-
 def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks."""
     layer = a.like(config)
     try:
         broken = broken_law(with_other_weights(layer))
-        return broken_law(layer) if broken in ("", _NOT_FINITE) else broken
+        return broken_law(layer) if broken in ("", NOT_FINITE) else broken
     except Exception as error:
         # An error in the user's own file is shown with its place; others become a sentence.
         codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
@@ -107,18 +98,6 @@ def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
         if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
             raise
         return f"cannot be computed or decoded: {error}"
-
-
-def _blame_one(a: Layer, own: list[Choice]) -> None:
-    """Refuse the choice that breaks a law by itself, if there is one among several."""
-    for choice in own if len(own) > 1 else ():
-        others = {map_name: word for map_name, word in MAPS.items() if map_name != choice.map}
-        try:
-            a.like(replace(a.config, **{**others, choice.map: choice.name}))
-        except LawBroken:
-            raise
-        except Exception:
-            continue  # it needs the others
 
 
 def _small(config: AttentionConfig) -> AttentionConfig:
@@ -136,17 +115,21 @@ def _small(config: AttentionConfig) -> AttentionConfig:
 
 
 def with_other_weights(layer: Layer) -> Layer:
-    """Return the layer with trained-looking weights: a part that starts at 0 has an effect."""
+    """Return the layer with trained-looking weights."""
+    other = layer.like(layer.config)
+    other.update(moved(layer.trainable_parameters()))
+    return other
+
+
+def moved(weights: Any) -> Any:
+    """Return a tree of weights as after a training: gates that start at 0 show their effect."""
     random = np.random.default_rng(0)
 
-    def moved(weight: mx.array) -> mx.array:
-        # About the size of trained weights: gates and gains that start at 0 must show their effect.
+    def move(weight: mx.array) -> mx.array:
         spread = weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3
         return weight + mx.array(random.normal(0, spread, weight.shape), weight.dtype)
 
-    other = layer.like(layer.config)
-    other.update(tree_map(moved, layer.trainable_parameters()))
-    return other
+    return tree_map(move, weights)
 
 
 def broken_law(a: Layer) -> str:
@@ -157,9 +140,9 @@ def broken_law(a: Layer) -> str:
     tokens = mx.arange(_SEQUENCES * T).reshape(_SEQUENCES, T) % max(a.config.vocab_size, 1)
     y = a(x, None, Carry(tokens))
     if not mx.isfinite(y).all():
-        return _NOT_FINITE
-    broken = chain(_wrong_outputs(a, x, tokens, y), _wrong_maps(a, x, tokens), _wrong_facts(a, x))
-    return next(broken, "")
+        return NOT_FINITE
+    groups = (_wrong_maps(a, x, tokens), _bent_maps(a, x, tokens), _wrong_facts(a, x))
+    return next(chain(_wrong_outputs(a, x, tokens, y), *groups), "")
 
 
 # The laws, each yielded as the sentence that says how it is broken.
@@ -168,7 +151,7 @@ def broken_law(a: Layer) -> str:
 def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator[str]:
     """Yield what is wrong with y: random, read from later tokens, or decoded differently."""
     T, window = x.shape[1], a.config.cache_window
-    if _differ(a(x, None, Carry(tokens)), y, _SAME):
+    if differ(a(x, None, Carry(tokens)), y, SAME):
         yield (
             "computes something else each time: draw random numbers only if a.training, or once, "
             "as a weight"
@@ -177,17 +160,18 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
         # The same first tokens and other later ones: the first outputs must not change.
         other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
         changed = a(other, None, Carry(tokens))
-        if moved := _differ(changed[:, :seen], y[:, :seen], _SAME):
+        if moved := differ(changed[:, :seen], y[:, :seen], SAME):
             yield (
                 f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the outputs "
                 f"of those before change by {moved}: no number of a token may depend on later ones"
             )
-    for pieces in _PIECES:
-        cache, edges = make_cache(T + 3, window, a.config.caches_tokens), [0, *accumulate(pieces)]
-        steps = [slice(start, end) for start, end in pairwise(edges) if start < T]
+    for places in _PIECES:
+        cache = make_cache(T + 3, window, a.config.caches_tokens)
+        cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
-        read = [a(x[:, step], cache, Carry(tokens[:, step])) for step in steps]
-        if off := _differ(mx.concatenate(read, axis=1), y, _ROUNDING):
+        pieces = zip(mx.split(x, cuts, axis=1), mx.split(tokens, cuts, axis=1), strict=True)
+        read = [a(part, cache, Carry(ids)) for part, ids in pieces]
+        if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = "a map sees new tokens only, and a hook or mixing what it remembers="
             if window and a.maps.with_memory:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
@@ -195,35 +179,41 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
 
 
 def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
-    """Yield what is wrong with the maps: with what they cache, `after`, and those called affine."""
+    """Yield what is wrong with the maps: with what they cache, and with `after`."""
     maps, T = a.maps, x.shape[1]
     k = a.score(x)[1]
     keeps_x = "x" in (maps.score.cache, maps.value.cache)
     if maps.caches_keys_only and maps.value.carries:
         yield "keeps no values, and its value reads more than x: leave out cache="
-    elif keeps_x and (k.shape != x[:, None].shape or _differ(k, x[:, None], _SAME)):
+    elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
     inputs = a.value_input(x, k)
-    values = a.value(inputs, k, Carry(tokens))
+    values = a.value(inputs, k, None, Carry(tokens))
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
         first, last = weighted_sum(weights, values), maps.value.after(a, weights @ inputs[:, None])
         if tuple(last.shape) != tuple(first.shape):
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
-        elif off := _differ(last, first, _ROUNDING):
+        elif off := differ(last, first, ROUNDING):
             yield f"computes something else with after= than before the weighted sum, by {off}"
-    heads = (_SEQUENCES, a.config.n_maps, T, values.shape[-1])
-    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "score": (lambda x: a.score(x), (x.shape,)),
-        "value": (lambda x, k: a.value(a.value_input(x, k), k, Carry(tokens)), (x.shape, k.shape)),
-        "output": (lambda heads: a.output(heads), (heads,)),
-    }
-    for name, (function, shapes) in functions.items():
-        if getattr(maps, name).affine and (off := _defect(function, shapes)):
+
+
+def _bent_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
+    """Yield the maps that are called affine and are not."""
+    k = a.score(x)[1]
+
+    def value(x: Inputs, k: mx.array) -> mx.array:
+        return a.value(a.value_input(x, k), k, None, Carry(tokens))
+
+    heads = (_SEQUENCES, a.config.n_maps, x.shape[1], value(x, k).shape[-1])
+    functions = ((a.score, (x.shape,)), (value, (x.shape, k.shape)), (a.output, (heads,)))
+    maps = (a.maps.score, a.maps.value, a.maps.output)
+    for choice, function in zip(maps, functions, strict=True):
+        if choice.affine and (off := _defect(*function)):
             yield (
-                f"is not linear up to a bias: of its {name}, f(x + y) - f(x) - f(y) + f(0) is "
-                f"{off}; declare it with affine=False"
+                f"is not linear up to a bias: of its {choice.map}, f(x + y) - f(x) - f(y) + f(0) "
+                f"is {off}; declare it with affine=False"
             )
 
 
@@ -239,46 +229,50 @@ def _wrong_facts(a: Layer, x: Inputs) -> Iterator[str]:
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
         same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
-        if hook.shift_invariant and _differ(mx.softmax(other, -1), mx.softmax(same, -1), _ROUNDING):
+        if hook.shift_invariant and differ(mx.softmax(other, -1), mx.softmax(same, -1), ROUNDING):
             yield f"{_SHIFTS}: leave out shift_invariant= of logits={hook.name}"
         factor = hook.score_factor and hook.score_factor(a).reshape(-1, 1, 1)
-        if factor is not None and _differ(factor * scores, same, _ROUNDING):
+        if factor is not None and differ(factor * scores, same, ROUNDING):
             yield f"does more than multiply scores: leave out score_factor= of logits={hook.name}"
     # Other keys, same x: values that change were computed from keys.
     reads_x_only = not (value.makes_values_from_keys or value.carries)
-    if reads_x_only and _differ(value.apply(a, x, k + 1), value.apply(a, x, k), _SAME):
+    if reads_x_only and differ(value.apply(a, x, k + 1), value.apply(a, x, k), SAME):
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
 def _wrong_facts_of_mixing(a: Layer, x: Inputs, s: Scores, constant: mx.array) -> Iterator[str]:
     mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
     weights = mixing.apply(a, s, *more)
-    if mixing.sums_to_one and _differ(weights.sum(-1), mx.ones(weights.shape[:3]), _ROUNDING):
+    if mixing.sums_to_one and differ(weights.sum(-1), mx.ones(weights.shape[:3]), ROUNDING):
         wrong = "gives weights that do not add up to 1"
         yield f"{wrong}: leave out sums_to_one= of mixing={mixing.name}"
-    if mixing.shift_invariant and _differ(mixing.apply(a, s + constant, *more), weights, _ROUNDING):
+    if mixing.shift_invariant and differ(mixing.apply(a, s + constant, *more), weights, ROUNDING):
         yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
 
 
 def _defect(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> str | None:
     x = [_drawn(2 * i, *shape) for i, shape in enumerate(shapes)]
     y = [_drawn(2 * i + 1, *shape) for i, shape in enumerate(shapes)]
-    # An affine f has f(x + y) + f(0) = f(x) + f(y).
-    both, neither = [p + q for p, q in zip(x, y, strict=True)], [mx.zeros_like(p) for p in x]
+    both = [p + q for p, q in zip(x, y, strict=True)]
+    neither = [mx.zeros_like(p) for p in x]
     try:
-        results = [function(*inputs) for inputs in (both, x, y, neither)]
+        # An affine f has f(x + y) + f(0) = f(x) + f(y).
+        results = [_as_tuple(function(*inputs)) for inputs in (both, neither, x, y)]
     except (AttributeError, TypeError, ValueError):  # an output map that reads x is given None
         return "not known, because it reads x too"
-    parts = [part if isinstance(part, tuple) else (part,) for part in results]
-    defects = (_differ(p + q, r + s, _ROUNDING) for p, r, s, q in zip(*parts, strict=True))
-    return next((defect for defect in defects if defect), None)
+    defects = (differ(p + q, r + s, ROUNDING) for p, q, r, s in zip(*results, strict=True))
+    return next(filter(None, defects), None)
+
+
+def _as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _drawn(seed: int, *shape: int) -> mx.array:
     return mx.array(np.random.default_rng([seed, *shape]).normal(size=shape), mx.float32)
 
 
-def _differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
+def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
     """Describe the largest difference; None if it is rounding."""
     if wanted.size == 0:
         return None
@@ -291,12 +285,8 @@ def _differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 # Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
-def check_shapes(a: Layer) -> None:
-    """Refuse a layer whose choices return other shapes than their maps must.
-
-    Raises:
-        ConfigError: With both shapes.
-    """
+def _check_shapes(a: Layer) -> None:
+    """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     c, maps, H = a.config, a.maps, a.config.n_maps
     B, T = _SEQUENCES, min(3, c.context_length)
     x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
@@ -324,23 +314,25 @@ def check_shapes(a: Layer) -> None:
     tried(maps.output, (weighted_sum(scores, v), x), (B, T, c.d_out))
 
 
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Compare shapes; in the wanted one 0 is any size, and -n any divisor of n."""
+    pairs = zip(shape, wanted, strict=False)
+    sizes = (n == want or want == 0 or (want < 0 < n and want % n == 0) for n, want in pairs)
+    return len(shape) == len(wanted) and all(sizes)
+
+
 def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> Arrays:
-    """Return a function's results as a tuple; size 0 is any size, -n any divisor of n."""
+    """Return a function's results as a tuple, after comparing their shapes."""
     try:
-        results = function(*arguments)
+        results = _as_tuple(function(*arguments))
     except TypeError as error:
         if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
             raise
         raise ConfigError(f"{name} cannot be called: {error}") from error
-    results = results if isinstance(results, tuple) else (results,)
     shapes = [tuple(getattr(array, "shape", ())) for array in results]
-    if [len(shape) for shape in shapes] != [len(shape) for shape in wanted] or not all(
-        n == want or want == 0 or (want < 0 < n and want % n == 0)
-        for shape, sizes in zip(shapes, wanted, strict=True)
-        for n, want in zip(shape, sizes, strict=True)
-    ):
+    if len(shapes) != len(wanted) or not all(map(_fits, shapes, wanted)):
         words = ", ".join(map(str, wanted)).replace(" 0", " any")
         words += " (-n: any divisor of n)" if "-" in words else ""
         raise ConfigError(

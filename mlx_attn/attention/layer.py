@@ -1,20 +1,18 @@
 """The trained weights of one attention layer, and the parts of its maps.
 
-Heads, starting weights, the exact products, a linear map without redundancy, and `MapWeights`, the
-layer that every choice of a map works on.
+Heads, starting weights, the book's matrices, and `MapWeights`, the layer that every choice of a map
+works on.
 
 Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the letters of the
-formulas are the matrices that act on x from the right, as in q = x W_query. The two products serve
-MLX's arrays and NumPy's alike.
+formulas are the matrices that act on x from the right, as in q = x W_query.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.cache import KVCache, Places
@@ -22,12 +20,11 @@ from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.parts import PARTS, Part
 
-REACH = 3
+_REACH = 3
 """Tokens before its own that a short convolution reads."""
 
 _PARTS = ("query", "key", "value")
 
-Array = TypeVar("Array", mx.array, np.ndarray)
 Inputs = Float[mx.array, "B T C"]
 Queries = Float[mx.array, "B H T_q K"]
 Keys = Float[mx.array, "B key_heads T_k K"]
@@ -89,97 +86,17 @@ class Initializer:
         return mx.random.normal(shape, scale=std)
 
 
-def merge_query_key(
-    W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
-) -> Float[Array, "merged C"]:
-    """Return the merged score matrix S_h = W_query_h W_key_h^T of every head, as the weight of `S`.
+# The book's matrices, which many choices share: the parts of a layer by name.
 
-    (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h. A key head
-    that serves several query heads is used for each of them.
-
-    Args:
-        W_query: Stored weight of the query map, n_heads * head_dim rows.
-        W_key: Stored weight of the key map, n_kv_heads * head_dim rows.
-        n_heads: Number of query heads H.
-
-    Returns:
-        [H C, C], so that `x @ S.T` holds q_h in columns h C..(h+1) C.
-    """
-    C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
-    # [kv_heads, 1, K, C] and [kv_heads, H / kv_heads, K, C]: the 1 repeats a key for its queries.
-    key = W_key.reshape(-1, 1, head_dim, C)
-    query = W_query.reshape(key.shape[0], -1, head_dim, C)
-    # As stored, (out, in): W_key_h^T W_query_h of the stored weights is the transpose of S_h.
-    return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
-
-
-def merge_value_output(
-    W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
-) -> Float[Array, "d_out merged"]:
-    """Return the merged output matrix V_h O_h of every head, as the weight of `VO`.
-
-    sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of
-    out_proj that read head h. Columns h C..(h+1) C hold head h. A value head that serves several
-    query heads is used for each of them.
-
-    Returns:
-        [d_out, H C], so that `concat_h(softmax_h x) @ VO.T` is the layer's output.
-    """
-    d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
-    # [kv_heads, 1, D, d_in]
-    value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
-    # [d_out, H D] -> [kv_heads, H / kv_heads, d_out, D]
-    output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
-    # [kv_heads, group, d_out, d_in] -> [H, d_out, d_in] -> [d_out, H d_in]
-    return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
-
-
-def dense_weight(linear: Any) -> Float[mx.array, "width C"]:
-    """Return the whole matrix of a linear layer, as (out, in), if it stores only a part of it."""
-    return linear.dense_weight() if hasattr(linear, "dense_weight") else linear.weight
-
-
-# The book's matrices, which many choices share.
-
-
-def query_linear(c: AttentionConfig) -> nn.Linear:
-    """Make W_query."""
-    return nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def key_linear(c: AttentionConfig) -> nn.Linear:
-    """Make W_key."""
-    return nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
-
-
-def key_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Return the number of keys of a token and their width."""
-    return c.n_kv_heads, c.head_dim
-
-
-def value_shape(c: AttentionConfig) -> tuple[int, int]:
-    """Return the number of value heads and their width."""
-    return c.n_kv_heads, c.value_dim
-
-
-def value_linear(c: AttentionConfig, width: int = 0) -> nn.Linear:
-    """Make W_value, from x or from `width` other numbers."""
-    return nn.Linear(width or c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)
+W_QUERY = {"W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)}
+W_KEY = {"W_key": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)}
+W_VALUE = {"W_value": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)}
+OUT_PROJ = {"out_proj": lambda c: nn.Linear(out_width(c), c.d_out, bias=c.out_bias)}
 
 
 def out_width(c: AttentionConfig) -> int:
     """Return the width of all heads together."""
     return c.n_heads * c.value_dim
-
-
-def out_linear(c: AttentionConfig) -> nn.Linear:
-    """Make out_proj."""
-    return nn.Linear(out_width(c), c.d_out, bias=c.out_bias)
-
-
-def out_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """Return the initial out_proj."""
-    return {"out_proj": draw("out_proj", c.d_out, out_width(c), residual=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,30 +133,23 @@ class Carry:
     Attributes:
         tokens: The token ids that the model reads.
         first_values: The values of the first layer, once it has computed them.
-        keys: The keys that layers share, as scores see them; while decoding, the cached ones too.
-        values: The values of these keys.
-        positions: The positions of these keys and of the queries that read them.
+        shared: Keys and values that layers share, as scores see them, with their positions; while
+            decoding, the cached ones too.
     """
 
     tokens: Integer[mx.array, "B T"] | None = None
     first_values: Values | None = None
-    keys: Keys | None = None
-    values: Values | None = None
-    positions: Places | None = None
+    shared: tuple[Keys, Values, Places] | None = None
 
-    def share(self, keys: Keys, values: Values, positions: Places) -> None:
-        """Hand keys and values to the layers that have none of their own."""
-        self.keys, self.values, self.positions = keys, values, positions
-
-    def shared(self) -> tuple[Keys, Values, Places]:
+    def read(self) -> tuple[Keys, Values, Places]:
         """Return the keys and values of the last layer that shared its own.
 
         Raises:
             ConfigError: No layer has, as in a layer that is called outside its model.
         """
-        if self.keys is None or self.values is None or self.positions is None:
+        if self.shared is None:
             raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
-        return self.keys, self.values, self.positions
+        return self.shared
 
 
 class MapWeights(nn.Module):
@@ -272,7 +182,7 @@ class MapWeights(nn.Module):
             heads, width = self.maps.score.shape(config)
             parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
             for name, shape in zip(_PARTS, parts, strict=True):
-                self[f"conv_{name}"] = mx.zeros((REACH + 1, *shape)).at[0].add(1)
+                self[f"conv_{name}"] = mx.zeros((_REACH + 1, *shape)).at[0].add(1)
         self.init_weights(Initializer())
 
     def init_weights(self, draw: Initializer) -> None:
@@ -281,8 +191,12 @@ class MapWeights(nn.Module):
             if choice.init is not None:
                 drawn = choice.init(self.config, draw)
             else:
-                layers = {name: self[name] for name in choice.weights if "weight" in self[name]}
-                drawn = {name: draw(name, *layer.weight.shape) for name, layer in layers.items()}
+                parts: dict[str, Any] = {name: self.get(name) for name in choice.weights}
+                drawn = {
+                    name: draw(name, *part.weight.shape, residual=name == "out_proj")
+                    for name, part in parts.items()
+                    if _has_matrix(part)
+                }
             # A Linear's matrix is its "weight"; other parts are arrays themselves.
             for name, weight in drawn.items():
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
@@ -296,7 +210,7 @@ class MapWeights(nn.Module):
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
     def value(
-        self, x: Inputs, k: Keys, carry: Carry | None = None, cache: KVCache | None = None
+        self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Values:
         """Return the values of x, whose keys are k; x continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.value.carries else ()
@@ -311,13 +225,13 @@ class MapWeights(nn.Module):
         if self.config.short_conv == "none":
             return y
         weights, T = self[f"conv_{_PARTS[part]}"], y.shape[2]
-        before = [(0, 0), (0, 0), (REACH, 0), (0, 0)]
-        # [B, heads, REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
-        rows = cache.after_rows(part, y, REACH) if cache is not None else mx.pad(y, before)
+        before = [(0, 0), (0, 0), (_REACH, 0), (0, 0)]
+        # [B, heads, _REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
+        rows = cache.after_rows(part, y, _REACH) if cache is not None else mx.pad(y, before)
         # Split, not indexed: the gradient of an index is a scatter, whose sums have no fixed order.
         terms = [
-            weight.swapaxes(0, 1) * rows[:, :, REACH - back : REACH - back + T]
-            for back, weight in enumerate(mx.split(weights, REACH + 1))
+            weight.swapaxes(0, 1) * rows[:, :, _REACH - back : _REACH - back + T]
+            for back, weight in enumerate(mx.split(weights, _REACH + 1))
         ]
         # [B, heads, T, D]; conv weight `back` multiplies the token that many places before.
         y = sum(terms[1:], terms[0])
@@ -333,14 +247,20 @@ class MapWeights(nn.Module):
         return self.maps.output.apply(self, heads, x)
 
 
+def _has_matrix(part: Any) -> bool:
+    """Return True for a linear layer of any kind; a norm has a vector, and a table starts alone."""
+    is_layer = isinstance(part, nn.Module) and not isinstance(part, nn.Embedding)
+    return is_layer and part.get("weight") is not None and part["weight"].ndim == 2
+
+
 def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
-    where = f"{choice.map}={choice.name}: its weight '{name}'"
+    part_name = f"{choice.map}={choice.name}: its weight '{name}'"
     if not name.isidentifier():
-        raise ConfigError(f"{where} is not a name: use letters, digits and underscores")
+        raise ConfigError(f"{part_name} is not a name: use letters, digits and underscores")
     if hasattr(a, name):
-        raise ConfigError(f"{where} has the name of another part of the layer: rename it")
+        raise ConfigError(f"{part_name} has the name of another part of the layer: rename it")
     if not isinstance(part, mx.array | nn.Module):
-        raise ConfigError(f"{where} is a {type(part).__name__}, not an array or an nn.Module")
+        raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
 
 
 WHOLE_VALUE = Choice(
@@ -361,9 +281,8 @@ EARLIER = {
         name="earlier",
         formula="q_h = x W_query_h, k_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.keys),
-        weights={"W_query": query_linear},
-        shape=key_shape,
+        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.read()[0]),
+        weights=W_QUERY,
         affine=False,
         carries=True,
     ),
@@ -372,8 +291,7 @@ EARLIER = {
         name="earlier",
         formula="v_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, k, carry: carry.values,
-        shape=value_shape,
+        apply=lambda a, x, k, carry: carry.read()[1],
         affine=False,
         carries=True,
     ),

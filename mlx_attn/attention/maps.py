@@ -8,14 +8,19 @@ A choice is registered at its definition and listed nowhere else. Its weights ar
 layer `a`, under the book's names, so that a checkpoint reads like the book.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    OUT_PROJ,
+    W_KEY,
+    W_QUERY,
+    W_VALUE,
     Heads,
     Initializer,
     Inputs,
@@ -25,21 +30,51 @@ from mlx_attn.attention.layer import (
     Queries,
     Values,
     choice,
-    dense_weight,
-    key_linear,
-    key_shape,
     merge_heads,
-    merge_query_key,
-    merge_value_output,
-    out_init,
-    out_linear,
     out_width,
-    query_linear,
     split_heads,
-    value_linear,
-    value_shape,
 )
 from mlx_attn.machine.exponentials import gelu
+
+Array = TypeVar("Array", mx.array, np.ndarray)
+
+# The products of two maps; for MLX's arrays and NumPy's alike.
+
+
+def merge_query_key(
+    W_query: Float[Array, "width C"], W_key: Float[Array, "kv_width C"], n_heads: int
+) -> Float[Array, "merged C"]:
+    """Return S_h = W_query_h W_key_h^T of every query head, as the weight of `S`: [H C, C].
+
+    (x_i W_query_h) . (x_j W_key_h) = (x_i S_h) . x_j. Rows h C..(h+1) C hold head h, so that
+    `x @ S.T` holds q_h in columns h C..(h+1) C. Both arguments are weights as stored. A key head
+    that serves several query heads is used for each of them.
+    """
+    C, head_dim = W_query.shape[1], W_query.shape[0] // n_heads
+    # [kv_heads, 1, K, C] and [kv_heads, H / kv_heads, K, C]: the 1 repeats a key for its queries.
+    key = W_key.reshape(-1, 1, head_dim, C)
+    query = W_query.reshape(key.shape[0], -1, head_dim, C)
+    # As stored, (out, in): W_key_h^T W_query_h of the stored weights is the transpose of S_h.
+    return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
+
+
+def merge_value_output(
+    W_value: Float[Array, "kv_width d_in"], out_proj: Float[Array, "d_out width"], n_heads: int
+) -> Float[Array, "d_out merged"]:
+    """Return VO_h = W_value_h O_h of every query head, as the weight of `VO`: [d_out, H C].
+
+    sum_h (softmax_h x) W_value_h O_h = sum_h (softmax_h x) VO_h, where O_h are the rows of out_proj
+    that read head h. Columns h C..(h+1) C hold head h, so that `concat_h(softmax_h x) @ VO.T` is
+    the layer's output.
+    """
+    d_out, head_dim = out_proj.shape[0], out_proj.shape[1] // n_heads
+    # [kv_heads, 1, D, d_in]
+    value = W_value.reshape(-1, 1, head_dim, W_value.shape[1])
+    # [d_out, H D] -> [kv_heads, H / kv_heads, d_out, D]
+    output = out_proj.reshape(d_out, value.shape[0], -1, head_dim).transpose(1, 2, 0, 3)
+    # [kv_heads, group, d_out, d_in] -> [H, d_out, d_in] -> [d_out, H d_in]
+    return (output @ value).reshape(n_heads, d_out, -1).swapaxes(0, 1).reshape(d_out, -1)
+
 
 # Score maps.
 
@@ -59,8 +94,7 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     "q_h = x W_query_h, k_h = x W_key_h",
     input_weights=("W_query", "W_key"),
     source="the book, section 3.6",
-    weights={"W_query": query_linear, "W_key": key_linear},
-    shape=key_shape,
+    weights=W_QUERY | W_KEY,
 )
 def separate(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
@@ -116,8 +150,7 @@ def merged(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "no_query",
     "q_h = x[slice h], k_h = x W_key_h",
     source="Karbevski, arXiv:2510.23912",
-    weights={"W_key": key_linear},
-    shape=key_shape,
+    weights=W_KEY,
     refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
 )
 def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
@@ -134,16 +167,10 @@ def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     weights={
         "W_down": lambda c: nn.Linear(c.d_in, c.d_in // 2, bias=c.qkv_bias),
         "W_up": lambda c: nn.Linear(c.d_in // 2, c.d_in, bias=c.qkv_bias),
-        "W_key": key_linear,
+        **W_KEY,
         "norm_in": lambda c: nn.RMSNorm(c.d_in),
         "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
     },
-    init=lambda c, draw: {
-        "W_down": draw("W_down", c.d_in // 2, c.d_in),
-        "W_up": draw("W_up", c.d_in, c.d_in // 2),
-        "W_key": draw("W_key", c.n_kv_heads * c.head_dim, c.d_in),
-    },
-    shape=key_shape,
     affine=False,
     refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
 )
@@ -160,8 +187,7 @@ def nonlinear_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "no_key",
     "q_h = x W_query_h, k_h = x[slice h]",
     source="the mirror image of score=no_query",
-    weights={"W_query": query_linear},
-    shape=key_shape,
+    weights=W_QUERY,
     refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
 )
 def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
@@ -176,8 +202,7 @@ def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "q_h = k_h = x W_query_h",
     input_weights=("W_query",),
     source="Reformer, arXiv:2001.04451",
-    weights={"W_query": query_linear},
-    shape=key_shape,
+    weights=W_QUERY,
     refuses=lambda c: (
         ""
         if c.n_kv_heads == c.n_heads
@@ -198,8 +223,8 @@ def shared(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     input_weights=("W_query", "W_key"),
     source="Cordonnier et al., arXiv:2006.16362",
     weights={
-        "W_query": query_linear,
-        "W_key": query_linear,  # as wide: n_kv_heads does not count
+        **W_QUERY,
+        "W_key": W_QUERY["W_query"],  # as wide: n_kv_heads does not count
         # Each head its own block of the mixing vector: the start is the separate form.
         "mixing": lambda c: mx.repeat(mx.eye(c.n_heads), c.head_dim, axis=1),
     },
@@ -219,8 +244,10 @@ def collaborative(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     """Apply W_value to the weighted sums of x, head by head."""
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
-    group, W_value = y.shape[1] // a.config.n_kv_heads, a.W_value
-    weight = dense_weight(W_value).reshape(a.config.n_kv_heads, a.config.value_dim, -1)
+    W_value: Any = a.W_value
+    group = y.shape[1] // a.config.n_kv_heads
+    dense = W_value.dense_weight() if hasattr(W_value, "dense_weight") else W_value.weight
+    weight = dense.reshape(a.config.n_kv_heads, a.config.value_dim, -1)
     # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     if "bias" not in W_value:
@@ -239,8 +266,7 @@ choice(
     "v_h = x W_value_h",
     input_weights=("W_value",),
     source="the book, section 3.6",
-    weights={"W_value": value_linear},
-    shape=value_shape,
+    weights=W_VALUE,
     after=linear_after,
 )(linear_value)
 
@@ -266,8 +292,11 @@ choice(
     "v = concat(k) W_value",
     input_weights=(),
     source="Graef and Wasielewski, arXiv:2503.05840 (slim attention)",
-    weights={"W_value": lambda c: value_linear(c, c.n_kv_heads * c.head_dim)},
-    shape=value_shape,
+    weights={
+        "W_value": lambda c: nn.Linear(
+            c.n_kv_heads * c.head_dim, c.n_kv_heads * c.value_dim, bias=c.qkv_bias
+        )
+    },
     after=linear_after,
     cache="k",  # the keys of all heads hold all of x
     refuses=_needs_a_key_per_head,
@@ -286,7 +315,6 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     "identity",
     "v_h = x[slice h]",
     source="He and Hofmann, arXiv:2311.01906",
-    shape=value_shape,
     after=_slice_after,
     refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
 )
@@ -302,7 +330,6 @@ def identity_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     reads_keys=True,
     input_weights=(),
     source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
-    shape=value_shape,
     refuses=_needs_a_key_per_head,
 )
 def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
@@ -319,8 +346,7 @@ def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     "y = concat(heads) out_proj",
     input_weights=(),
     source="the book, section 3.6",
-    weights={"out_proj": out_linear},
-    init=out_init,
+    weights=OUT_PROJ,
 )
 def linear_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""

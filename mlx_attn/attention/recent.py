@@ -14,6 +14,10 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    OUT_PROJ,
+    W_KEY,
+    W_QUERY,
+    W_VALUE,
     Carry,
     Heads,
     Initializer,
@@ -24,16 +28,9 @@ from mlx_attn.attention.layer import (
     Queries,
     Values,
     choice,
-    key_linear,
-    key_shape,
     merge_heads,
-    out_init,
-    out_linear,
     out_width,
-    query_linear,
     split_heads,
-    value_linear,
-    value_shape,
 )
 from mlx_attn.machine.layers import TokenTable
 
@@ -74,7 +71,7 @@ def _latent_refuses(c: AttentionConfig) -> str:
     "c = x W_latent, q_h = x W_query_h W_up_key_h^T, k = c",
     source="multi-head latent attention, DeepSeek-V2, arXiv:2405.04434",
     weights={
-        "W_query": query_linear,
+        **W_QUERY,
         "W_latent": lambda c: nn.Linear(c.d_in, c.latent_dim, bias=False),
         "W_up_key": lambda c: nn.Linear(c.latent_dim, c.n_heads * c.head_dim, bias=False),
     },
@@ -108,9 +105,8 @@ _PAIRED = (
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
         "W_query": lambda c: nn.Linear(c.d_in, 2 * c.n_heads * c.head_dim, bias=c.qkv_bias),
-        "W_key": key_linear,
+        **W_KEY,
     },
-    shape=key_shape,
     queries_per_head=2,
     affine=False,
     refuses=lambda c: "" if c.output == "differential" else _PAIRED,
@@ -139,7 +135,6 @@ def _latent_after(a: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
     weights={
         "W_up_value": lambda c: nn.Linear(c.latent_dim, c.n_kv_heads * c.value_dim, bias=False)
     },
-    shape=value_shape,
     after=_latent_after,
     cache="k",
     refuses=_latent_refuses,
@@ -153,16 +148,12 @@ def _value_table(c: AttentionConfig) -> TokenTable:
     return TokenTable(c.vocab_size, c.n_kv_heads * c.value_dim)
 
 
-def _value_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    return {"W_value": draw("W_value", c.n_kv_heads * c.value_dim, c.d_in)}
-
-
 def _reads_more_than_x(c: AttentionConfig) -> str:
     """Refuse a cache of x, and a table of tokens whose number is unknown."""
     if c.value in ("bank", "embedding") and not c.vocab_size:
         return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
     if c.score == "merged":
-        return f"value={c.value} is not a function of x alone, and score=merged keeps x alone"
+        return f"value={c.value} is not a function of only x, and score=merged caches only x"
     return ""
 
 
@@ -172,9 +163,7 @@ def _reads_more_than_x(c: AttentionConfig) -> str:
     "v_h = l_1 v_h of the first layer + l_2 x W_value_h",
     input_weights=("W_value",),
     source="value residual learning, arXiv:2410.17897",
-    weights={"W_value": value_linear, "value_mix": lambda c: mx.array([0.5, 0.5])},
-    init=_value_init,
-    shape=value_shape,
+    weights={**W_VALUE, "value_mix": lambda c: mx.array([0.5, 0.5])},
     carries=True,
     affine=False,
     refuses=_reads_more_than_x,
@@ -195,7 +184,6 @@ def residual_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     input_weights=(),
     source="Bank of Values, arXiv:2606.02780",
     weights={"value_table": _value_table},
-    shape=value_shape,
     carries=True,
     affine=False,
     refuses=_reads_more_than_x,
@@ -213,12 +201,10 @@ def bank_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     input_weights=("W_value",),
     source="value embeddings, modded-nanogpt",
     weights={
-        "W_value": value_linear,
+        **W_VALUE,
         "value_table": _value_table,
         "value_gain": lambda c: mx.zeros((1,)),
     },
-    init=_value_init,
-    shape=value_shape,
     carries=True,
     affine=False,
     refuses=_reads_more_than_x,
@@ -233,21 +219,15 @@ def embedding_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
 # Output maps.
 
 
-def gated_init(gates: int, c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """Return the start of out_proj and of W_gate with this many gates."""
-    return {**out_init(c, draw), "W_gate": draw("W_gate", gates, c.d_in)}
-
-
 @choice(
     "output",
     "gated",
     "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
     source="gated attention, arXiv:2505.06708",
     weights={
-        "out_proj": out_linear,
+        **OUT_PROJ,
         "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
     },
-    init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
 def gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
@@ -261,8 +241,7 @@ def gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "head_gated",
     "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
     source="gated attention, arXiv:2505.06708 (headwise)",
-    weights={"out_proj": out_linear, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
-    init=lambda c, draw: gated_init(c.n_heads, c, draw),
+    weights={**OUT_PROJ, "W_gate": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False)},
     affine=False,
 )
 def head_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
@@ -277,10 +256,9 @@ def head_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
-        "out_proj": out_linear,
+        **OUT_PROJ,
         "W_lambda": lambda c: nn.Linear(c.d_in, c.n_heads, bias=False),
     },
-    init=lambda c, draw: {**out_init(c, draw), "W_lambda": draw("W_lambda", c.n_heads, c.d_in)},
     affine=False,
     refuses=lambda c: "" if c.score == "paired" else _PAIRED,
 )
@@ -296,13 +274,12 @@ def differential_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj",
     input_weights=(),
     source="exclusive self-attention, arXiv:2603.09078",
-    weights={"out_proj": out_linear},
-    init=out_init,
+    weights=OUT_PROJ,
     affine=False,
     refuses=lambda c: (
         ""
         if c.value in ("linear", "shrunk", "identity")
-        else f"output=exclusive needs a value that x alone gives, and value={c.value} is not"
+        else f"output=exclusive needs a value that only x gives, and value={c.value} is not"
     ),
 )
 def exclusive_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:

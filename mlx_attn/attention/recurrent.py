@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    OUT_PROJ,
     Heads,
     Inputs,
     Keys,
@@ -31,19 +32,16 @@ from mlx_attn.attention.layer import (
     Values,
     choice,
     merge_heads,
-    out_init,
-    out_linear,
     out_width,
     split_heads,
 )
-from mlx_attn.attention.recent import gated_init
 from mlx_attn.machine.exponentials import softmax
 
-Gates = Float[mx.array, "B H T_k gates"]
-State = Float[mx.array, "B H K D"]
+_Gates = Float[mx.array, "B H T_k gates"]
+_State = Float[mx.array, "B H K D"]
 
 
-def unit_length(y: Heads) -> Heads:
+def _unit_length(y: Heads) -> Heads:
     """Return vectors over their lengths; 0 stays 0."""
     return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)
 
@@ -82,13 +80,13 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     return inverse[:B, :, :T, :T]
 
 
-def delta_weights(q: Queries, k: Keys, kept: Gates) -> Scores:
+def delta_weights(q: Queries, k: Keys, gates: _Gates) -> Scores:
     """Return W for the last T_q of T_k tokens, from beta and log alpha of all, side by side.
 
     Without log alpha nothing is forgotten: alpha is 1.
     """
-    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
-    beta, log_alpha = _beta_and_log_alpha(kept)
+    q, k = _unit_length(q), _unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
     # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
     corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
@@ -97,29 +95,29 @@ def delta_weights(q: Queries, k: Keys, kept: Gates) -> Scores:
     return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
 
 
-def _beta_and_log_alpha(kept: Gates) -> tuple[mx.array, mx.array]:
-    beta = kept[..., :1]
-    return beta, kept[..., 1:] if kept.shape[-1] > 1 else mx.zeros_like(beta)
+def _beta_and_log_alpha(gates: _Gates) -> tuple[mx.array, mx.array]:
+    beta = gates[..., :1]
+    return beta, gates[..., 1:] if gates.shape[-1] > 1 else mx.zeros_like(beta)
 
 
-def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
+def _decays(log_alpha: _Gates) -> Float[mx.array, "B H T T"]:
     """Return D_ij for j <= i, and 0 elsewhere."""
     total = mx.cumsum(log_alpha, axis=2)
     # Inner tril: above the diagonal the differences are positive, and their exponentials overflow.
     return mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
 
 
-def delta_heads(
-    a: MapWeights, q: Queries, k: Keys, v: Values, kept: Gates, state: State | None
-) -> tuple[Heads, State]:
+def _delta_heads(
+    a: MapWeights, q: Queries, k: Keys, v: Values, gates: _Gates, state: _State | None
+) -> tuple[Heads, _State]:
     """Return the heads of T new tokens, and the state after them, from the state S before.
 
     U = (I + L)^-1 diag(beta) (V - diag(e^g) K S)        heads = (Q K^T * D) U + diag(e^g) Q S
     S' = e^(g_T) S + (K * e^(g_T - g))^T U
     """
-    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    q, k = _unit_length(q), _unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
     v = mx.repeat(v, q.shape[1] // v.shape[1], 1)
-    beta, log_alpha = _beta_and_log_alpha(kept)
+    beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
     # e^g, [B, H, T, 1]: how much of the state before survives until each token.
@@ -150,8 +148,8 @@ def _multiply_adds(c: AttentionConfig) -> int:
     return c.n_maps * (T * c.head_dim + T * T // 3 + T * T)
 
 
-W_BETA = {"W_beta": lambda c: nn.Linear(c.d_in, c.n_maps, bias=False)}
-DECAY = {
+_W_BETA = {"W_beta": lambda c: nn.Linear(c.d_in, c.n_maps, bias=False)}
+_DECAY = {
     "W_decay": lambda c: nn.Linear(c.d_in, c.n_maps, bias=False),
     "decay_bias": lambda c: mx.full((c.n_maps,), math.log(math.expm1(0.01))),
     "log_rate": lambda c: mx.log(mx.linspace(1, 16, c.n_maps)),
@@ -160,11 +158,11 @@ DECAY = {
 15 % with each token."""
 
 
-def _beta(a: MapWeights, x: Inputs) -> Gates:
+def _beta(a: MapWeights, x: Inputs) -> _Gates:
     return mx.sigmoid(a["W_beta"](x)).swapaxes(1, 2)[..., None]
 
 
-def _log_alpha(a: MapWeights, x: Inputs) -> Gates:
+def _log_alpha(a: MapWeights, x: Inputs) -> _Gates:
     step = nn.softplus(a["W_decay"](x) + a["decay_bias"])
     return (-mx.exp(a["log_rate"]) * step).swapaxes(1, 2)[..., None]
 
@@ -176,7 +174,6 @@ def _log_alpha(a: MapWeights, x: Inputs) -> Gates:
     sums_to_one=True,
     source="linear attention, arXiv:2006.16236",
     reads_keys=True,
-    affine=False,
     refuses=_refuses,
 )
 def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
@@ -191,9 +188,8 @@ def linear(a: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
 
 _DELTA: dict[str, Any] = {
     "reads_keys": True,
-    "recurs": delta_heads,
+    "recurs": _delta_heads,
     "multiply_adds": _multiply_adds,
-    "affine": False,
     "refuses": _refuses,
 }
 
@@ -203,7 +199,7 @@ _DELTA: dict[str, Any] = {
     "signed_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
     source="Grazzi et al., arXiv:2411.12537",
-    weights={**W_BETA, **DECAY},
+    weights={**_W_BETA, **_DECAY},
     remembers=lambda a, x: mx.concatenate([2 * _beta(a, x), _log_alpha(a, x)], -1),
     **_DELTA,
 )
@@ -212,7 +208,7 @@ _DELTA: dict[str, Any] = {
     "gated_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
     source="gated delta networks, arXiv:2412.06464",
-    weights={**W_BETA, **DECAY},
+    weights={**_W_BETA, **_DECAY},
     remembers=lambda a, x: mx.concatenate([_beta(a, x), _log_alpha(a, x)], -1),
     **_DELTA,
 )
@@ -221,17 +217,17 @@ _DELTA: dict[str, Any] = {
     "delta",
     "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
     source="DeltaNet, arXiv:2406.06484",
-    weights=W_BETA,
+    weights=_W_BETA,
     remembers=_beta,
     **_DELTA,
 )
-def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+def delta(a: MapWeights, s: Scores, q: Queries, k: Keys, gates: _Gates) -> Scores:
     """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of what the state holds for k: this is how a state can count modulo 2.
     """
-    return delta_weights(q, k, kept)
+    return delta_weights(q, k, gates)
 
 
 # DeltaNet's output: each head over its root mean square, and a gate.
@@ -246,8 +242,7 @@ def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
     "normed",
     "y = concat(g * head_h / rms(head_h)) out_proj",
     source="the output norm of gated delta networks, arXiv:2412.06464",
-    weights={"out_proj": out_linear, "head_gain": lambda c: mx.ones((c.value_dim,))},
-    init=out_init,
+    weights={**OUT_PROJ, "head_gain": lambda c: mx.ones((c.value_dim,))},
     affine=False,
 )
 def normed_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
@@ -261,11 +256,10 @@ def normed_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
     source="the output norm and gate of gated delta networks, arXiv:2412.06464",
     weights={
-        "out_proj": out_linear,
+        **OUT_PROJ,
         "W_gate": lambda c: nn.Linear(c.d_in, out_width(c), bias=False),
         "head_gain": lambda c: mx.ones((c.value_dim,)),
     },
-    init=lambda c, draw: gated_init(out_width(c), c, draw),
     affine=False,
 )
 def normed_gated_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
@@ -283,7 +277,7 @@ def _path_width(c: AttentionConfig) -> int:
 def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
     """Return beta and w of each token, side by side."""
     beta = 2 * _beta(a, x)  # up to a whole reflection
-    return mx.concatenate([beta, unit_length(split_heads(a["W_path"](x), beta.shape[1]))], -1)
+    return mx.concatenate([beta, _unit_length(split_heads(a["W_path"](x), beta.shape[1]))], -1)
 
 
 @choice(
@@ -293,13 +287,12 @@ def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
     sums_to_one=True,
     source="PaTH attention, arXiv:2505.16381",
     weights={
-        **W_BETA,
+        **_W_BETA,
         "W_path": lambda c: nn.Linear(c.d_in, c.n_maps * _path_width(c), bias=False),
     },
     reads_keys=True,
     remembers=_reflections,
     multiply_adds=lambda c: _multiply_adds(c) + 3 * c.n_maps * c.context_length * _path_width(c),
-    affine=False,
     refuses=lambda c: (
         ""
         if c.logits in ("none", "forget")
@@ -307,13 +300,13 @@ def _reflections(a: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
         "to them, combines with it: leave --logits out"
     ),
 )
-def path(a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Gates) -> Scores:
+def path(a: MapWeights, s: Scores, q: Queries, k: Keys, reflections: _Gates) -> Scores:
     """Encode positions as products of reflections, one for each token between query and key.
 
     The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
     of i and j loses tril(q W^T) M tril(W k^T, -1).
     """
-    beta, w = kept[..., :1], kept[..., 1:]
+    beta, w = reflections[..., :1], reflections[..., 1:]
     k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
     T_q, T_k = s.shape[2:]
@@ -354,19 +347,18 @@ def _first_head_queries(a: MapWeights, x: Inputs) -> Float[mx.array, "B 1 T K_1"
     remembers=_first_head_queries,
     remembers_all=True,
     multiply_adds=lambda c: c.context_length * (_path_width(c) + 2),
-    affine=False,
     refuses=_selective_refuses,
 )
 def selective(
-    a: MapWeights, s: Scores, q: Queries, k: Keys, kept: Float[mx.array, "B 1 T_k width_1"]
+    a: MapWeights, s: Scores, q: Queries, k: Keys, memory: Float[mx.array, "B 1 T_k width_1"]
 ) -> Scores:
     """Withdraw tokens that the first head attends to from all heads of later tokens."""
     # [B, 1, 1, T_k]
-    is_token = kept[..., -1:].swapaxes(2, 3)
+    is_token = memory[..., -1:].swapaxes(2, 3)
     # The first token stays visible: a query must have something to attend to.
     is_first = mx.cumsum(is_token, axis=-1) * is_token == 1
     # [B, 1, T_k, T_k]: each row withdraws earlier tokens, so it ends before the diagonal.
-    selected = mx.tril(a.config.scale * (kept[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
+    selected = mx.tril(a.config.scale * (memory[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
     selected = mx.where(is_first, 0.0, mx.maximum(selected, 0.0))
     # Sums over the tokens before each query, its own selection left out.
     earlier = mx.cumsum(selected, axis=2) - selected

@@ -11,9 +11,6 @@ Array = np.ndarray
 Reference = Callable[[dict[str, Array], Array, Array], Array]
 """From a layer's weights, its input [T, C] and scores [H, T, T] to new scores, or to weights."""
 
-Gates = Callable[[dict[str, Array], Array], tuple[Array, Array]]
-"""From a layer's weights and its input to beta and log alpha [T, H]."""
-
 
 def _forgotten(w: dict[str, Array], x: Array, s: Array) -> Array:
     """Add up the logarithms of the gates between key j and query i, one by one."""
@@ -61,9 +58,13 @@ def _beta(w: dict[str, Array], x: Array) -> Array:
     return 1 / (1 + np.exp(-x @ w["W_beta.weight"].T))
 
 
-def _gates(w: dict[str, Array], x: Array) -> tuple[Array, Array]:
+def gates_of(w: dict[str, Array], x: Array) -> tuple[Array, Array]:
+    """Return beta and log alpha [T, H]; alpha is 1 in a layer that forgets nothing."""
+    beta = _beta(w, x)
+    if "W_decay.weight" not in w:
+        return beta, np.zeros_like(beta)
     step = np.log1p(np.exp(x @ w["W_decay.weight"].T + w["decay_bias"]))
-    return _beta(w, x), -np.exp(w["log_rate"]) * step
+    return beta, -np.exp(w["log_rate"]) * step
 
 
 def delta_rule(q: Array, k: Array, v: Array, beta: Array, log_alpha: Array) -> Array:
@@ -82,16 +83,11 @@ def delta_rule(q: Array, k: Array, v: Array, beta: Array, log_alpha: Array) -> A
     return np.stack(outputs)
 
 
-def _delta_weights(gates: Gates) -> Reference:
+def _delta(w: dict[str, Array], x: Array, s: Array, most: float = 1) -> Array:
     """Return the weights of values as the outputs of unit vectors."""
-
-    def weights(w: dict[str, Array], x: Array, s: Array) -> Array:
-        T, H = len(x), len(s)
-        beta, log_alpha = gates(w, x)
-        heads = zip(*_queries_and_keys(w, x, H), beta.T, log_alpha.T, strict=True)
-        return np.stack([delta_rule(q, k, np.eye(T), b, a) for q, k, b, a in heads])
-
-    return weights
+    beta, log_alpha = gates_of(w, x)
+    heads = zip(*_queries_and_keys(w, x, len(s)), most * beta.T, log_alpha.T, strict=True)
+    return np.stack([delta_rule(q, k, np.eye(len(x)), b, a) for q, k, b, a in heads])
 
 
 def _path(w: dict[str, Array], x: Array, s: Array) -> Array:
@@ -134,9 +130,9 @@ REFERENCES: dict[str, dict[str, Reference]] = {
         "sigmoid": lambda w, x, s: 1 / (1 + np.exp(-s - w["weight_bias"][:, None, None])),
         "softpick": _softpick,
         "linear": _linear,
-        "delta": _delta_weights(lambda w, x: (_beta(w, x), 0 * _beta(w, x))),
-        "gated_delta": _delta_weights(_gates),
-        "signed_delta": _delta_weights(lambda w, x: (2 * _beta(w, x), _gates(w, x)[1])),
+        "delta": _delta,
+        "gated_delta": _delta,
+        "signed_delta": lambda w, x, s: _delta(w, x, s, most=2),
         "path": _path,
         "selective": _selective,
     },

@@ -10,12 +10,10 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    W_QUERY,
     choice,
-    key_shape,
     merge_heads,
-    query_linear,
     split_heads,
-    value_shape,
 )
 from mlx_attn.attention.maps import linear_after, linear_value, separate
 
@@ -83,10 +81,9 @@ choice(
     same_as="separate",
     source="Wasielewski and Graef, MatShrink",
     weights={
-        "W_query": query_linear,
+        **W_QUERY,
         "W_key": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.head_dim, c.qkv_bias),
     },
-    shape=key_shape,
     refuses=lambda c: _needs_a_rest("score=shrunk", c.head_dim, c),
 )(separate)
 
@@ -98,7 +95,6 @@ choice(
     same_as="linear",
     source="Wasielewski and Graef, MatShrink",
     weights={"W_value": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.value_dim, c.qkv_bias)},
-    shape=value_shape,
     after=linear_after,
     refuses=lambda c: _needs_a_rest("value=shrunk", c.value_dim, c),
 )(linear_value)
@@ -165,7 +161,6 @@ choice(
         "W_query": lambda c: _sliced(c, c.n_heads, c.head_dim),
         "W_key": lambda c: _sliced(c, c.n_kv_heads, c.head_dim),
     },
-    shape=key_shape,
     refuses=_needs_equal_slices,
 )(separate)
 
@@ -176,7 +171,6 @@ choice(
     same_as="linear",
     source=_ASKED,
     weights={"W_value": lambda c: _sliced(c, c.n_kv_heads, c.value_dim)},
-    shape=value_shape,
     after=linear_after,
     refuses=_needs_equal_slices,
 )(linear_value)

@@ -14,7 +14,8 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Inputs, merge_value_output
+from mlx_attn.attention.layer import Inputs
+from mlx_attn.attention.maps import merge_value_output
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
@@ -34,13 +35,10 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
     """
     changes_scores = conversions.changes_scores(attention.config, target)
     changes_output = conversions.changes_output(attention.config, target)
-    written_forms = (
-        ("score", changes_scores, {*_SCORES, "latent"}),
-        ("value", changes_output, {*_VALUES, "latent"}),
-        ("output", changes_output, {*_OUTPUTS}),
-    )
-    for key, changes, names in written_forms:
-        if changes and getattr(target, key) not in names:
+    tables = {"score": _SCORES, "value": _VALUES, "output": _OUTPUTS}
+    for key, table in tables.items():
+        changes = changes_scores if key == "score" else changes_output
+        if changes and getattr(target, key) not in {*table, "latent"}:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
@@ -66,9 +64,9 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
 
 def completed(weights: Weights, config: AttentionConfig) -> Weights:
     """Return the weights that a layer of this configuration has; missing biases are 0."""
-    shapes = {name: array.shape for name, array in named_arrays(Attention(config)).items()}
-    zeros = {name: np.zeros(shape) for name, shape in shapes.items() if name.endswith(".bias")}
-    return {name: {**zeros, **weights}[name] for name in shapes}
+    arrays = named_arrays(Attention(config)).items()
+    zeros = {name: np.zeros(array.shape) for name, array in arrays if name.endswith(".bias")}
+    return {name: {**zeros, **weights}[name] for name, _ in arrays}
 
 
 def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
@@ -81,7 +79,7 @@ def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
     wanted = (target.n_kv_heads, target.head_dim, target.d_in)
     if factors.key.shape != wanted or factors.key.shape[1] == target.d_in:
         factors = _nearest_score(factors, target)
-    return score_weights(factors)
+    return factors.weights
 
 
 def _nearest_score(
@@ -91,9 +89,8 @@ def _nearest_score(
     H, C, D, KV = target.n_heads, target.d_in, target.head_dim, target.n_kv_heads
     if len(factors.key) == KV:
         # [H, C + 1, K]: the bias is one more row, as if x had a coordinate that is always 1.
-        queries = np.concatenate(
-            [factors.query.swapaxes(1, 2), factors.query_bias[:, None]], axis=1
-        )
+        maps = factors.query.swapaxes(1, 2), factors.query_bias[:, None]
+        queries = np.concatenate(maps, axis=1)
         # [KV, H / KV * (C + 1), K]: rows of all queries that read one key.
         grouped = queries.reshape(KV, -1, queries.shape[2])
         query, key = algebra.balanced_factors_of_product(grouped, factors.key, D)
@@ -156,20 +153,10 @@ def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weig
     query = basis.swapaxes(1, 2) @ factors.query
     bias = np.einsum("hkl,hk->hl", basis, factors.query_bias)
     factors = replace(factors, query=query, query_bias=bias, key_bias=0 * factors.key_bias)
-    weights = score_weights(factors, np.stack([s.rest for s in shrunk]))
-    return {**weights, "W_key.places": np.stack([s.places for s in shrunk])}
-
-
-def score_weights(
-    factors: analysis.ScoreFactors, key: Float[np.ndarray, "kv_heads K columns"] | None = None
-) -> Weights:
-    """Return W_query and W_key as they are stored; `key`: fewer columns of the key's matrix."""
-    key = factors.key if key is None else key
     return {
-        "W_query.weight": factors.query.reshape(-1, factors.query.shape[2]),
-        "W_query.bias": factors.query_bias.reshape(-1),
-        "W_key.weight": key.reshape(-1, key.shape[2]),
-        "W_key.bias": factors.key_bias.reshape(-1),
+        **factors.weights,
+        "W_key.weight": np.concatenate([s.rest for s in shrunk]),
+        "W_key.places": np.stack([s.places for s in shrunk]),
     }
 
 
@@ -189,17 +176,7 @@ def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | No
     wanted = (target.n_kv_heads, target.value_dim, target.d_in)
     if factors.value.shape != wanted or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
-    return output_weights(factors)
-
-
-def output_weights(factors: analysis.OutputFactors) -> Weights:
-    """Return W_value and out_proj as they are stored."""
-    return {
-        "W_value.weight": factors.value.reshape(-1, factors.value.shape[2]),
-        "W_value.bias": factors.value_bias.reshape(-1),
-        "out_proj.weight": factors.output,
-        "out_proj.bias": factors.constant,
-    }
+    return factors.weights
 
 
 def _nearest_output(
@@ -208,9 +185,8 @@ def _nearest_output(
     """Return the best factors of rank value_dim; decompose heads that share a value together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
     if len(factors.value) == KV:
-        # [d_out, H D] -> [H, d_out, D], then by value head.
-        heads = factors.output.reshape(d_out, target.n_heads, -1).swapaxes(0, 1)
-        grouped = heads.reshape(KV, -1, heads.shape[2])
+        # [H, d_out, D] -> [KV, H / KV * d_out, D]: rows of all heads that read one value.
+        grouped = factors.heads.reshape(KV, -1, factors.heads.shape[2])
         output, value = algebra.balanced_factors_of_product(grouped, factors.value, D)
     else:
         rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
@@ -223,7 +199,7 @@ def _nearest_output(
 def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Multiply, exactly: VO_h = W_value_h O_h; the values' biases become a constant."""
     factors = analysis.ov_circuit(attention)
-    value = factors.value.reshape(-1, target.d_in)
+    value = factors.weights["W_value.weight"]
     merged = merge_value_output(value, factors.output, target.n_heads)
     return {"VO.weight": merged, "VO.bias": factors.total_constant}
 
@@ -268,15 +244,16 @@ def _fit_slices(
     unknowns = C + ones.shape[1]
     if len(ones) < _TOKENS_PER_UNKNOWN * unknowns:
         raise ConfigError(
-            f"{len(ones)} tokens are too few to fit heads without out_proj, where each number of a "
-            f"head has {unknowns} unknown weights: give at least {_TOKENS_PER_UNKNOWN * unknowns} "
+            f"{len(ones)} tokens are too few to fit heads without out_proj: each number of a head "
+            f"has {unknowns} unknown weights, so give at least {_TOKENS_PER_UNKNOWN * unknowns} "
             "tokens of the training text"
         )
     fits = []
     for h in range(H):
         # Normal equations: many more rows than columns, and no need of their last digits.
-        given = np.hstack([z[h], ones])
-        gram, right = given.T @ given, given.T @ slices[:, h]
+        inputs = np.hstack([z[h], ones])
+        gram = inputs.T @ inputs
+        right = inputs.T @ slices[:, h]
         # [D, C] or, with a bias, [D, C + 1]
         fits.append(np.linalg.lstsq(gram, right, rcond=1e-12)[0].T)
     fitted = np.concatenate(fits)

@@ -18,6 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias
+from mlx_attn.attention.cache import Places
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
@@ -276,9 +277,9 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
         T, c = x.shape[1], a.config
         # A layer may read the keys and values of an earlier one.
         keys, values = (mx.zeros((1, c.n_kv_heads, T, D)) for D in (c.head_dim, c.value_dim))
-        carry = Carry(_tokens(T), keys=keys, values=values)
+        carry = Carry(_tokens(T), shared=(keys, values, Places.of_text(T)))
         q, k = a.score(x, None, carry)
-        return [q, k, a.value(a.value_input(x, k), k, carry)]
+        return [q, k, a.value(a.value_input(x, k), k, None, carry)]
 
     q, _, v = maps(x)
 

@@ -18,7 +18,6 @@ from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
-from mlx_attn.attention.writers import output_weights, score_weights
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
@@ -144,8 +143,8 @@ def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarra
     factor = attention.config.scale / target.scale * temperatures
     score = qk_circuit(attention).widened(*heads)
     query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
-    weights = score_weights(replace(score, query=query, query_bias=bias))
-    weights |= output_weights(ov_circuit(attention).widened(*heads))
+    weights = replace(score, query=query, query_bias=bias).weights
+    weights |= ov_circuit(attention).widened(*heads).weights
     for name in [name for name in weights if name.endswith(".bias")]:
         has_place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
         if has_place:

@@ -3,8 +3,8 @@
 Facts about Metal in mlx 0.32.4, read from its source and its Metal library. This project has not
 tried them on a Mac (docs/verified.md). They are code, so tests can apply them on any machine.
 
-- A fused kernel for more than 8 queries needs query and value heads of one width in `FULL_WIDTHS`.
-- Up to 8 queries (decoding) another kernel serves `VECTOR_WIDTHS`, as long as queries times query
+- A fused kernel for more than 8 queries needs query and value heads of one width in `_FULL_WIDTHS`.
+- Up to 8 queries (decoding) another kernel serves `_VECTOR_WIDTHS`, as long as queries times query
   heads per key head do not exceed 32. Its gradient raises.
 - Under a gradient an array mask (ALiBi) takes the unfused path; "causal" stays fused.
 - float64 and `mx.linalg` decompositions have no Metal kernel: they must name the CPU stream.
@@ -19,24 +19,24 @@ from mlx_attn.machine.device import on_gpu, on_linux_cpu
 from mlx_attn.machine.exponentials import LOG2_E, exp2, over_rows
 from mlx_attn.machine.graphs import Differentiable
 
-FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
-VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
-VECTOR_QUERIES, VECTOR_ROWS = 8, 32
+_FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
+_VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
+_VECTOR_QUERIES, _VECTOR_ROWS = 8, 32
 
 Heads = Float[mx.array, "B _ _ _"]
-Bias = Float[mx.array, "*heads T_q T_k"] | None
+_Bias = Float[mx.array, "*heads T_q T_k"] | None
 
 
 def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
     """Return True if Metal fuses attention of one width for queries and values."""
-    if T_q <= VECTOR_QUERIES:
-        return width in VECTOR_WIDTHS and T_q * heads_per_key <= VECTOR_ROWS
-    return width in FULL_WIDTHS
+    if T_q <= _VECTOR_QUERIES:
+        return width in _VECTOR_WIDTHS and T_q * heads_per_key <= _VECTOR_ROWS
+    return width in _FULL_WIDTHS
 
 
 def refuses_gradient(width: int, T_q: int) -> bool:
     """Return True if the gradient of fused attention of this shape raises on Metal."""
-    return T_q <= VECTOR_QUERIES and width in VECTOR_WIDTHS
+    return T_q <= _VECTOR_QUERIES and width in _VECTOR_WIDTHS
 
 
 def fuses(width: int, T_q: int, heads_per_key: int) -> bool | None:
@@ -49,27 +49,19 @@ def attention_by_kernel(
     k: Heads,
     v: Heads,
     scale: float,
-    bias: Callable[[], Bias],
+    bias: Callable[[], _Bias],
     mask: Callable[[], mx.array],
     training: bool,
 ) -> Heads | None:
     """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
 
     MLX's own operation is fused on Metal for the shapes above. On a Linux processor `attention_cpu`
-    is faster; for one query, the sum written out has the fewest operations.
+    is faster; for one query, the sum written out has the fewest operations. Return None if the
+    caller must write it out: if that is faster, if keys and values have other numbers of heads, or
+    if the fused kernel lacks the gradient that follows in `training`.
 
-    Args:
-        q: Queries.
-        k: Keys; with fewer heads, consecutive query heads share one.
-        v: Values.
-        scale: Factor of the scores.
-        bias: Returns the bias of the scores, or None for only the causal mask.
-        mask: Returns bias and causal mask as one array.
-        training: True if a gradient follows.
-
-    Returns:
-        The weighted sum; None if the caller must write it out, because keys and values differ in
-        their numbers of heads or the fused kernel lacks a gradient, or if that is faster.
+    Consecutive query heads share a key if there are fewer. `bias` returns the bias of the scores,
+    or None for only the causal mask, and `mask` returns both as one array.
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
@@ -81,11 +73,11 @@ def attention_by_kernel(
     return fused_attention(q, k, v, scale, bias() if by_name else mask())
 
 
-def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: Bias = None) -> Heads:
-    """Compute softmax(scale q k^T + causal mask + bias) v by MLX's own operation.
+def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: _Bias = None) -> Heads:
+    """Compute softmax(scale q k^T + bias) v by MLX's own operation.
 
-    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` is added to
-    the scaled scores and includes the causal mask; None adds only the causal mask.
+    Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` includes the
+    causal mask; None is only the causal mask.
     """
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)

@@ -96,13 +96,13 @@ def machine_facts() -> dict[str, Any]:
     import mlx.core as mx
 
     device: Any = mx.device_info()
-    found = blas.preload()
+    loaded = blas.preload()
     return versions() | {
         "metal": mx.metal.is_available(),
         "chip": device.get("device_name", platform.machine()),
         "memory_bytes": machine_memory(),
-        "blas": found.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
-        "blas_note": found.note,
+        "blas": loaded.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
+        "blas_note": loaded.note,
     }
 
 

@@ -38,9 +38,9 @@ class Differentiable:
         """Register its gradient, like `vjp` of MLX's `custom_function`."""
         return self._with_gradient.vjp(gradient)
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """Compute the function."""
-        return (self._function if _this_thread.traces else self._with_gradient)(*given)
+        return (self._function if _this_thread.traces else self._with_gradient)(*arguments)
 
 
 HOT = 500  # runs after which a graph is compiled

@@ -72,11 +72,11 @@ def single_stream(function: Callable) -> Callable:
     """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
 
     @wraps(function)
-    def on_one_stream(*given: Any) -> Any:
+    def on_one_stream(*arguments: Any) -> Any:
         before = _this_thread.undivided
         _this_thread.undivided = True
         try:
-            return function(*given)
+            return function(*arguments)
         finally:
             _this_thread.undivided = before
 
@@ -93,11 +93,7 @@ def keep_buffers() -> None:
 
 
 def compiles_step(setting: str) -> bool:
-    """Return True if a training's step is one compiled graph, on one stream.
-
-    Args:
-        setting: `compile` of the recipe: auto, on or off.
-    """
+    """Return True if a training's step is one compiled graph; `setting` is auto, on or off."""
     return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[setting]
 
 

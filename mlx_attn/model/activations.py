@@ -124,14 +124,14 @@ def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values computed from the keys read them before the rotation, which depends on position.
     # [B, H_v, T, D]
-    v = a.value(a.value_input(x, k), k, carry)
+    v = a.value(a.value_input(x, k), k, None, carry)
     q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
     # Keys of an earlier layer are normalized and rotated already.
     is_reader = a.config.cross_layer == "reader"
     k = record(f"{name}.att.keys", k if is_reader else a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
     if a.config.cross_layer:
-        carry.share(k, v, Places.of_text(x.shape[1]))
+        carry.shared = (k, v, Places.of_text(x.shape[1]))
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
     memories = a.remembered(x)

@@ -1,7 +1,7 @@
 """The configuration of a GPT: the book's keys, and keys that change one part of it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -72,17 +72,16 @@ class GPTConfig(AttentionSettings):
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
         check_bounds(self, _BOUNDS)
         # The attention's own checks run here, so that a wrong size fails before any weight exists.
-        attention = self._attention(self._window(0))
+        attention = self._attention({})
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))
-        if self.pattern:
-            # Stored with its variants' names, however they were written.
-            rows = variants_of(self.pattern)
-            object.__setattr__(self, "pattern", ",".join(row.name for row in rows))
-            if reason := _why_no_pattern(self, rows):
-                raise ConfigError(f"pattern={self.pattern}: {reason}")
-        if self.kv_sharing:
-            _check_sharing(self)
+        # Stored with its variants' names, however they were written.
+        names = ",".join(row.name for row in variants_of(self.pattern))
+        object.__setattr__(self, "pattern", names)
+        if self.pattern and (reason := _why_no_pattern(self)):
+            raise ConfigError(f"pattern={self.pattern}: {reason}")
+        if self.kv_sharing and (reason := _why_no_sharing(self)):
+            raise ConfigError(f"kv_sharing={self.kv_sharing}: {reason}")
 
     def attention(self, layer: int = 0) -> AttentionConfig:
         """Return the configuration of an attention layer.
@@ -93,21 +92,19 @@ class GPTConfig(AttentionSettings):
         rows = variants_of(self.pattern)
         # The pattern repeats until all layers have a row.
         row = rows[layer % len(rows)].settings if rows else {}
-        row = {k: v for k, v in row.items() if k not in ("global_every", "kv_sharing")}
+        of_model = ("global_every", "kv_sharing")
+        changes = {key: value for key, value in row.items() if key not in of_model}
         if self.kv_sharing > 1:
-            row["cross_layer"] = "reader" if layer % self.kv_sharing else "source"
-        return self._attention({**self._window(layer), **row})
+            changes["cross_layer"] = "reader" if layer % self.kv_sharing else "source"
+        # Counted from 1: with global_every=3 the layers 2, 5, 8, ... (from 0) see all.
+        sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
+        return self._attention({"window": 0 if sees_all else self.window, **changes})
 
     def kinds(self) -> list[AttentionConfig]:
         """Return the configuration of each layer from the first one until they repeat."""
         every = (max(self.global_every, 1), max(self.kv_sharing, 1))
         period = math.lcm(*every, len(self.pattern.split(",")))
         return [self.attention(layer) for layer in range(min(period, self.n_layers))]
-
-    def _window(self, layer: int) -> dict[str, Any]:
-        # Counted from 1: with global_every=3 the layers 2, 5, 8, ... (from 0) see all.
-        sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
-        return {"window": 0 if sees_all else self.window}
 
     def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
@@ -141,17 +138,14 @@ def variants_of(pattern: str) -> list[Variant]:
     return [find_variant(name) for name in names]
 
 
-def _check_sharing(config: GPTConfig) -> None:
-    """Refuse layers that cannot read each other's keys and values."""
+def _why_no_sharing(config: GPTConfig) -> str:
+    """Return why layers cannot read each other's keys and values, and the way out; empty if not."""
     if config.kv_sharing > config.n_layers:
-        raise ConfigError(
-            f"kv_sharing={config.kv_sharing} layers cannot share keys and values in a model of "
-            f"n_layers={config.n_layers}: use more layers, or a smaller kv_sharing"
-        )
+        return f"there are only n_layers={config.n_layers}: use more layers, or a smaller number"
     for name in ("pattern", "global_every"):
         if value := getattr(config, name):
-            raise ConfigError(
-                f"kv_sharing={config.kv_sharing} needs layers of one form and one window, and "
+            return (
+                "the layers that share need one form and one window, and "
                 f"{name}={value} makes them differ: leave one of the two out"
             )
     layer = config.attention()
@@ -161,15 +155,17 @@ def _check_sharing(config: GPTConfig) -> None:
     differs = {name: getattr(layer, name) != word for name, word in standard.items()}
     differs["output"] = bool(layer.choices("output")[0].input_weights)  # it reads x as the value
     others += [f"{name}={getattr(layer, name)}" for name, is_other in differs.items() if is_other]
-    if others:
-        raise ConfigError(
-            "kv_sharing shares keys and values as score=separate and value=linear make them, and "
-            f"{' and '.join(others)} computes or caches others: leave one of the two out"
-        )
+    if not others:
+        return ""
+    return (
+        "layers share keys and values as score=separate and value=linear make them, and "
+        f"{' and '.join(others)} computes or caches others: leave one of the two out"
+    )
 
 
-def _why_no_pattern(config: GPTConfig, rows: Sequence[Variant]) -> str:
+def _why_no_pattern(config: GPTConfig) -> str:
     """Return why these variants cannot be layers of one model, and the way out; empty if not."""
+    rows = variants_of(config.pattern)
     if len(rows) > config.n_layers:
         return f"{len(rows)} variants for n_layers={config.n_layers}: use more layers"
     for name, word in MAPS.items():
@@ -213,10 +209,10 @@ def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
     """Return a configuration from a mapping, such as a file's."""
-    known = [f.name for f in fields(GPTConfig)]
+    names = [f.name for f in fields(GPTConfig)]
     for name in settings:
-        if name not in known:
-            raise ConfigError(f"unknown model setting '{name}'{did_you_mean(name, known)}")
+        if name not in names:
+            raise ConfigError(f"unknown model setting '{name}'{did_you_mean(name, names)}")
     return GPTConfig(**settings)
 
 

@@ -15,6 +15,7 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, counted, make_cache
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
@@ -26,10 +27,8 @@ from mlx_attn.model.init import initialise
 from mlx_attn.model.part_laws import check_parts
 from mlx_attn.parts import own_part
 
-SHIFT = 0.3
+_SHIFT = 0.3
 """Initial value of a token shift's weights."""
-
-Stream = Float[mx.array, "*batch C"]
 
 
 class SquaredReLU(nn.Module):
@@ -37,8 +36,7 @@ class SquaredReLU(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return the activation of each element."""
-        squared_relu: Any = _squared_relu
-        return squared_relu(x)
+        return _squared_relu(x)
 
 
 @Differentiable
@@ -63,7 +61,7 @@ class GELU(nn.Module):
 ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 
-def norm_layer(config: GPTConfig) -> Any:
+def _norm_layer(config: GPTConfig) -> Any:
     """Return the configuration's normalisation of the residual stream."""
     if own := own_part("norm", config.norm):
         return own.made(config)
@@ -113,8 +111,8 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.att = Attention(config.attention(layer))
         self.ff = FeedForward(config)
-        self.norm1 = norm_layer(config)
-        self.norm2 = norm_layer(config)
+        self.norm1 = _norm_layer(config)
+        self.norm2 = _norm_layer(config)
         own = own_part("residual", config.residual)
         self.residual: Callable[..., mx.array] = own.made(config) if own else pre_norm
         self.drop_shortcut = nn.Dropout(config.drop_rate)
@@ -138,7 +136,7 @@ class TransformerBlock(nn.Module):
         return self.residual(x, attention, feed_forward, self.norm1, self.norm2)
 
 
-def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> Stream:
+def checkpoint(block: nn.Module, run: Callable[[Inputs], Inputs], x: Inputs) -> Inputs:
     """Run a block, keep only its input, and compute the rest again for its gradients.
 
     MLX chooses the order in which it evaluates a graph. It may compute all blocks again before the
@@ -150,16 +148,16 @@ def checkpoint(block: nn.Module, run: Callable[[Stream], Stream], x: Stream) -> 
     # The weights are arguments too: a custom function has gradients only for its arguments.
     paths, weights = zip(*tree_flatten(block.trainable_parameters()), strict=True)
 
-    def forward(x: Stream, *weights: mx.array) -> Stream:
+    def forward(x: Inputs, *weights: mx.array) -> Inputs:
         block.update(tree_unflatten(list(zip(paths, weights, strict=True))))
         return run(x)
 
     checkpointed: Any = mx.custom_function(forward)
 
     @checkpointed.vjp
-    def backward(given: Sequence[mx.array], gradient: Stream, _: Stream) -> tuple[mx.array, ...]:
+    def backward(inputs: Sequence[mx.array], gradient: Inputs, _: Inputs) -> tuple[mx.array, ...]:
         # Compute the block again only once the gradient of its output exists.
-        of_x, *of_weights = mx.vjp(forward, mx.depends(list(given), [gradient]), [gradient])[1]
+        of_x, *of_weights = mx.vjp(forward, mx.depends(list(inputs), [gradient]), [gradient])[1]
         # Finish the weights' gradients before the block below may use the gradient of x.
         return mx.depends([of_x], of_weights)[0], *of_weights
 
@@ -190,12 +188,12 @@ class GPT(Inspectable):
         self.checkpoint_blocks = False
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
         if config.token_shift:
-            self.shift = mx.full((config.emb_dim,), SHIFT)
+            self.shift = mx.full((config.emb_dim,), _SHIFT)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
         self.drop_emb = nn.Dropout(config.drop_rate)
         self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
-        self.final_norm = norm_layer(config)
+        self.final_norm = _norm_layer(config)
         if not config.tied_head:
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
         if seed is not None:
@@ -290,25 +288,22 @@ def _before(x: Inputs, cache: KVCache | None) -> Inputs:
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """The cost of a model.
+    """The cost of a model; see `AttentionCost`, of which it has the sums over all layers.
 
-    Attributes:
-        multiply_adds: Per token at full context, forward, attention counted as computed (not the
-            causal half only); embeddings are looked up and cost nothing.
+    Attention is counted as computed (not the causal half only); embeddings are looked up and cost
+    no multiply-adds.
     """
 
-    parameters: int  # trained numbers, embeddings included
-    attention_parameters: int  # of all attention layers
+    parameters: int  # embeddings included
+    attention_parameters: int
     multiply_adds: int
-    cache_floats: int  # numbers remembered per token when decoding, all layers
-    state_floats: int = 0  # numbers remembered for a whole text, all layers
+    cache_floats: int
+    state_floats: int = 0
 
 
 def model_cost(config: GPTConfig) -> ModelCost:
     """Count a model of this configuration; nothing of its size is allocated."""
-    # Equal layers are measured once and multiplied by their number.
-    layers = Counter(config.attention(layer) for layer in range(config.n_layers))
-    attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
+    attention = [(n, attention_cost(layer)) for layer, n in _layers(config).items()]
     # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
     feed_forward = 2 * config.emb_dim * config.hidden_dim
     # [C] x [C, V], and a token shift's product with one weight per channel.
@@ -324,12 +319,17 @@ def model_cost(config: GPTConfig) -> ModelCost:
 
 def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
     """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
-    layers, floats = Counter(config.attention(layer) for layer in range(config.n_layers)), 0
-    for layer, n in layers.items():
-        # A layer with a window keeps at most that many tokens.
-        cost, held = attention_cost(layer), min(layer.cache_window or tokens, tokens)
+    floats = 0
+    for layer, n in _layers(config).items():
+        cost = attention_cost(layer)
+        held = min(layer.cache_window or tokens, tokens)
         floats += n * (cost.cache_floats * held + cost.state_floats)
     return floats * itemsize * batch
+
+
+def _layers(config: GPTConfig) -> Counter[AttentionConfig]:
+    """Return how many layers of each form a model has: equal ones are measured once."""
+    return Counter(config.attention(layer) for layer in range(config.n_layers))
 
 
 def attention_inputs(

@@ -21,7 +21,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.layer import Initializer
 from mlx_attn.model.config import GPTConfig
 
-GPT2_STD = 0.02
+_GPT2_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class NamedInit(Initializer):
             return self.uniform(name, (rows, columns), columns**-0.5)
         if self.config.start == "gpt2":
             # Each block adds two branches: the sum of 2 n_layers of them has the variance of one.
-            std = GPT2_STD * ((2 * self.config.n_layers) ** -0.5 if residual else 1.0)
+            std = _GPT2_STD * ((2 * self.config.n_layers) ** -0.5 if residual else 1.0)
         else:
             # Every branch ends in zeros, so each block starts as the identity.
             std = 0.0 if residual else columns**-0.5
@@ -74,7 +74,7 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
         if isinstance(module, Attention):
             module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
-            module.weight = draw.normal(name, module.weight.shape, GPT2_STD if is_small else 1.0)
+            module.weight = draw.normal(name, module.weight.shape, _GPT2_STD if is_small else 1.0)
         elif isinstance(module, nn.Linear):
             if ".att." not in name:  # an attention layer draws its own
                 ends_branch = name.endswith("ff.layers.2") or (

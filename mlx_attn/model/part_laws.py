@@ -10,14 +10,14 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import MAPS
+from mlx_attn.attention.laws import NOT_FINITE, ROUNDING, TOKENS, differ, moved
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, own_parts
 
-_SIZES = {"vocab_size": 11, "context_length": 12, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
+_SIZES = {"vocab_size": 11, "context_length": TOKENS, "n_layers": 1, "n_heads": 2, "emb_dim": 16}
 _DERIVED = ("hidden_dim", "head_dim", "value_dim", "n_kv_heads", "latent_dim")
 _SMALL: dict[str, Any] = {
     **{**_SIZES, **MAPS, **dict.fromkeys(_DERIVED, 0), "scale": 0.0},
@@ -25,7 +25,6 @@ _SMALL: dict[str, Any] = {
     **{"norm": "layernorm", "activation": "gelu", "position": "none", "residual": "pre_norm"},
 }
 """Settings of the small model, in which all parts are this program's."""
-_ROUNDING = 1e-3  # relative to the largest number
 _passed: dict[GPTConfig, Any] = {}
 
 Make = Callable[[GPTConfig], Any]  # the class `GPT`, whose module imports this one
@@ -56,7 +55,7 @@ def _wrong_result(c: GPTConfig, row: Any) -> str:
     """Return how the part's result has a wrong shape, or how its block calls attention wrongly."""
     calls = []
 
-    def attention(y: mx.array) -> mx.array:
+    def noted(y: mx.array) -> mx.array:
         calls.append(y.shape)
         return y
 
@@ -68,7 +67,7 @@ def _wrong_result(c: GPTConfig, row: Any) -> str:
         x = x[0]
         y = row.apply(c, mx.arange(3))
     elif row.map == "residual":
-        y = row.made(c)(x, attention, same, same, same)
+        y = row.made(c)(x, noted, same, same, same)
     else:
         y = row.made(c)(x)
     if not isinstance(y, mx.array) or y.shape != x.shape:
@@ -85,21 +84,17 @@ def _broken_law(c: GPTConfig, make: Make) -> str:
     starts, again = (named_arrays(model) for model in models)
     if any(_off(array, again[name]) for name, array in starts.items()):
         return "starts with other weights each time: draw them from a seed, or use nn.Linear"
-    model, random = models[0], np.random.default_rng(0)
+    model = models[0]
     model.eval()
-
-    def moved(weight: mx.array) -> mx.array:
-        return weight + mx.array(random.normal(0, 0.2, weight.shape), weight.dtype)
-
-    model.update(tree_map(moved, model.trainable_parameters()))
-    tokens = mx.array(random.integers(0, c.vocab_size, (2, c.context_length)))
+    model.update(moved(model.trainable_parameters()))
+    tokens = mx.array(np.random.default_rng(0).integers(0, c.vocab_size, (2, TOKENS)))
     y, caches = model(tokens), model.new_caches()
     # Same first six tokens, other later ones.
     later = mx.concatenate([tokens[:, :6], (tokens[:, 6:] + 1) % c.vocab_size], axis=1)
     # Pieces of 7, 1, 1 and the remaining tokens: reading several at a time and single ones.
     pieces = [model(piece, caches) for piece in mx.split(tokens, [7, 8, 9], axis=1)]
     laws = {
-        "gives numbers that are not finite": not mx.isfinite(y).all(),
+        NOT_FINITE: not mx.isfinite(y).all(),
         "computes something else each time": _off(model(tokens), y),
         "lets a token read later ones": _off(model(later)[:, :6], y[:, :6]),
         "mixes the sequences of a batch": _off(model(tokens[:1]), y[:1]),
@@ -109,4 +104,4 @@ def _broken_law(c: GPTConfig, make: Make) -> str:
 
 
 def _off(y: mx.array, wanted: mx.array) -> bool:
-    return not (mx.abs(y - wanted).max() <= _ROUNDING * mx.abs(wanted).max()).item()
+    return differ(y, wanted, ROUNDING) is not None

@@ -13,6 +13,9 @@ from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import SIZES as SMALL
 
+IGNORE_SCORES = ("linear", *(name for name, row in choices_of("mixing").items() if row.recurs))
+"""Mixings that refuse what acts on scores, because they read queries and keys."""
+
 SIZES: dict[str, Any] = {"d_in": 24, "d_out": 24, "context_length": 8, "n_heads": 4}
 
 
@@ -47,6 +50,17 @@ def config(**choices: Any) -> AttentionConfig:
         ({"output": "hadamard", "d_in": 22, "d_out": 22, "n_heads": 2}, "no Hadamard matrix"),
         ({"score": "paired"}, "use --variant differential"),
         ({"position": "alibi", "alibi_slopes": "1,2"}, "4 numbers with commas"),
+        *(({"mixing": m, "logits": "forget"}, "leave --logits out") for m in IGNORE_SCORES),
+        ({"mixing": "delta", "position": "alibi"}, "which position=alibi changes: use learned"),
+        ({"mixing": "linear", "window": 4}, "which window=4 hides: leave --window out"),
+        ({"mixing": "path", "logits": "temperature"}, "scores after logits=temperature"),
+        ({"mixing": "selective", "position": "rope"}, "position=rope changes them afterwards"),
+        ({"mixing": "selective", "qk_norm": True}, "qk_norm changes them afterwards"),
+        ({"mixing": "selective", "short_conv": "silu"}, "short_conv=silu changes them afterwards"),
+        ({"short_conv": "gelu"}, "must be one of none, linear, silu"),
+        ({"short_conv": "silu", "score": "merged"}, "score=merged caches what comes before"),
+        ({"short_conv": "silu", "value": "from_key"}, "value=from_key caches"),
+        ({"short_conv": "silu", "output": "merged"}, "output=merged caches"),
     ],
     ids=str,
 )
@@ -80,9 +94,6 @@ def test_a_variant_is_found_by_a_name_in_any_spelling_and_an_unknown_one_answere
 
 
 # Every combination of choices computes and decodes, or is refused where it is made.
-
-IGNORE_SCORES = ("linear", *(name for name, row in choices_of("mixing").items() if row.recurs))
-"""Mixings that refuse what acts on scores, because they read queries and keys."""
 
 
 def computes(**choices: Any) -> bool:

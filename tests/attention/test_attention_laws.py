@@ -58,13 +58,6 @@ def test_sliced_heads_are_separate_heads_with_block_diagonal_matrices(n_kv_heads
     assert difference(sliced(text()), separate(text())) < 1e-4
 
 
-@pytest.mark.parametrize("position", ["none", "alibi", "rope"])
-def test_a_model_with_positions_sees_an_order_and_without_them_a_set(position):
-    module, x = layer(position=position), text()
-    shuffled = mx.concatenate([x[:, T - 2 :: -1], x[:, T - 1 :]], axis=1)
-    assert (difference(module(x)[:, -1], module(shuffled)[:, -1]) > 1e-4) == (position != "none")
-
-
 @pytest.mark.parametrize("position", ["alibi", "rope"])
 @every_variant
 def test_relative_positions_do_not_depend_on_where_a_text_begins(variant, position):

@@ -13,7 +13,7 @@ from mlx_attn.convert.model import fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from tests.attention.conftest import decoded, text
+from tests.attention.conftest import text
 
 T = 12
 MODEL: dict[str, Any] = {"vocab_size": 5, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
@@ -56,18 +56,6 @@ def test_a_mixing_reads_what_it_remembers_of_x_after_the_memory_of_the_hooks(own
     np.testing.assert_allclose(weights, np.broadcast_to(expected, weights.shape), rtol=1e-6)
 
 
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize(
-    ("apply", "facts"),
-    [(shares, {"reads_keys": True, "sums_to_one": True}), (weighed, {"remembers": powers})],
-)
-def test_decoding_is_the_full_pass(own, apply, facts, window):
-    settings = {"window": window, "logits": "forget", "position": "rope"}
-    module = own("mixing", apply, settings, **facts)
-    for pieces in ([1] * T, [5, 7]):
-        np.testing.assert_allclose(decoded(module, text(), pieces), module(text()), atol=2e-5)
-
-
 def test_what_would_change_keys_is_refused(own):
     config = own("mixing", shares, reads_keys=True, input_weights=()).config
     for name in ("merged", "slim"):
@@ -91,3 +79,9 @@ def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own
     assert mx.allclose(logits, model(tokens), atol=1e-5)
     with pytest.raises(ConfigError, match="mixing=own uses x itself"):
         fold_norms(model)
+
+
+def test_layers_that_share_keys_have_a_user_s_hooks_too(own):
+    own("logits", lambda a, s: 2 * s)
+    logits = GPT(GPTConfig(**MODEL, logits="own", kv_sharing=2))(mx.arange(5)[None])
+    assert logits.shape == (1, 5, 5)

@@ -13,10 +13,10 @@ from scipy.linalg import hadamard
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import Places, make_cache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig, choices_of
+from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.layer import Carry
-from mlx_attn.attention.references import REFERENCES, delta_rule, softmax_of
+from mlx_attn.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
 
 C, T, H, V = 16, 12, 4, 11
@@ -29,6 +29,8 @@ CASES: dict[str, dict[str, Any]] = {
         for name, row in VARIANTS.items()
         if row.group != "forms" and not row.kv_sharing
     },
+    "learned slopes": {"position": "alibi", "alibi_slopes": "learned"},
+    "two hooks": {"logits": "talking+self_mask", **NO_POSITION},
     "delta": {"mixing": "delta", **NO_POSITION},
     "normed": {"output": "normed", **NO_POSITION},
     "convolved": {"short_conv": "silu", **NO_POSITION},
@@ -63,10 +65,7 @@ def heads_of(c: AttentionConfig, w: Arrays, x: np.ndarray, i: int) -> np.ndarray
         parts = zip((q, k, v), ("query", "key", "value"), strict=True)
         q, k, v = (convolved(y, w[f"conv_{part}"], c.short_conv) for y, part in parts)
     if "W_beta.weight" in w and c.mixing != "path":
-        beta, log_alpha = sigmoid(x @ w["W_beta.weight"].T), np.zeros((T, H))
-        if "W_decay.weight" in w:
-            step = np.log1p(np.exp(x @ w["W_decay.weight"].T + w["decay_bias"]))
-            log_alpha = -np.exp(w["log_rate"]) * step
+        beta, log_alpha = gates_of(w, x)
         beta = 2 * beta if c.mixing == "signed_delta" else beta
         rows = zip(q, k, v, beta.T, log_alpha.T, strict=True)
         return np.stack([delta_rule(*head) for head in rows])
@@ -75,7 +74,9 @@ def heads_of(c: AttentionConfig, w: Arrays, x: np.ndarray, i: int) -> np.ndarray
         s = REFERENCES["logits"][hook.name](w, x, s)
     distances = np.subtract.outer(np.arange(T), np.arange(T))
     if c.position == "alibi":
-        slopes = np.repeat(2.0 ** -np.array([2, 4, 6, 8]), len(q) // H)
+        fixed = 2.0 ** -np.array([2, 4, 6, 8])
+        slopes = np.exp(w["log_slopes"]) if "log_slopes" in w else fixed
+        slopes = np.repeat(slopes, len(q) // H)
         s = s - slopes[:, None, None] * distances
     seen = (distances >= 0) & (distances < (c.window or T))
     weigh = REFERENCES["mixing"].get(c.mixing, lambda w, x, s: softmax_of(s))
@@ -167,55 +168,8 @@ def test_the_cost_counts_parameters_and_cache(variant):
     assert cost.parameters == sum(array.size for array in trained.values())
 
 
-def test_mla_caches_its_latent_and_at_full_rank_is_the_standard_form():
-    standard, mla = layer_of(**NO_POSITION), layer("mla", latent_dim=C)
-    mla.load_weights(
-        [
-            ("W_query.weight", standard.W_query.weight),
-            ("W_latent.weight", mx.eye(C)),
-            ("W_up_key.weight", standard.W_key.weight),
-            ("W_up_value.weight", standard.W_value.weight),
-            ("out_proj.weight", standard.out_proj.weight),
-            ("out_proj.bias", standard.out_proj.bias),
-        ]
-    )
-    mla.maps, mla.alibi_slopes = mla.maps, np.array(())
-    assert mx.allclose(run(mla), run(standard), atol=1e-4)
-    assert attention_cost(layer("mla", latent_dim=6).config).cache_floats == 6
-
-
 @pytest.mark.parametrize("n_heads", [1, 2, 4, 8])
 def test_slopes_of_a_range_do_not_depend_on_the_number_of_heads(n_heads):
     slopes = AttentionConfig(d_in=C, d_out=C, context_length=T, n_heads=n_heads).slopes()
     assert slopes[0] == 2**-2
     assert n_heads == 1 or slopes[-1] == 2**-8
-
-
-def test_learned_slopes_have_a_gradient():
-    module = layer_of(position="alibi", alibi_slopes="learned")
-
-    def loss(parameters: dict) -> mx.array:
-        module.update(parameters)
-        return mx.square(run(module)).sum()
-
-    gradient = mx.grad(loss)(module.trainable_parameters())["log_slopes"]
-    assert float(mx.abs(gradient).min()) > 0
-
-
-def test_hooks_on_the_logits_compose_from_left_to_right():
-    module = layer_of(logits="temperature+self_mask")
-    q = k = mx.ones((1, H, 2, C // H))
-    weights = module.mix(q, k, Places.of_text(2))
-    assert weights[0, 0].tolist() == [[1, 0], [1, 0]]
-
-
-@pytest.mark.parametrize("score", choices_of("score"))
-def test_a_temperature_sharpens_any_score(score):
-    """Of log 2 in every head, it is twice the scale."""
-    needs = {"latent": {"value": "latent"}, "paired": {"output": "differential"}}.get(score, {})
-    sharper = layer_of(logits="temperature", score=score, **needs)
-    plain = layer_of(score=score, **needs, scale=2 * sharper.config.scale)
-    weights = named_arrays(sharper.parameters())
-    plain.load_weights([(name, weights[name]) for name in named_arrays(plain.parameters())])
-    sharper.log_temperature = mx.full(sharper["log_temperature"].shape, np.log(2))
-    assert mx.allclose(run(sharper), run(plain), atol=1e-4)

@@ -14,8 +14,7 @@ from mlx_attn.attention.analysis import NoMatrix, attention_cost, qk_circuit
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
-from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
-from mlx_attn.attention.layer import split_heads, value_linear
+from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.choice_source import NotPortable
@@ -87,61 +86,6 @@ def test_a_key_that_comes_again_is_overwritten():
     )
 
 
-@pytest.mark.parametrize("selects", [True, False])
-def test_what_the_first_head_selects_is_withdrawn_from_later_tokens_only(selects):
-    """One-hot queries and keys: token 2 selects token 1, so token 3 sees less of it."""
-    module, k = layer(mixing="selective"), mx.eye(C)[None, None, :4]
-    # Token 1 asks for itself and for the first token, which no token may withdraw.
-    q = mx.zeros_like(k).at[0, 0, 2, 1].add(8.0) if selects else 8.0 * (k + k[:, :, :1])
-    kept = mx.concatenate([q, mx.ones((1, 1, 4, 1))], -1)
-    s = mx.where(mx.tri(4) == 1, 0.0, -mx.inf)[None, None]
-    weights = np.array(module.maps.mixing.apply(module, s, q, k, kept))[0, 0]
-    np.testing.assert_allclose(weights[2, :3], 1 / 3, atol=1e-6)
-    lowered = np.exp(-8.0 * module.config.scale) if selects else 1
-    np.testing.assert_allclose(weights[3, 1] / weights[3, 2], lowered, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        *(({"mixing": m, "logits": "forget"}, "leave --logits out") for m in (*RULES, "linear")),
-        ({"mixing": "delta", "position": "alibi"}, "which position=alibi changes: use learned"),
-        ({"mixing": "linear", "window": 4}, "which window=4 hides: leave --window out"),
-        ({"mixing": "path", "logits": "temperature"}, "scores after logits=temperature"),
-        ({"mixing": "selective", "position": "rope"}, "position=rope changes them afterwards"),
-        ({"mixing": "selective", "qk_norm": True}, "qk_norm changes them afterwards"),
-        ({"mixing": "selective", "short_conv": "silu"}, "short_conv=silu changes them afterwards"),
-        ({"short_conv": "gelu"}, "must be one of none, linear, silu"),
-        ({"short_conv": "silu", "score": "merged"}, "score=merged caches what comes before"),
-        ({"short_conv": "silu", "value": "from_key"}, "value=from_key caches"),
-        ({"short_conv": "silu", "output": "merged"}, "output=merged caches"),
-    ],
-    ids=str,
-)
-def test_what_does_not_combine_is_refused(settings, reason):
-    with pytest.raises(ConfigError, match=reason):
-        layer(**settings)
-
-
-KEEPS_KEYS = ("standard", "separate", "merged-output", "separate-output")
-
-
-@pytest.mark.parametrize("to", CONVERSIONS)
-def test_conversions_are_refused_with_the_reason(to):
-    """Of convolutions all, and of a delta rule those that change queries and keys."""
-    with pytest.raises(ConfigError, match="short_conv=silu mixes the queries, keys and values"):
-        find_conversion(to).changes(layer(short_conv="silu").config)
-    reasons = {
-        "no-query": "heads would each read their own slice",
-        "no-key": "heads would each read their own slice",
-        "no-out-proj": "weights of mixing=gated_delta need not add up to 1",
-    }
-    reason = reasons.get(to, "mixing=gated_delta reads queries and keys themselves")
-    if to not in KEEPS_KEYS:
-        with pytest.raises(ConfigError, match=reason):
-            find_conversion(to).changes(layer(mixing="gated_delta").config)
-
-
 def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
     module, cache = layer(short_conv="silu", n_kv_heads=1), make_cache(T)
     module(text(), cache)
@@ -172,7 +116,7 @@ def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
 
 
 def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
-    facts = {"weights": {"W_value": value_linear}, "shape": lambda c: (H, C // H)}
+    facts = {"weights": W_VALUE}
     assert own(
         "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
     )

@@ -329,7 +329,7 @@ def test_conversion_keeps_a_norm_or_a_block_that_has_no_gain_to_fold(train, run_
 def test_conversion_refuses_a_position(train, run_command):
     assert train(PLUGIN, *KINDS["position=half"], "--out=runs/own").exit_code == 0
     line = refused(run_command("convert", "runs/own", "--to=merged", PLUGIN), 2)
-    assert "your own position changes queries and keys" in line
+    assert "turns queries and keys" in line
 
 
 def test_an_error_in_a_task_names_its_line(workshop, train):

@@ -29,11 +29,11 @@ def test_what_leaves_the_scores_alone_converts_with_rope_and_norms(logit_differe
 @pytest.mark.parametrize(
     ("settings", "reason", "forms"),
     [
-        ({"position": "rope"}, "RoPE rotates", OF_SCORES),
-        ({"qk_norm": True}, "QK-norm divides", OF_SCORES),
+        ({"position": "rope"}, "position=rope turns", OF_SCORES),
+        ({"qk_norm": True}, "qk_norm divides", OF_SCORES),
         (
             {"drop_rate": 0.1, "qkv_bias": True},
-            r"drop_rate=0\.1 drops some",
+            r"drop_rate=0\.1 they need not",
             ("merged-output", "merged-both", "separate-output"),
         ),
         (
@@ -55,7 +55,7 @@ def test_what_stands_between_the_matrices(settings, reason, forms):
     [
         ("merged-output", 0, {"n_kv_heads": 2}, "4 heads share 2 keys.*merged-both"),
         ("no-out-proj", 0, {"n_kv_heads": 2}, "4 heads share 2 values"),
-        ("no-out-proj", 0, {"drop_rate": 0.1}, r"drop_rate=0\.1 would drop them"),
+        ("no-out-proj", 0, {"drop_rate": 0.1}, r"drop_rate=0\.1 need not"),
         ("no-out-proj", 0, {"n_heads": 3, "head_dim": 4}, "does not divide into 3"),
         ("no-out-proj", 0, {}, "give some tokens of the training text"),
         ("no-query", 0, {}, "one head converts exactly"),
@@ -109,6 +109,6 @@ def test_hyphens_and_underscores_are_the_same():
 
 @pytest.mark.parametrize("to", ["merged", "slim", "merged-output"])
 def test_biases_count_where_weights_do_not_add_up_to_one(to):
-    reason = "need not" if to == "merged-output" else "key's bias cancels in a softmax alone"
+    reason = "need not" if to == "merged-output" else "key's bias cancels only in a softmax"
     with pytest.raises(ConfigError, match=reason):
         convert(model(mixing="sink", qkv_bias=True), to)

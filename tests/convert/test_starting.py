@@ -55,7 +55,7 @@ def test_the_loss_before_the_first_step_is_that_of_the_start(corpus, merges, qkv
         ({}, {"output": "none"}, "output='linear' are no start for output='none'"),
         ({}, {"n_layers": 3}, "n_layers=2 are no start for n_layers=3"),
         ({}, {"position": "alibi"}, "position='learned' are no start"),
-        ({"position": "rope"}, {"score": "merged"}, "RoPE rotates"),
+        ({"position": "rope"}, {"score": "merged"}, "position=rope turns"),
     ],
 )
 def test_what_cannot_be_taken_over_exactly_is_refused_with_the_reason(have, wanted, message):

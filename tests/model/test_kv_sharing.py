@@ -79,7 +79,7 @@ def test_two_layers_have_the_cache_of_one():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"kv_sharing": 5}, "kv_sharing=5 layers cannot share .* n_layers=4: use more layers"),
+        ({"kv_sharing": 5}, "kv_sharing=5: there are only n_layers=4: use more layers"),
         ({"score": "merged"}, "score=merged computes or caches others: leave one of the two out"),
         ({"value": "key"}, "value=key computes or caches others"),
         ({"output": "merged"}, "output=merged computes or caches others"),

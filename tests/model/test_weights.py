@@ -7,7 +7,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import (
+    check_weights,
+    count_parameters,
+    load_arrays,
+    named_arrays,
+    save_arrays,
+)
 from mlx_attn.attention.config import find_variant
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
@@ -62,6 +68,12 @@ def file(tmp_path) -> Path:
 def test_the_parameter_paths_and_shapes_of_a_model(variant):
     found = {name: array.shape for name, array in named_arrays(tiny(variant)).items()}
     assert found == EVERYWHERE | OWN[variant]
+
+
+def test_only_what_is_trained_is_counted():
+    model, frozen = tiny(), tiny()
+    frozen.trf_blocks[0].ff.layers[0].freeze()
+    assert count_parameters(model) - count_parameters(frozen) == 32 * 8 + 32
 
 
 def test_arrays_of_every_type_and_the_facts_come_back(file):
