@@ -25,7 +25,7 @@ from mlx_attn.cli.options import (
 )
 from mlx_attn.cli.output import note, say
 from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
-from mlx_attn.training.config import TrainConfig, resolve
+from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
@@ -88,16 +88,10 @@ def _contribute() -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     context = click.get_current_context()
-    others = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name and option.name != "contribute"
-        if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-    ]
-    if others:
+    given = {name for name in context.params if name != "contribute"}
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in given):
         raise click.UsageError(
-            "--contribute measures by a fixed recipe, on all devices: leave out "
-            f"{', '.join(others)}"
+            "--contribute measures by a fixed recipe, on all devices: leave out all other options"
         )
     made = contribution.measure(note)
     stdout_console().print(*show.contribution_lines(made), sep="\n")
@@ -173,7 +167,7 @@ Examples:
   mlx-attn bench --contribute
 """,
     params=[
-        preset_option("What to measure"),
+        preset_option("What to measure", DEFAULT_PRESET),
         _what(
             "--variants",
             type=Named(VARIANTS, ","),

@@ -20,7 +20,7 @@ from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.parts import PARTS
-from mlx_attn.training.config import resolve
+from mlx_attn.training.config import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _COSTS = {
-    "parameters": ("parameters", "param"),
-    "multiply_adds": ("multiply-adds", "m-add"),
-    "cache_bytes": ("cache bytes", "cache"),
+    "parameters": "parameters",
+    "multiply_adds": "multiply-adds",
+    "cache_bytes": "cache bytes",
 }
-"""The costs that columns show, with a wide and a narrow heading."""
+"""The costs that columns show, with their headings."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_WIDE = 72  # columns of a terminal that has room for numbers and factors
 
 
 def variants(
@@ -52,18 +51,8 @@ def variants(
     decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can
     be changed.
     """
-    from mlx_attn.ui.terminal import stdout_console
-
-    if choices:  # of every map and of the settings around them, a user's own too
-        tables = {key: choices_of(key).values() for key in MAPS}
-        tables |= {key: table.values() for key, table in PARTS.items() if table}
-        facts = ("map", "name", "formula", "source", "cache", "affine")
-        record: list[dict[str, Any]] = []
-        shown: list[Any] = []
-        for key, table in tables.items():
-            record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
-            shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
-        emit({"choices": record}, as_json, lambda: shown, indent=1)
+    if choices:
+        _show_choices(as_json)
         return
     given = {key: value for key, value in flags.items() if value is not None}
     model = resolve({"preset": preset, **given}).model
@@ -78,8 +67,21 @@ def variants(
 
     rows = [row(name) for name in VARIANTS]
     title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
-    found = {"preset": preset, "variants": rows}
-    emit(found, as_json, lambda: _listing(rows, title, stdout_console().width), indent=1)
+    record = {"preset": preset, "variants": rows}
+    emit(record, as_json, lambda: _listing(rows, title), indent=1)
+
+
+def _show_choices(as_json: bool) -> None:
+    """Show the choices of every map and of the settings around them, a user's own too."""
+    tables = {key: choices_of(key).values() for key in MAPS}
+    tables |= {key: table.values() for key, table in PARTS.items() if table}
+    facts = ("map", "name", "formula", "source", "cache", "affine")
+    record: list[dict[str, Any]] = []
+    shown: list[Any] = []
+    for key, table in tables.items():
+        record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
+        shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
+    emit({"choices": record}, as_json, lambda: shown, indent=1)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
@@ -97,19 +99,13 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
         return {**row, "cost": None, "reason": str(error)}
 
 
-def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[RenderableType]":
-    """Return a line of costs for each row, by group, with its formula below.
-
-    Factors are relative to the first row, the standard one; in a narrow terminal there is no room
-    for the numbers too.
-    """
+def _listing(rows: list[dict[str, Any]], title: str) -> "Iterator[RenderableType]":
+    """Yield each row's costs, by group, with its formula below; factors are of the first row."""
     from rich.padding import Padding
     from rich.text import Text
 
     from mlx_attn.ui.terminal import count
 
-    is_wide = width >= _WIDE
-    column = 16 if is_wide else 6
     names = max(len(row["name"]) for row in rows)
     standard = rows[0]["cost"] or {}
 
@@ -117,16 +113,14 @@ def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[Re
         if not cost:
             return "-"
         factor = f"{cost[key] / standard[key]:.2f}x" if standard.get(key) else ""
-        if is_wide:
-            return f"{count(cost[key])}{factor:>7}"
-        return count(cost[key]) if cost is standard else factor
+        return f"{count(cost[key])}{factor:>7}"
 
     yield Text(title)
     for group, members in groupby(rows, key=lambda row: row["group"]):
-        headings = "".join(f"{words[not is_wide]:>{column}}" for words in _COSTS.values())
+        headings = "".join(f"{heading:>16}" for heading in _COSTS.values())
         yield Text(f"\n{group:{names}}{headings}", "italic")
         for row in members:
-            cells = (f"{cell(row['cost'], key):>{column}}" for key in _COSTS)
+            cells = (f"{cell(row['cost'], key):>16}" for key in _COSTS)
             yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
             yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
 
@@ -137,7 +131,7 @@ command = SectionedCommand(
     "variants",
     callback=variants,
     params=[
-        preset_option("What to show"),
+        preset_option("What to show", DEFAULT_PRESET),
         _what(
             "--tokens",
             type=click.IntRange(1),

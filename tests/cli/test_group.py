@@ -14,7 +14,6 @@ from mlx_attn import __version__
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.cli.options import FIRST_OPTIONS, TRAIN_OPTIONS, VARIABLES
-from tests.cli.conftest import refused
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
@@ -30,28 +29,9 @@ def test_help_lists_every_command_with_its_line(run_command):
         assert line.split(",")[0][:40] in " ".join(result.stdout.split())
 
 
-def test_help_fits_a_narrow_terminal(run_command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    for command in ((), ("runs",), ("open",)):
-        told = run_command(*command, "--help").stdout.partition("Examples:")[0]
-        assert max(map(len, told.splitlines())) <= 40
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(run_command, name):
     assert run_command(name, "-h").stdout.startswith("Usage:")
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        ("trian", "unknown command 'trian': did you mean 'train'? (see 'mlx-attn --help')"),
-        ("cha", "unknown command 'cha': did you mean 'chat'? (see 'mlx-attn --help')"),
-        ("--nope", "No such option '--nope' (see 'mlx-attn --help')"),
-    ],
-)
-def test_an_unknown_command_or_flag_gets_the_nearest_name(run_command, typed, line):
-    assert refused(run_command(typed), 2) == f"Error: {line}\n"
 
 
 def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

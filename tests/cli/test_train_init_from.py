@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
-from tests.cli.conftest import refused
 
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
 RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=4", "--eval-every=2"]
@@ -54,17 +53,3 @@ def test_the_settings_are_those_of_the_run_but_for_what_is_given(base):
     assert new.pop("init_from") == "runs/base"
     assert (old["training"].pop("steps"), new["training"].pop("steps")) == (4, 1)
     assert new == old
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--variant", "no-query"], 2, "no start for score='no_query'"),
-        (["--preset", "tiny"], 2, "leave out --preset"),
-        (["--resume", "runs/base"], 2, "leave out --out, --name, --config and --init-from"),
-        (["--data", "other.txt"], 1, "another vocabulary"),
-    ],
-)
-def test_what_cannot_be_is_one_line(base, arguments, code, message):
-    (base / "other.txt").write_text((base / "story.txt").read_text().upper())
-    assert message in refused(train("--init-from", "base", *arguments), code)
