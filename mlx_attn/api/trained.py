@@ -95,7 +95,11 @@ class Training:
             with held(self.trainer.run) as run:
                 if self.resumes and not self.events:
                     _continue(self.trainer, run, self.corpus)
-                    self.trainer.run = run.with_settings(_resumed_record(run, self._record()))
+                    record = self._record()
+                    plugins = run.settings.get("plugins", ()), record.get("plugins", ())
+                    if used := plugins_of_resumed(*plugins):
+                        record["plugins"] = used
+                    self.trainer.run = run.with_settings({**run.settings, **record})
                 yield
         else:
             record, tokenizer = self._record(), self.corpus.tokenizer
@@ -142,8 +146,9 @@ def train(
     load_named_plugins(plugins, settings)
     below = layer_from(find_run(str(init_from)).settings) if init_from else {}
     place = None if out is None else files.user_path(out)
-    chosen = resolve(below, settings)
-    return new_training(chosen, _prepared, place, overwrite=overwrite, init_from=init_from)
+    return new_training(
+        resolve(below, settings), _prepared, place, overwrite=overwrite, init_from=init_from
+    )
 
 
 @python_words()
@@ -182,7 +187,7 @@ def new_training(
     ranks: Distributed = SINGLE_PROCESS,
     draw: bool = True,
 ) -> Training:
-    """Return the training of a new run; `prepared` reads its text, and `draw` draws weights."""
+    """Return the training of a new run, whose text `prepared` reads; a plan draws no weights."""
     if out is not None:
         check_free(out, overwrite)
         check_in_files(settings.plugins)
@@ -237,9 +242,3 @@ def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
     trainer.run = run
     if start := run.settings.get("init_from"):
         start_from_run(trainer, find_run(start), corpus)
-
-
-def _resumed_record(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what config.json holds of a run that is resumed."""
-    plugins = plugins_of_resumed(run.settings.get("plugins", ()), record.get("plugins", ()))
-    return {**run.settings, **record, **({"plugins": plugins} if plugins else {})}

@@ -37,7 +37,72 @@ _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
 }
 
 
-def bench(
+_what = partial(grouped, "What to measure")
+_OPTIONS = [
+    preset_option("What to measure", DEFAULT_PRESET),
+    _what(
+        "--variants",
+        type=Named(VARIANTS, ","),
+        default="all",
+        metavar="A,B",
+        help="variants; the first is the baseline",
+    ),
+    _what(
+        "--part",
+        type=click.Choice(_WORKS),
+        multiple=True,
+        help="repeatable  [default: all three]",
+    ),
+    _what(
+        "--kernels",
+        is_flag=True,
+        help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
+    ),
+    _what(
+        "--contribute",
+        is_flag=True,
+        help="measure this machine by a fixed recipe (some minutes) and write a file for "
+        "docs/machines.md",
+    ),
+    _what(
+        "--seconds",
+        type=FiniteRange(min=0, max=86400),
+        default=60.0,
+        metavar="X",
+        help="about how long to measure; at least a few rounds are made",
+    ),
+    _what(
+        "--device",
+        type=click.Choice(("cpu", "gpu", "both")),
+        metavar="cpu|gpu|both",
+        help="measure on the processor, on the GPU, or in turns on both "
+        "(default: the GPU if there is one)",
+        envvar=PREFIX + "DEVICE",
+    ),
+    _what(
+        "--scaling",
+        type=click.Choice(_AXES),
+        help="instead of variants, the training step at half to four times this size",
+    ),
+    _what("--json", "as_json", is_flag=True, help="as one JSON object"),
+    _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
+    grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
+    plugin_option(),
+    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+    *options_from(TrainConfig, "Training step", _NOT_MEASURED),
+]
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn bench --variants standard,merged --part train
+  mlx-attn bench --preset macbook --block modern --json > bench.json
+  mlx-attn bench --kernels --variants standard,merged
+  mlx-attn bench --contribute
+"""
+
+
+@click.command(cls=SectionedCommand, params=_OPTIONS, epilog=_EXAMPLES)
+def command(
     preset: str,
     variants: str,
     part: Sequence[str],
@@ -70,13 +135,15 @@ def bench(
     given = {key: value for key, value in given.items() if value is not None}
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = setups_of(preset, variants, scaling, given)
+    setups = _setups(preset, variants, scaling, given)
     if kernels:
         name, rows = "kernels", list(kernel_counts(setups, works))
         if not as_json:
             stdout_console().print(show.kernel_table(rows))
     else:
-        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json, figure)
+        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json)
+        for file in show.save_bench_figure(rows, figure) if figure else ():
+            note(f"wrote {file}")
     if as_json:
         facts = {"machine": machine_facts(), "preset": preset, "settings": given}
         say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
@@ -119,8 +186,7 @@ def _measure(
     seconds: float,
     devices: Sequence[str],
     as_json: bool,
-    figure: Path | None,
-) -> Sequence[Any]:
+) -> "list[speed.Measurement]":
     from mlx_attn.bench import show, speed
     from mlx_attn.ui.terminal import stdout_console
 
@@ -131,12 +197,10 @@ def _measure(
         measured += rows
         if not as_json:
             stdout_console().print(*show.speed_lines(rows), "", sep="\n")
-    for file in show.save_bench_figure(measured, figure) if figure else ():
-        note(f"wrote {file}")
     return measured
 
 
-def setups_of(
+def _setups(
     preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """Return the models to measure; name skipped variants and the reasons on stderr."""
@@ -152,72 +216,3 @@ def setups_of(
     for name, reason in refused.items():
         note(f"{name} is left out: {reason}")
     return setups
-
-
-_what = partial(grouped, "What to measure")
-
-command = SectionedCommand(
-    "bench",
-    callback=bench,
-    epilog="""\b
-Examples:
-  mlx-attn bench --variants standard,merged --part train
-  mlx-attn bench --preset macbook --block modern --json > bench.json
-  mlx-attn bench --kernels --variants standard,merged
-  mlx-attn bench --contribute
-""",
-    params=[
-        preset_option("What to measure", DEFAULT_PRESET),
-        _what(
-            "--variants",
-            type=Named(VARIANTS, ","),
-            default="all",
-            metavar="A,B",
-            help="variants; the first is the baseline",
-        ),
-        _what(
-            "--part",
-            type=click.Choice(_WORKS),
-            multiple=True,
-            help="repeatable  [default: all three]",
-        ),
-        _what(
-            "--kernels",
-            is_flag=True,
-            help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
-        ),
-        _what(
-            "--contribute",
-            is_flag=True,
-            help="measure this machine by a fixed recipe (some minutes) and write a file for "
-            "docs/machines.md",
-        ),
-        _what(
-            "--seconds",
-            type=FiniteRange(min=0, max=86400),
-            default=60.0,
-            metavar="X",
-            help="about how long to measure; at least a few rounds are made",
-        ),
-        _what(
-            "--device",
-            type=click.Choice(("cpu", "gpu", "both")),
-            metavar="cpu|gpu|both",
-            help="measure on the processor, on the GPU, or in turns on both "
-            "(default: the GPU if there is one)",
-            envvar=PREFIX + "DEVICE",
-        ),
-        _what(
-            "--scaling",
-            type=click.Choice(_AXES),
-            help="instead of variants, the training step at half to four times this size",
-        ),
-        _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-        _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
-        grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
-        plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
-        *options_from(TrainConfig, "Training step", _NOT_MEASURED),
-    ],
-    help=bench.__doc__,
-)

@@ -1,13 +1,12 @@
 """`mlx-attn convert`: a trained model in another form of attention, and the error it makes."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import Named, UserPath, takes_plugins
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import dry_run_option, emit, note, show_plan
 from mlx_attn.cli.sample import run_argument
 
@@ -35,12 +34,6 @@ class _Ranks(click.ParamType):
         return tuple(ranks)
 
 
-def _forms() -> Iterable[str]:
-    from mlx_attn.attention.conversions import CONVERSIONS
-
-    return CONVERSIONS
-
-
 _EXAMPLES = """\b
 Examples:
   mlx-attn convert tiny-standard --to merged
@@ -52,9 +45,7 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option(
-    "--to", type=Named(_forms), metavar="FORM", help="The form to convert to; --list shows them."
-)
+@click.option("--to", metavar="FORM", help="The form to convert to; --list shows them.")
 @click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=UserPath(), help="Where the result goes.")

@@ -190,6 +190,7 @@ class SectionedCommand(click.Command):
 
     def __init__(self, *args: Any, first: Collection[str] = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.params = [*self.params]
         self._first = {*first, "help_all"} if first else set()
         if first:
             count = sum(not getattr(option, "hidden", False) for option in self.params)

@@ -39,7 +39,20 @@ if TYPE_CHECKING:
     from mlx_attn.training.trainer import Trainer
 
 
-def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
+_EXAMPLES = """\b
+Examples:
+  mlx-attn train                                 about a minute on a laptop
+  mlx-attn train --variant merged --minutes 5
+  mlx-attn train --preset macbook --no-out-proj --n-heads 1
+  mlx-attn train --data notes/                   your own text
+  mlx-attn train --resume runs/tiny-merged --steps 2000
+  mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
+  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
+"""
+
+
+@click.command(cls=SectionedCommand, params=TRAIN_OPTIONS, first=FIRST_OPTIONS, epilog=_EXAMPLES)
+def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
@@ -243,22 +256,3 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
         reason = loop.INTERRUPTED
     if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)
-
-
-command = SectionedCommand(
-    "train",
-    callback=train,
-    params=[*TRAIN_OPTIONS],
-    first=FIRST_OPTIONS,
-    help=train.__doc__,
-    epilog="""\b
-Examples:
-  mlx-attn train                                 about a minute on a laptop
-  mlx-attn train --variant merged --minutes 5
-  mlx-attn train --preset macbook --no-out-proj --n-heads 1
-  mlx-attn train --data notes/                   your own text
-  mlx-attn train --resume runs/tiny-merged --steps 2000
-  mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
-  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
-""",
-)

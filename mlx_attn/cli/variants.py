@@ -9,7 +9,6 @@ import click
 
 from mlx_attn.attention.config import MAPS, NEEDS, VARIANTS, choices_of
 from mlx_attn.cli.options import (
-    Named,
     SectionedCommand,
     grouped,
     options_from,
@@ -36,7 +35,41 @@ _COSTS = {
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def variants(
+_what = partial(grouped, "What to show")
+_OPTIONS = [
+    preset_option("What to show", DEFAULT_PRESET),
+    _what(
+        "--tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="tokens in the cache (default: the context length)",
+    ),
+    _what(
+        "--batch",
+        type=click.IntRange(1),
+        default=1,
+        metavar="N",
+        help="sequences decoded at once",
+    ),
+    _what(
+        "--dtype",
+        type=click.Choice([*_BYTES]),
+        default="float32",
+        help="numbers of the cache",
+    ),
+    _what(
+        "--choices",
+        is_flag=True,
+        help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
+    ),
+    _what("--json", "as_json", is_flag=True, help="as JSON"),
+    plugin_option(),
+    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+]
+
+
+@click.command(cls=SectionedCommand, params=_OPTIONS)
+def command(
     preset: str,
     as_json: bool,
     choices: bool,
@@ -123,42 +156,3 @@ def _listing(rows: list[dict[str, Any]], title: str) -> "Iterator[RenderableType
             cells = (f"{cell(row['cost'], key):>16}" for key in _COSTS)
             yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
             yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
-
-
-_what = partial(grouped, "What to show")
-
-command = SectionedCommand(
-    "variants",
-    callback=variants,
-    params=[
-        preset_option("What to show", DEFAULT_PRESET),
-        _what(
-            "--tokens",
-            type=click.IntRange(1),
-            metavar="N",
-            help="tokens in the cache (default: the context length)",
-        ),
-        _what(
-            "--batch",
-            type=click.IntRange(1),
-            default=1,
-            metavar="N",
-            help="sequences decoded at once",
-        ),
-        _what(
-            "--dtype",
-            type=Named(_BYTES),
-            default="float32",
-            help=f"numbers of the cache: {', '.join(_BYTES)}",
-        ),
-        _what(
-            "--choices",
-            is_flag=True,
-            help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
-        ),
-        _what("--json", "as_json", is_flag=True, help="as JSON"),
-        plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
-    ],
-    help=variants.__doc__,
-)

@@ -136,3 +136,25 @@ def test_a_run_that_goes_on_keeps_its_settings(train):
     result = train("--resume", "tiny-standard", "--steps", "8", env={"MLX_ATTN_SEED": "7"})
     assert result.exit_code == 0
     assert settings()["training"]["seed"] == 0
+
+
+def test_a_run_goes_on_from_another_in_merged_form_and_tracks_the_drift(train, run_command):
+    train("--name=base", "--quiet")
+    flags = ["--init-from=base", "--variant=merged", "--track=3", "--name=m", "--json"]
+    records = events(run_command("train", *flags))
+    tracked = [record for record in records if record["event"] == "track"]
+    assert [record["step"] for record in tracked] == [0, 3, 6]
+    assert tracked[0]["drift"]["matrices"] == [[0, 0]]
+    assert min(tracked[-1]["drift"]["matrices"][0]) > 0
+    stored = Path("runs/m/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in stored] == records
+    assert len(list(Path("runs/m/track").iterdir())) == 3
+
+
+def test_the_settings_of_a_start_are_those_of_its_run_but_for_what_is_given(train, run_command):
+    train("--name=base", "--quiet")
+    run_command("train", "--init-from=runs/base", "--steps=1", "--name=next", "--quiet")
+    old, new = settings("runs/base"), settings("runs/next")
+    assert new.pop("init_from") == "runs/base"
+    assert (old["training"].pop("steps"), new["training"].pop("steps")) == (6, 1)
+    assert new == old
