@@ -52,7 +52,7 @@ class Training:
     events: list[Event] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Event]:
-        with python_words(), self.kept():
+        with python_words(), self.open_directory():
             recorder = loop.RunRecorder(self.trainer, self.corpus.tokenizer)
             for event in loop.train(self.trainer):
                 recorder(event)
@@ -87,7 +87,7 @@ class Training:
         return LoadedModel(run, self.trainer.model, self.corpus.tokenizer)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def open_directory(self) -> Iterator[None]:
         """Hold the run directory, which the first time is made, or read again to be resumed."""
         if self.out is None:
             yield
@@ -207,22 +207,22 @@ def resumed_training(
     ranks: Distributed = SINGLE_PROCESS,
 ) -> Training:
     """Return the training of a run from its last checkpoint on, with some settings changed."""
-    with held(run) as found:
-        has_checkpoint = found.checkpoint.exists()
-        began = {"converted", "imported"}.isdisjoint(found.settings)
-        if not has_checkpoint and not (began and found.was_cut_off()):
+    with held(run) as run:
+        has_checkpoint = run.checkpoint.exists()
+        began = {"converted", "imported"}.isdisjoint(run.settings)
+        if not has_checkpoint and not (began and run.was_cut_off()):
             raise RunError(
-                f"{found.path} has no checkpoint: there is nothing to resume from; --init-from "
-                f"{quote(str(found.path))} trains on from its weights",
-                f"{found.path} has no checkpoint: there is nothing to resume from; "
-                f"train(init_from={str(found.path)!r}) trains on from its weights",
+                f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
+                f"{quote(str(run.path))} trains on from its weights",
+                f"{run.path} has no checkpoint: there is nothing to resume from; "
+                f"train(init_from={str(run.path)!r}) trains on from its weights",
             )
-        settings = settings_from(found.settings, changes)
+        settings = settings_from(run.settings, changes)
         corpus = prepared(settings)
         trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
-        found.check_corpus(corpus, "name the old one with --data, or train a new run")
-        _continue(trainer, found, corpus)
-    return Training(trainer, corpus, found.path, facts=_facts_of(corpus), resumes=True)
+        run.check_corpus(corpus, "name the old one with --data, or train a new run")
+        _continue(trainer, run, corpus)
+    return Training(trainer, corpus, run.path, facts=_facts_of(corpus), resumes=True)
 
 
 def _facts_of(corpus: Corpus) -> dict[str, Any]:

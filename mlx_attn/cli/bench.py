@@ -113,7 +113,7 @@ def command(
     as_json: bool,
     figure: Path | None,
     device: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Measure the speed and the memory of every variant.
 
@@ -132,10 +132,10 @@ def command(
         return
     if kernels and figure:
         raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
-    given = {key: value for key, value in given.items() if value is not None}
+    settings = {key: value for key, value in options.items() if value is not None}
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = _setups(preset, variants, scaling, given)
+    setups = _setups(preset, variants, scaling, settings)
     if kernels:
         name, rows = "kernels", list(kernel_counts(setups, works))
         if not as_json:
@@ -145,7 +145,7 @@ def command(
         for file in show.save_bench_figure(rows, figure) if figure else ():
             note(f"wrote {file}")
     if as_json:
-        facts = {"machine": machine_facts(), "preset": preset, "settings": given}
+        facts = {"machine": machine_facts(), "preset": preset, "settings": settings}
         say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
 
 
@@ -155,8 +155,8 @@ def _contribute() -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     context = click.get_current_context()
-    given = {name for name in context.params if name != "contribute"}
-    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in given):
+    others = {name for name in context.params if name != "contribute"}
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in others):
         raise click.UsageError(
             "--contribute measures by a fixed recipe, on all devices: leave out all other options"
         )
@@ -201,18 +201,18 @@ def _measure(
 
 
 def _setups(
-    preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
+    preset: str, variants: str, scaling: str | None, settings: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
-    settings = resolve({"preset": preset, **given})
-    vocab_size = given.get("vocab_size", find_preset(preset).vocab_size)
-    model = {**settings.model, "vocab_size": vocab_size}
+    resolved = resolve({"preset": preset, **settings})
+    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
+    model = {**resolved.model, "vocab_size": vocab_size}
     if scaling:
-        return speed.scaled_setups(model, settings.training, scaling)
+        return speed.scaled_setups(model, resolved.training, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = speed.variant_setups(model, settings.training, names)
+    setups, refused = speed.variant_setups(model, resolved.training, names)
     for name, reason in refused.items():
         note(f"{name} is left out: {reason}")
     return setups

@@ -43,8 +43,8 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
 
     target, loaded = find_row(TARGETS, to, "target"), load_run(run)
     default = loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")
-    made = export_run(loaded, target, out or default, overwrite)
-    for line in () if as_json else made.unread:
+    export = export_run(loaded, target, out or default, overwrite)
+    for line in () if as_json else export.unread:
         note(line)
-    lines = [made.path, made.route, *(parity.line for parity in made.parities)]
-    emit(made.record(), as_json, lambda: lines)
+    lines = [export.path, export.route, *(parity.line for parity in export.parities)]
+    emit(export.record(), as_json, lambda: lines)

@@ -61,8 +61,8 @@ class GroupedOption(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return the flag, and the environment variable if the value came from it."""
-        given = isinstance(self.envvar, str) and self.envvar in os.environ
-        return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
+        is_variable_set = isinstance(self.envvar, str) and self.envvar in os.environ
+        return super().get_error_hint(ctx) + (f" (or {self.envvar})" if is_variable_set else "")
 
 
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}

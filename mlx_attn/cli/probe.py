@@ -106,9 +106,9 @@ def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
         return heads.validation_windows(run, windows, download_lines(note))
     tokenizer, context_length = run.load_tokenizer(), run.config.context_length
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
-    given = len(tokenizer.encode(text))
-    if tokens.shape[1] < given:
-        note(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
+    length = len(tokenizer.encode(text))
+    if tokens.shape[1] < length:
+        note(f"the model reads the last {tokens.shape[1]} of {length} tokens: more do not fit")
     return tokens
 
 

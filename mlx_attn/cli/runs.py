@@ -109,8 +109,8 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
         raise click.exceptions.Exit(1)
     for path in paths:
         others = remove_run(path)
-        kept = f"; {', '.join(file.name for file in others)} stays there" if others else ""
-        say(f"removed {path}{kept}")
+        rest = f"; {', '.join(file.name for file in others)} stays there" if others else ""
+        say(f"removed {path}{rest}")
 
 
 def facts_of(run: "RunSummary") -> str:

@@ -86,7 +86,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
         if dry_run:
             return
         training.out = training.out or free_name(RUNS, trainer.settings.run_name)
-        with training.kept(), logging_to(log_to or "", trainer.run) as trainer.log:
+        with training.open_directory(), logging_to(log_to or "", trainer.run) as trainer.log:
             _train(trainer, training.corpus, display)
 
 
@@ -172,10 +172,10 @@ def _settings_in(path: Path) -> dict[str, Any]:
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the environment, and of the flags with shorthands expanded."""
     source = click.get_current_context().get_parameter_source
-    given = {key: value for key, value in options.items() if value is not None}
-    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)}
-    environment = {k: v for k, v in given.items() if source(k) is ParameterSource.ENVIRONMENT}
-    flags = {k: v for k, v in given.items() if k not in environment}
+    chosen = {key: value for key, value in options.items() if value is not None}
+    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
+    environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
+    flags = {k: v for k, v in chosen.items() if k not in environment}
     asked = {key: f"--{key}" for key in flags}
     for name, maps in shorthands.items():
         flag = f"--{name.replace('_', '-')}"

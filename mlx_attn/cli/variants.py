@@ -87,13 +87,13 @@ def command(
     if choices:
         _show_choices(as_json)
         return
-    given = {key: value for key, value in flags.items() if value is not None}
-    model = resolve({"preset": preset, **given}).model
+    sizes = {key: value for key, value in flags.items() if value is not None}
+    model = resolve({"preset": preset, **sizes}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
     # Options override a variant's settings other than its maps.
     keys = ("window", "global_every", *NEEDS)
-    asked = {key: given[key] for key in keys if key in given}
+    asked = {key: sizes[key] for key in keys if key in sizes}
 
     def row(name: str) -> dict[str, Any]:
         return _row(name, {**model, **VARIANTS[name].settings, **asked}, length, batch, dtype)

@@ -79,8 +79,8 @@ def _run_command(session: Session, line: str) -> None:
     if plain in map(plain_name, SETTINGS):
         _set(session, f"{name} {argument}")
     elif plain not in COMMANDS:
-        known = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
-        raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', known)}")
+        names = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
+        raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', names)}")
     elif COMMANDS[plain].argument == "FILE" and not argument:
         raise ConfigError(f"usage: {COMMANDS[plain].usage}")
     else:

@@ -8,7 +8,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import has_focus
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -80,24 +80,16 @@ class Prompt:
         input: Input | None = None,
         output: Output | None = None,
     ):
-        keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
+        keys = KeyBindings()
 
-        @keys.add("enter", filter=typing)
-        def enter(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if commands.is_open(buffer.text):
-                buffer.insert_text("\n")
-            else:
-                buffer.validate_and_handle()
-
-        @keys.add("escape", "enter", filter=typing)
+        @keys.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
         def newline(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
         self._hint = hint
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
-            multiline=True,
+            multiline=Condition(lambda: commands.is_open(self._session.default_buffer.text)),
             prompt_continuation=" " * len(PROMPT),
             key_bindings=keys,
             history=history or InMemoryHistory(),

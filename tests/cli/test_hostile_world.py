@@ -59,14 +59,6 @@ def test_a_foreign_config_neither_steers_the_terminal_nor_hangs(
     assert "\x1b" not in result.stderr
 
 
-def test_a_folder_that_links_to_its_own_run_is_listed_once(trained, in_a_copy, run_command):
-    run = in_a_copy(trained) / RUN
-    (run / "itself").symlink_to(".")
-    (run.parent / "other").symlink_to(run)
-    names = [line.split()[0] for line in run_command("runs").stdout.splitlines()]
-    assert names == ["tiny", "other"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
 @pytest.mark.parametrize("command", ["--help", f"repl {RUN} -m 1"])
 def test_an_output_that_cannot_be_written_is_one_line_and_no_success(trained, command):
