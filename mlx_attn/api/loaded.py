@@ -37,8 +37,8 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
         ConfigError: It was trained with a file that is not loaded.
     """
     load_named_plugins(plugins)
-    found = load_run(None if run is None else str(run))
-    return LoadedModel(found.run, found.model, found.tokenizer)
+    loaded = load_run(None if run is None else str(run))
+    return LoadedModel(loaded.run, loaded.model, loaded.tokenizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A training from Python: a new one, or a run resumed, as a stream of events."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +21,7 @@ from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
+from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
 from mlx_attn.training.show import closing_lines, draw_losses
 from mlx_attn.training.trainer import Trainer
@@ -51,7 +52,7 @@ class Training:
     events: list[Event] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Event]:
-        with python_words(), self._kept():
+        with python_words(), self.open_directory():
             recorder = loop.RunRecorder(self.trainer, self.corpus.tokenizer)
             for event in loop.train(self.trainer):
                 recorder(event)
@@ -86,15 +87,19 @@ class Training:
         return LoadedModel(run, self.trainer.model, self.corpus.tokenizer)
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def open_directory(self) -> Iterator[None]:
         """Hold the run directory, which the first time is made, or read again to be resumed."""
         if self.out is None:
             yield
         elif self.trainer.run:
             with held(self.trainer.run) as run:
                 if self.resumes and not self.events:
-                    continue_run(self.trainer, run, self.corpus)
-                    self.trainer.run = run.with_settings(resumed_record(run, self._record()))
+                    _continue(self.trainer, run, self.corpus)
+                    record = self._record()
+                    plugins = run.settings.get("plugins", ()), record.get("plugins", ())
+                    if used := plugins_of_resumed(*plugins):
+                        record["plugins"] = used
+                    self.trainer.run = run.with_settings({**run.settings, **record})
                 yield
         else:
             record, tokenizer = self._record(), self.corpus.tokenizer
@@ -139,17 +144,11 @@ def train(
         RunError: The directory is taken.
     """
     load_named_plugins(plugins, settings)
-    start = find_run(str(init_from)) if init_from else None
-    chosen = resolve(layer_from(start.settings) if start else {}, settings)
+    below = layer_from(find_run(str(init_from)).settings) if init_from else {}
     place = None if out is None else files.user_path(out)
-    if place is not None:
-        check_free(place, overwrite)
-        check_in_files(chosen.plugins)
-    corpus = prepare(chosen.text.data, chosen.text.tokenizer, chosen.text.vocab_size)
-    trainer = Trainer(chosen, corpus)
-    if start:
-        start_from_run(trainer, start, corpus)
-    return Training(trainer, corpus, place, overwrite, facts_of(corpus, init_from))
+    return new_training(
+        resolve(below, settings), _prepared, place, overwrite=overwrite, init_from=init_from
+    )
 
 
 @python_words()
@@ -168,42 +167,70 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
         RunError: The run does not exist, cannot be resumed, or its text has changed.
     """
     load_named_plugins(plugins, changes)
-    with held(find_run(str(run))) as found:
-        settings = resumed_settings(found, changes)
-        corpus = prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
-        found.check_corpus(corpus, "name the old one with data=, or train a new run")
-        trainer = Trainer(settings, corpus)
-        continue_run(trainer, found, corpus)
-    return Training(trainer, corpus, found.path, facts=facts_of(corpus), resumes=True)
+    return resumed_training(find_run(str(run)), changes, _prepared)
+
+
+def _prepared(settings: Settings) -> Corpus:
+    return prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
 
 
 # The command line trains and resumes in the same way.
 
 
-def facts_of(corpus: Corpus, init_from: str | Path | None = None) -> dict[str, Any]:
+def new_training(
+    settings: Settings,
+    prepared: Callable[[Settings], Corpus],
+    out: Path | None = None,
+    *,
+    overwrite: bool = False,
+    init_from: str | Path | None = None,
+    ranks: Distributed = SINGLE_PROCESS,
+    draw: bool = True,
+) -> Training:
+    """Return the training of a new run, whose text `prepared` reads; a plan draws no weights."""
+    if out is not None:
+        check_free(out, overwrite)
+        check_in_files(settings.plugins)
+    corpus = prepared(settings)
+    trainer = Trainer(settings, corpus, ranks, draw)
+    facts = _facts_of(corpus)
+    if init_from:
+        start_from_run(trainer, find_run(str(init_from)), corpus)
+        facts["init_from"] = str(init_from)
+    return Training(trainer, corpus, out, overwrite, facts)
+
+
+def resumed_training(
+    run: Run,
+    changes: Mapping[str, Any],
+    prepared: Callable[[Settings], Corpus],
+    ranks: Distributed = SINGLE_PROCESS,
+) -> Training:
+    """Return the training of a run from its last checkpoint on, with some settings changed."""
+    with held(run) as run:
+        has_checkpoint = run.checkpoint.exists()
+        began = {"converted", "imported"}.isdisjoint(run.settings)
+        if not has_checkpoint and not (began and run.was_cut_off()):
+            raise RunError(
+                f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
+                f"{quote(str(run.path))} trains on from its weights",
+                f"{run.path} has no checkpoint: there is nothing to resume from; "
+                f"train(init_from={str(run.path)!r}) trains on from its weights",
+            )
+        settings = settings_from(run.settings, changes)
+        corpus = prepared(settings)
+        trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
+        run.check_corpus(corpus, "name the old one with --data, or train a new run")
+        _continue(trainer, run, corpus)
+    return Training(trainer, corpus, run.path, facts=_facts_of(corpus), resumes=True)
+
+
+def _facts_of(corpus: Corpus) -> dict[str, Any]:
     """Return what config.json holds of a run in addition to its settings."""
-    facts = {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
-    return facts | ({"init_from": str(init_from)} if init_from else {})
+    return {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
 
 
-def resumed_settings(run: Run, changes: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run that is resumed, with some of them changed.
-
-    Raises:
-        RunError: It lacks a checkpoint, and was not stopped before its first one.
-    """
-    began = {"converted", "imported"}.isdisjoint(run.settings)
-    if not run.checkpoint.exists() and not (began and run.was_cut_off()):
-        raise RunError(
-            f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
-            f"{quote(str(run.path))} trains on from its weights",
-            f"{run.path} has no checkpoint: there is nothing to resume from; "
-            f"train(init_from={str(run.path)!r}) trains on from its weights",
-        )
-    return settings_from(run.settings, changes)
-
-
-def continue_run(trainer: Trainer, run: Run, corpus: Corpus) -> None:
+def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
     """Give a trainer the last state of a run, or its start before the first checkpoint.
 
     Its start follows from its seed and the run that it started from.
@@ -215,9 +242,3 @@ def continue_run(trainer: Trainer, run: Run, corpus: Corpus) -> None:
     trainer.run = run
     if start := run.settings.get("init_from"):
         start_from_run(trainer, find_run(start), corpus)
-
-
-def resumed_record(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what config.json holds of a run that is resumed."""
-    plugins = plugins_of_resumed(run.settings.get("plugins", ()), record.get("plugins", ()))
-    return {**run.settings, **record, **({"plugins": plugins} if plugins else {})}

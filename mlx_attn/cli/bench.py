@@ -25,7 +25,7 @@ from mlx_attn.cli.options import (
 )
 from mlx_attn.cli.output import note, say
 from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
-from mlx_attn.training.config import TrainConfig, resolve
+from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
 
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
@@ -37,7 +37,72 @@ _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
 }
 
 
-def bench(
+_what = partial(grouped, "What to measure")
+_OPTIONS = [
+    preset_option("What to measure", DEFAULT_PRESET),
+    _what(
+        "--variants",
+        type=Named(VARIANTS, ","),
+        default="all",
+        metavar="A,B",
+        help="variants; the first is the baseline",
+    ),
+    _what(
+        "--part",
+        type=click.Choice(_WORKS),
+        multiple=True,
+        help="repeatable  [default: all three]",
+    ),
+    _what(
+        "--kernels",
+        is_flag=True,
+        help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
+    ),
+    _what(
+        "--contribute",
+        is_flag=True,
+        help="measure this machine by a fixed recipe (some minutes) and write a file for "
+        "docs/machines.md",
+    ),
+    _what(
+        "--seconds",
+        type=FiniteRange(min=0, max=86400),
+        default=60.0,
+        metavar="X",
+        help="about how long to measure; at least a few rounds are made",
+    ),
+    _what(
+        "--device",
+        type=click.Choice(("cpu", "gpu", "both")),
+        metavar="cpu|gpu|both",
+        help="measure on the processor, on the GPU, or in turns on both "
+        "(default: the GPU if there is one)",
+        envvar=PREFIX + "DEVICE",
+    ),
+    _what(
+        "--scaling",
+        type=click.Choice(_AXES),
+        help="instead of variants, the training step at half to four times this size",
+    ),
+    _what("--json", "as_json", is_flag=True, help="as one JSON object"),
+    _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
+    grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
+    plugin_option(),
+    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+    *options_from(TrainConfig, "Training step", _NOT_MEASURED),
+]
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn bench --variants standard,merged --part train
+  mlx-attn bench --preset macbook --block modern --json > bench.json
+  mlx-attn bench --kernels --variants standard,merged
+  mlx-attn bench --contribute
+"""
+
+
+@click.command(cls=SectionedCommand, params=_OPTIONS, epilog=_EXAMPLES)
+def command(
     preset: str,
     variants: str,
     part: Sequence[str],
@@ -48,7 +113,7 @@ def bench(
     as_json: bool,
     figure: Path | None,
     device: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Measure the speed and the memory of every variant.
 
@@ -67,18 +132,20 @@ def bench(
         return
     if kernels and figure:
         raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
-    given = {key: value for key, value in given.items() if value is not None}
+    settings = {key: value for key, value in options.items() if value is not None}
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = setups_of(preset, variants, scaling, given)
+    setups = _setups(preset, variants, scaling, settings)
     if kernels:
         name, rows = "kernels", list(kernel_counts(setups, works))
         if not as_json:
             stdout_console().print(show.kernel_table(rows))
     else:
-        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json, figure)
+        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json)
+        for file in show.save_bench_figure(rows, figure) if figure else ():
+            note(f"wrote {file}")
     if as_json:
-        facts = {"machine": machine_facts(), "preset": preset, "settings": given}
+        facts = {"machine": machine_facts(), "preset": preset, "settings": settings}
         say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
 
 
@@ -88,16 +155,10 @@ def _contribute() -> None:
     from mlx_attn.ui.terminal import stdout_console
 
     context = click.get_current_context()
-    others = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name and option.name != "contribute"
-        if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-    ]
-    if others:
+    others = {name for name in context.params if name != "contribute"}
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in others):
         raise click.UsageError(
-            "--contribute measures by a fixed recipe, on all devices: leave out "
-            f"{', '.join(others)}"
+            "--contribute measures by a fixed recipe, on all devices: leave out all other options"
         )
     made = contribution.measure(note)
     stdout_console().print(*show.contribution_lines(made), sep="\n")
@@ -125,8 +186,7 @@ def _measure(
     seconds: float,
     devices: Sequence[str],
     as_json: bool,
-    figure: Path | None,
-) -> Sequence[Any]:
+) -> "list[speed.Measurement]":
     from mlx_attn.bench import show, speed
     from mlx_attn.ui.terminal import stdout_console
 
@@ -137,93 +197,22 @@ def _measure(
         measured += rows
         if not as_json:
             stdout_console().print(*show.speed_lines(rows), "", sep="\n")
-    for file in show.save_bench_figure(measured, figure) if figure else ():
-        note(f"wrote {file}")
     return measured
 
 
-def setups_of(
-    preset: str, variants: str, scaling: str | None, given: Mapping[str, Any]
+def _setups(
+    preset: str, variants: str, scaling: str | None, settings: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
-    settings = resolve({"preset": preset, **given})
-    vocab_size = given.get("vocab_size", find_preset(preset).vocab_size)
-    model = {**settings.model, "vocab_size": vocab_size}
+    resolved = resolve({"preset": preset, **settings})
+    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
+    model = {**resolved.model, "vocab_size": vocab_size}
     if scaling:
-        return speed.scaled_setups(model, settings.training, scaling)
+        return speed.scaled_setups(model, resolved.training, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = speed.variant_setups(model, settings.training, names)
+    setups, refused = speed.variant_setups(model, resolved.training, names)
     for name, reason in refused.items():
         note(f"{name} is left out: {reason}")
     return setups
-
-
-_what = partial(grouped, "What to measure")
-
-command = SectionedCommand(
-    "bench",
-    callback=bench,
-    epilog="""\b
-Examples:
-  mlx-attn bench --variants standard,merged --part train
-  mlx-attn bench --preset macbook --block modern --json > bench.json
-  mlx-attn bench --kernels --variants standard,merged
-  mlx-attn bench --contribute
-""",
-    params=[
-        preset_option("What to measure"),
-        _what(
-            "--variants",
-            type=Named(VARIANTS, ","),
-            default="all",
-            metavar="A,B",
-            help="variants; the first is the baseline",
-        ),
-        _what(
-            "--part",
-            type=click.Choice(_WORKS),
-            multiple=True,
-            help="repeatable  [default: all three]",
-        ),
-        _what(
-            "--kernels",
-            is_flag=True,
-            help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
-        ),
-        _what(
-            "--contribute",
-            is_flag=True,
-            help="measure this machine by a fixed recipe (some minutes) and write a file for "
-            "docs/machines.md",
-        ),
-        _what(
-            "--seconds",
-            type=FiniteRange(min=0, max=86400),
-            default=60.0,
-            metavar="X",
-            help="about how long to measure; at least a few rounds are made",
-        ),
-        _what(
-            "--device",
-            type=click.Choice(("cpu", "gpu", "both")),
-            metavar="cpu|gpu|both",
-            help="measure on the processor, on the GPU, or in turns on both "
-            "(default: the GPU if there is one)",
-            envvar=PREFIX + "DEVICE",
-        ),
-        _what(
-            "--scaling",
-            type=click.Choice(_AXES),
-            help="instead of variants, the training step at half to four times this size",
-        ),
-        _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-        _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
-        grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
-        plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
-        *options_from(TrainConfig, "Training step", _NOT_MEASURED),
-    ],
-    help=bench.__doc__,
-)

@@ -1,21 +1,13 @@
 """`mlx-attn export`: a run for mlx-lm, transformers, llama.cpp, the book or TransformerLens."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import Named, UserPath, takes_plugins
-from mlx_attn.cli.output import emit, say
+from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 from mlx_attn.errors import find_row
-
-
-def _targets() -> Iterable[str]:
-    from mlx_attn.interop.targets import TARGETS
-
-    return TARGETS
-
 
 _EXAMPLES = """\b
 Targets:
@@ -35,9 +27,7 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option(
-    "--to", type=Named(_targets), metavar="TARGET", required=True, help="The program to write for."
-)
+@click.option("--to", metavar="TARGET", required=True, help="The program to write for.")
 @click.option("--out", "-o", type=UserPath(), help="The folder or file to write.")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier export left there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -53,8 +43,8 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
 
     target, loaded = find_row(TARGETS, to, "target"), load_run(run)
     default = loaded.run.path.with_name(f"{loaded.name}-{target.name}{target.suffix}")
-    made = export_run(loaded, target, out or default, overwrite)
-    for line in () if as_json else made.unread:
-        say(line, err=True)
-    lines = [made.path, made.route, *(parity.line for parity in made.parities)]
-    emit(made.record(), as_json, lambda: lines)
+    export = export_run(loaded, target, out or default, overwrite)
+    for line in () if as_json else export.unread:
+        note(line)
+    lines = [export.path, export.route, *(parity.line for parity in export.parities)]
+    emit(export.record(), as_json, lambda: lines)

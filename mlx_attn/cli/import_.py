@@ -47,13 +47,18 @@ def command(
     from mlx_attn.interop import imported
     from mlx_attn.runs import RUNS, free_name
 
-    found = imported.find_source(source, n_heads, lora_alpha)
-    peaks = imported.memory_peaks(found.config)
-    facts = {"source": str(found.path), "as": found.what, **model_facts(found.config), **peaks}
+    checkpoint = imported.find_source(source, n_heads, lora_alpha)
+    peaks = imported.memory_peaks(checkpoint.config)
+    facts = {
+        "source": str(checkpoint.path),
+        "as": checkpoint.what,
+        **model_facts(checkpoint.config),
+        **peaks,
+    }
     merged, peak = peaks["merged_parameters"], megabytes(peaks["convert_peak"])
     rows = {
-        "source": f"{found.path} ({found.what})",
-        **dict(model_rows(found.config)),
+        "source": f"{checkpoint.path} ({checkpoint.what})",
+        **dict(model_rows(checkpoint.config)),
         "importing": f"at most {megabytes(peaks['import_peak'])}",
         "--to merged": f"{merged:,} parameters; converting takes at most {peak}",
     }
@@ -62,8 +67,8 @@ def command(
         emit(facts, as_json, lambda: plan)
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
-    made = imported.import_run(found, place, data, tokenizer, overwrite)
-    path, parity = str(made.run.path), made.parity
+    imported_run = imported.import_run(checkpoint, place, data, tokenizer, overwrite)
+    path, parity = str(imported_run.run.path), imported_run.parity
     if isinstance(parity, str):
         outcome = {"parity": None, "unread": parity}
         last = f"not compared: {parity}"

@@ -1,18 +1,13 @@
-"""The command line: its group of lazily imported commands, settings from files, and Ctrl-C."""
+"""The command line: its group of lazily imported commands, its errors, and Ctrl-C."""
 
-import errno
 import importlib
 import io
-import keyword
 import os
-import shutil
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -23,13 +18,11 @@ from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
 
 INTERRUPTED = 130  # exit code of a command that was interrupted
 
-StopRequested = Callable[[], bool]
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
+def graceful_interrupt(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
     Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
@@ -42,7 +35,7 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
     """
     signals: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: object) -> None:
         signals.append(number)
         if len(signals) > 1:
             raise KeyboardInterrupt
@@ -51,24 +44,23 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[StopRequested]:
         with suppress(RuntimeError, OSError):
             announce()
 
-    with _handled(_SIGNALS, note):
+    with _handled((signal.SIGINT, *_ENDING), note):
         yield lambda: bool(signals)
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does."""
+    """Let SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    with _handled(_SIGNALS[1:], interrupt):
+    with _handled(_ENDING, interrupt):
         yield
 
 
 @contextmanager
-def _handled(signals: Sequence[int], handler: Callable[..., None]) -> Iterator[None]:
-    """Handle signals for a while, except those that the shell ignores."""
+def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heard}
     try:
@@ -76,27 +68,6 @@ def _handled(signals: Sequence[int], handler: Callable[..., None]) -> Iterator[N
     finally:
         for number, own in before.items():
             signal.signal(number, own)
-
-
-_TABLES = ("model", "training", "text")
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, flattened."""
-    from mlx_attn.records import read_toml
-    from mlx_attn.training.config import expanded
-
-    content = read_toml(path)
-    settings: dict[str, Any] = {}
-    try:
-        for key, value in content.items():
-            if isinstance(value, dict) and key not in _TABLES:
-                raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
-            settings |= value if isinstance(value, dict) else {key: value}
-        expanded(settings)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    return settings
 
 
 COMMANDS: dict[str, str] = {
@@ -122,54 +93,44 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
-_ELSEWHERE = {"claims": "mlx_attn_studies.cli"}
-"""Commands of the other package of this distribution."""
+_MODULES = {"claims": "mlx_attn_studies.cli", "import": "mlx_attn.cli.import_"}
+"""Modules of the commands that are not in the file with their name."""
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
 _NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
 """What an unknown command may be meant for; `trial` is for scripts, and too near to `train`."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_NARROW = 52  # columns below which click's help no longer fits the terminal by itself
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What writing to a standard stream fails with where that is a file on a full disk."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order a newcomer meets them."""
+        """Return all names, in the order in which a newcomer meets them."""
         return list(COMMANDS)
 
-    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
-        """A context whose help fits a narrow terminal, too."""
-        columns = shutil.get_terminal_size().columns
-        width = {"terminal_width": max(columns - 2, 20)} if columns < _NARROW else {}
-        return super().make_context(*arguments, **width, **settings)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import the command of that name."""
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        own = f"mlx_attn.cli.{name}_" if keyword.iskeyword(name) else f"mlx_attn.cli.{name}"
         from mlx_attn.cli.options import takes_device
 
-        return takes_device(importlib.import_module(_ELSEWHERE.get(name, own)).command)
+        module = importlib.import_module(_MODULES.get(name, f"mlx_attn.cli.{name}"))
+        return takes_device(module.command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command the arguments name, or the nearest name in the error."""
+        """Return the command that the arguments name; an error suggests the nearest name."""
         name = _ALIASES.get(args[0], args[0])
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"unknown command '{args[0]}'{did_you_mean(name, _NAMES)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands' lines of help, without importing them."""
+        """Write the commands' lines of help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -207,14 +168,15 @@ def _expected(error: Exception) -> tuple[str, int]:
             context = error.ctx if isinstance(error, click.UsageError) else None
             more = f" (see '{context.command_path} --help')" if context else ""
             return error.format_message().rstrip(".\n ") + more, error.exit_code
-        case ConfigError() | RunError():
-            return str(error), 2 if isinstance(error, ConfigError) else 1
+        case ConfigError():
+            return str(error), 2
+        case RunError():
+            return str(error), 1
         case MemoryError():
             return "out of memory: use smaller sizes", 1
-        case OSError() if error.filename:
-            return f"{error.filename}: {error.strerror}", 1
-        case OSError() if error.errno in _FULL:
-            return f"the output cannot be written: {error}", 1
+        case OSError():
+            place = error.filename or "reading or writing failed"
+            return f"{place}: {error.strerror or error}", 1
         case RuntimeError() | ImportError():
             from mlx_attn.machine.advice import advice_about
 

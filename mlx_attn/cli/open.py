@@ -64,18 +64,16 @@ def command(
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
+    text = standard_input() if prompt == "-" else prompt
+    if text == "":
+        raise ConfigError("the prompt is empty: give at least one character")
     lines = download_lines(note)
-    if runs or prompt is not None or len(find_runs(RUNS)) < 2:
+    if runs or text is not None or len(find_runs(RUNS)) < 2:
         shown = [find_run(name) for name in runs or (None,)]
-        text = standard_input() if prompt == "-" else prompt
-        if text == "":
-            raise ConfigError("the prompt is empty: give at least one character")
         texts = None if text is None else [text]
         path, n_bytes = page.write_page(shown, texts, html, dtype or "float32", lines, overwrite)
     else:
-        path, n_bytes = page.write_home(
-            html, dtype=dtype or "float16", progress=lines, overwrite=overwrite
-        )
+        path, n_bytes = page.write_home(html, RUNS, dtype or "float16", lines, overwrite)
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:

@@ -61,31 +61,28 @@ class GroupedOption(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return the flag, and the environment variable if the value came from it."""
-        given = isinstance(self.envvar, str) and self.envvar in os.environ
-        return super().get_error_hint(ctx) + (f" (or {self.envvar})" if given else "")
+        is_variable_set = isinstance(self.envvar, str) and self.envvar in os.environ
+        return super().get_error_hint(ctx) + (f" (or {self.envvar})" if is_variable_set else "")
 
 
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
 
 
 def grouped(section: str, *names: str, **attributes: Any) -> GroupedOption:
-    """An option under a heading; the help shows its default, if there is one, and its type."""
+    """Return an option under a heading; the help shows its default, if it has one."""
     default = attributes.get("default")
     attributes.setdefault("metavar", _METAVARS.get(attributes.get("type") or type(default)))
     return GroupedOption(names, section=section, show_default=bool(default), **attributes)
 
 
-PLUGIN = "plugin"
-
-
 class UserPath(click.Path):
     """A path that a file can have, with `~` expanded."""
 
-    def __init__(self, file_okay: bool = True):
-        super().__init__(path_type=Path, file_okay=file_okay)
+    def __init__(self, **options: Any):
+        super().__init__(path_type=Path, **options)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; ConfigError if no file can have this name."""
+        """Return the path; ConfigError if no file can have this name."""
         return super().convert(user_path(value), param, ctx)
 
 
@@ -98,24 +95,11 @@ class FiniteRange(click.FloatRange):
     """A number within bounds; unlike click's range it refuses NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; a usage error if it is not finite, no number, or out of bounds."""
+        """Return the number; a usage error if it is not finite or out of bounds."""
         number = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"{number} is no finite number", param, ctx)
         return number
-
-
-_BUILT_IN = frozenset(VARIANTS)  # no file of a user was loaded before this one
-
-
-class VariantOption(GroupedOption):
-    """The option that names a variant; its help includes the user's own."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the flag and its purpose."""
-        record = super().get_help_record(ctx)
-        own = ", ".join(name for name in VARIANTS if name not in _BUILT_IN)
-        return (record[0], f"{record[1]}; yours: {own}") if record and own else record
 
 
 def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
@@ -127,11 +111,10 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
 
 
 def plugin_option() -> GroupedOption:
-    """The option that names a user's files; a command's function is not given it."""
+    """Return the option that names a user's files; a command's function is not given it."""
     return grouped(
         "The run",
         "--plugin",
-        PLUGIN,
         type=_PATH,
         multiple=True,
         is_eager=True,
@@ -182,14 +165,14 @@ def takes_plugins(command: click.Command) -> click.Command:
     return command
 
 
-def preset_option(section: str) -> GroupedOption:
-    """The option that names the preset whose sizes are used."""
+def preset_option(section: str, default: str | None = None) -> GroupedOption:
+    """Return the option that names a preset."""
     return grouped(
         section,
         "--preset",
         type=Named(PRESETS),
-        default=training.DEFAULT_PRESET,
-        help=f"sizes by name: {', '.join(PRESETS)}",
+        default=default,
+        help=f"settings that belong together: {', '.join(PRESETS)}",
         envvar=PREFIX + "PRESET",
     )
 
@@ -207,6 +190,7 @@ class SectionedCommand(click.Command):
 
     def __init__(self, *args: Any, first: Collection[str] = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.params = [*self.params]
         self._first = {*first, "help_all"} if first else set()
         if first:
             count = sum(not getattr(option, "hidden", False) for option in self.params)
@@ -217,17 +201,13 @@ class SectionedCommand(click.Command):
             )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, heading by heading, in the order of their first option."""
+        """Write the options, heading by heading, in the order of their first option."""
+        shown = {*self._first, getattr(self.get_help_option(ctx), "name", "")}
+        shows_all = not self._first or _HELP_ALL in ctx.meta
         sections: dict[str, list[tuple[str, str]]] = {}
-        options = self.get_params(ctx)
-        for option in options:
-            if option.name == PLUGIN:  # help comes before the environment is looked at
-                _load_plugins(ctx, option, option.value_from_envvar(ctx) or ())
-        if self._first and _HELP_ALL not in ctx.meta:
-            shown = {*self._first, getattr(self.get_help_option(ctx), "name", "")}
-            options = [option for option in options if option.name in shown]
-        for option in options:
-            if record := option.get_help_record(ctx):
+        for option in self.get_params(ctx):
+            is_shown = shows_all or option.name in shown
+            if is_shown and (record := option.get_help_record(ctx)):
                 sections.setdefault(getattr(option, "section", "Options"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
@@ -252,26 +232,26 @@ _TYPES: dict[str, click.ParamType] = {
 def options_from(
     config: type, section: str, skip: frozenset[str] = frozenset()
 ) -> list[click.Option]:
-    """An option under one heading for every field of a configuration class, but those to skip.
+    """Return an option for every field of a configuration class, but those to skip.
 
     The fields have defaults and a `help` in their metadata.
     """
     options: list[click.Option] = []
     for field in fields(config):
         name, kind = field.name, type(field.default)
-        flag = "--" + name.replace("_", "-")
-        if name not in skip:
-            options.append(
-                grouped(
-                    section,
-                    f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-                    name,
-                    type=None if kind is bool else _TYPES.get(name, kind),
-                    default=None,
-                    help=field.metadata["help"],
-                    envvar=PREFIX + name.upper(),
-                )
+        flag = name.replace("_", "-")
+        if name in skip:
+            continue
+        options.append(
+            grouped(
+                section,
+                f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}",
+                type=None if kind is bool else _TYPES.get(name, kind),
+                default=None,
+                help=field.metadata["help"],
+                envvar=PREFIX + name.upper(),
             )
+        )
     return options
 
 
@@ -294,19 +274,13 @@ def _shorthand(name: str, key: str, value: str) -> GroupedOption:
 
 
 TRAIN_OPTIONS: list[click.Option] = [
-    VariantOption(
-        ["--variant"],
-        section="What to train",
+    _what(
+        "--variant",
         type=Named(VARIANTS),
         help="attention by name; `mlx-attn variants` lists them",
         envvar=PREFIX + "VARIANT",
     ),
-    _what(
-        "--preset",
-        type=Named(PRESETS),
-        help=f"settings that belong together: {', '.join(PRESETS)}",
-        envvar=PREFIX + "PRESET",
-    ),
+    preset_option("What to train"),
     _what(
         "--block",
         type=Named(model.BLOCKS),

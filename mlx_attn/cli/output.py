@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
-    """Write a text for whoever reads it; all that commands print by themselves comes through here.
+    """Write a text for whoever reads it.
 
-    Control characters are pictures: no file, name or model steers a terminal. What is `exact`, such
-    as a text that was asked for, is written as it is where no terminal shows it.
+    Control characters are pictures: no file, name or model steers a terminal. An `exact` text, such
+    as one that was asked for, is written as it is if no terminal shows it.
     """
     shown = str(text)
     click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
@@ -59,15 +59,7 @@ dry_run_option = click.option(
 def show_plan(
     run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
 ) -> None:
-    """A model's size and the most memory that doing something with it takes.
-
-    Args:
-        run: Whose model it is.
-        doing: The action, in a word.
-        peak: Bytes of the whole process.
-        as_json: As one JSON object.
-        becomes: The resulting model.
-    """
+    """Show a model's size and the peak bytes of doing something with it, or what it becomes."""
     from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
@@ -81,7 +73,7 @@ def show_plan(
 
 
 def model_facts(config: "GPTConfig") -> dict[str, Any]:
-    """A model's settings, parameters, and bytes of its weights and its full cache in float32."""
+    """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
     from mlx_attn.model.gpt import cache_bytes, model_cost
 
     parameters = model_cost(config).parameters
@@ -91,7 +83,7 @@ def model_facts(config: "GPTConfig") -> dict[str, Any]:
 
 
 def model_rows(config: "GPTConfig") -> list[tuple[str, str]]:
-    """The same for people."""
+    """Return the same for people."""
     facts = model_facts(config)
     sizes = (
         f"{config.n_layers} layers, {config.n_heads} heads, width {config.emb_dim}, "
@@ -103,5 +95,5 @@ def model_rows(config: "GPTConfig") -> list[tuple[str, str]]:
 
 
 def megabytes(n_bytes: int) -> str:
-    """Bytes in whole megabytes, to be compared with each other."""
+    """Format bytes as whole megabytes, to be compared with each other."""
     return f"{n_bytes / 1e6:,.0f} MB"

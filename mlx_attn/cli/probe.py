@@ -1,7 +1,7 @@
 """`mlx-attn probe`: the attention maps of a trained model, and its heads in numbers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -79,16 +79,20 @@ def command(
         return
     text = standard_input() if prompt == "-" else prompt
     probed = heads.probe(source.load_model(), _tokens(source, text, windows))
-    files = []
+    files: list[Path] = []
     if html:
         from mlx_attn.explore.page import write_page
 
         texts, count = (None, windows) if text is None else ([text], 0)
-        path, _ = write_page([source], texts, html, overwrite=overwrite, windows=count)
-        files.append(str(path))
-    files += map(str, show.save_figures(probed, figures) if figures else ())
-    record = {"run": str(source.path), **show.record(probed), "files": files}
-    emit(record, as_json, lambda: [show.heads_table(probed), *show.legend(probed)])
+        files.append(write_page([source], texts, html, overwrite=overwrite, windows=count)[0])
+    if figures:
+        files += show.save_figures(probed, figures)
+    record = {"run": str(source.path), **show.record(probed)}
+    _emit(record, files, as_json, [show.heads_table(probed), *show.legend(probed)])
+
+
+def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[Any]) -> None:
+    emit({**record, "files": [str(file) for file in files]}, as_json, lambda: shown)
     for file in () if as_json else files:
         note(f"wrote {file}")
 
@@ -102,9 +106,9 @@ def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
         return heads.validation_windows(run, windows, download_lines(note))
     tokenizer, context_length = run.load_tokenizer(), run.config.context_length
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
-    given = len(tokenizer.encode(text))
-    if tokens.shape[1] < given:
-        note(f"the model reads the last {tokens.shape[1]} of {given} tokens: more do not fit")
+    length = len(tokenizer.encode(text))
+    if tokens.shape[1] < length:
+        note(f"the model reads the last {tokens.shape[1]} of {length} tokens: more do not fit")
     return tokens
 
 
@@ -123,12 +127,9 @@ def _show_track(
             pair = tracks.pair_drift(run, other, _tokens(run, text, TRACKED_TEXTS))
         except RunError as error:
             note(str(error))
-    files = [str(f) for f in show.save_tracks(tracked, pair, figures)] if figures else []
-    records = [show.track_record(track) for track in tracked]
+    files = show.save_tracks(tracked, pair, figures) if figures else []
+    record: dict[str, Any] = {"tracks": [show.track_record(track) for track in tracked]}
     drift = show.track_record(pair) if pair else None
-    drift = drift and {"steps": drift["steps"], **drift["drift"]}
-    shown = (*tracked, *([pair] if pair else ()))
-    record = {"tracks": records, "drift": drift, "files": files}
-    emit(record, as_json, lambda: map(show.track_table, shown))
-    for file in () if as_json else files:
-        note(f"wrote {file}")
+    record["drift"] = drift and {"steps": drift["steps"], **drift["drift"]}
+    shown = [*tracked, pair] if pair else tracked
+    _emit(record, files, as_json, [show.track_table(track) for track in shown])

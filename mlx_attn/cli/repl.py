@@ -54,14 +54,10 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
 
 
 def _list_runs() -> list[tuple[str, str]]:
-    from shutil import get_terminal_size
-
-    from mlx_attn.cli.runs import run_rows
+    from mlx_attn.cli.runs import facts_of
     from mlx_attn.training.summaries import summarise_runs
 
-    # A number and the spaces after it take four columns.
-    _, rows = run_rows(summarise_runs(), get_terminal_size().columns - 4)
-    return rows
+    return [(run.name, facts_of(run)) for run in summarise_runs()]
 
 
 def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> "Path":

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,8 @@ Examples:
   mlx-attn runs rm tiny-standard-2 tiny-standard-3
 """
 
-_Key = Callable[["RunSummary"], Any]
-
 # Losses of different texts cannot be compared, so each text has its own ranking.
-SORT_KEYS: dict[str, _Key] = {
+_SORT_KEYS: dict[str, Callable[["RunSummary"], Any]] = {
     "age": lambda run: -run.changed,
     "name": lambda run: run.name,
     "variant": lambda run: (run.variant, -run.changed),
@@ -53,7 +51,7 @@ class _ListByDefault(click.Group):
 def command() -> None:
     """List the trained runs: 'mlx-attn runs [DIRECTORY]'. Or remove some.
 
-    Each run with its variant, text, seed, trained parameters, steps, lowest validation loss, bytes
+    Each run with its lowest validation loss, variant, text, seed, trained parameters, steps, bytes
     on the disk, and how long ago it changed. A run that cannot be used shows the reason. --sort KEY
     sorts them, and --json prints one JSON object: see 'mlx-attn runs list --help'.
     """
@@ -63,11 +61,11 @@ def command() -> None:
 @click.argument("directory", required=False, type=UserPath())
 @click.option(
     "--sort",
-    type=Named(SORT_KEYS),
+    type=Named(_SORT_KEYS),
     default="age",
     show_default=True,
     metavar="KEY",
-    help=", ".join(SORT_KEYS) + "; losses within one text",
+    help=", ".join(_SORT_KEYS) + "; losses within one text",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
@@ -76,7 +74,7 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     from mlx_attn.training.summaries import summarise_runs
     from mlx_attn.ui.terminal import memory, print_rows, stdout_console
 
-    key = find_row(SORT_KEYS, sort, "key to sort by")
+    key = find_row(_SORT_KEYS, sort, "key to sort by")
     if directory and not directory.is_dir():
         raise RunError(f"{directory}: there is no such directory")
     directory = directory or RUNS
@@ -84,9 +82,7 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     if as_json:
         say(json.dumps({"runs": [{**asdict(run), "path": str(run.path)} for run in runs]}))
     elif runs:
-        console = stdout_console()
-        header, rows = run_rows(runs, console.width if console.file.isatty() else 0)
-        print_rows([*([("run", header)] if header else []), *rows], console)
+        print_rows([(run.name, facts_of(run)) for run in runs], stdout_console())
         total = memory(sum(run.n_bytes for run in runs))
         note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
     else:
@@ -113,60 +109,29 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
         raise click.exceptions.Exit(1)
     for path in paths:
         others = remove_run(path)
-        kept = f"; {', '.join(file.name for file in others)} stays there" if others else ""
-        say(f"removed {path}{kept}")
+        rest = f"; {', '.join(file.name for file in others)} stays there" if others else ""
+        say(f"removed {path}{rest}")
 
 
-_HEADER = ("variant", "text", "seed", "params", "steps", "loss", "size", "changed")
-_SENTENCE = ("{}", "{}", "seed {}", "{} params", "{} steps", "{}", "{}", "{}")
-
-
-def run_rows(runs: "Sequence[RunSummary]", width: int) -> tuple[str, list[tuple[str, str]]]:
-    """Return a header, and each run's name and facts: in columns if they fit into `width`.
-
-    Args:
-        runs: What to list.
-        width: Columns of the terminal; 0 sets no limit, as in a pipe.
-
-    Returns:
-        The header, "" without columns, and a row for each run.
-    """
-    usable = {run.name: _cells(run) for run in runs if not run.problem}
-    columns = [*zip(_HEADER, *usable.values(), strict=True)]
-    sizes = [max(map(len, column)) for column in columns]
-    name_width = max(len("run"), *(len(run.name) for run in runs))
-    in_columns = not width or name_width + 2 * len(sizes) + sum(sizes) <= width
-
-    def line(cells: Sequence[str]) -> str:
-        if in_columns:
-            padded = (f"{cell:{size}}" for cell, size in zip(cells, sizes, strict=True))
-            return "  ".join(padded).rstrip()
-        named = zip(_SENTENCE, cells, strict=True)
-        return ", ".join(words.format(cell) for words, cell in named if cell != "-")
-
-    rows = [(run.name, run.problem or line(usable[run.name])) for run in runs]
-    return line(_HEADER) if usable and in_columns else "", rows
-
-
-def _cells(run: "RunSummary") -> tuple[str, ...]:
+def facts_of(run: "RunSummary") -> str:
+    """Return what is known of a run, in one line; of one that cannot be used, the reason."""
     from mlx_attn.text.sources import describe
     from mlx_attn.ui.terminal import age, count, memory
 
-    loss = "-"
+    if run.problem:
+        return run.problem
+    facts = [run.variant]
     if run.bits_per_byte is not None:
-        loss = f"{run.bits_per_byte:.4f} bits per byte"
+        facts.insert(0, f"{run.bits_per_byte:.4f} bits per byte")
     elif run.val_loss is not None:
-        loss = f"{run.val_loss:.4f} nats per token"
-    steps = str(run.steps) if run.steps else "-"
-    if run.is_unfinished and run.steps:
-        steps += f" of {run.planned}" if run.planned > run.steps else " so far"
-    return (
-        run.variant,
-        describe(run.text) if run.text else "-",
-        "-" if run.seed is None else str(run.seed),
-        "-" if run.parameters is None else count(run.parameters),
-        steps,
-        loss,
-        memory(run.n_bytes),
-        f"{age(time.time() - run.changed)} ago",
-    )
+        facts.insert(0, f"{run.val_loss:.4f} nats per token")
+    if run.text:
+        facts.append(describe(run.text))
+    if run.seed is not None:
+        facts.append(f"seed {run.seed}")
+    if run.parameters is not None:
+        facts.append(f"{count(run.parameters)} params")
+    if run.steps:
+        is_cut = run.is_unfinished and run.planned > run.steps
+        facts.append(plural(run.steps, "step") + (f" of {run.planned}" if is_cut else ""))
+    return ", ".join([*facts, memory(run.n_bytes), f"{age(time.time() - run.changed)} ago"])

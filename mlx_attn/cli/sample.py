@@ -52,7 +52,7 @@ _OPTIONS = (
 
 
 def sampling_options(command: _Command) -> _Command:
-    """The sampling options, for every command that samples."""
+    """Add the sampling options to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -74,7 +74,7 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, start: str) -> list[CompletionItem]:
-    """The names of runs that begin like this; a directory's where none does."""
+    """Return the names of runs that begin like this; without any, complete a directory."""
     from mlx_attn.runs import run_names
 
     names = [name for name in run_names() if name.startswith(start)]
@@ -124,8 +124,8 @@ def command(
     from mlx_attn.sampling.generate import load_run, sampling_memory
 
     if dry_run:
-        found = find_run(run)
-        show_plan(found, "sampling", sampling_memory(found.config, num_samples), as_json)
+        source = find_run(run)
+        show_plan(source, "sampling", sampling_memory(source.config, num_samples), as_json)
         return
     config = SamplerConfig(**sampler)
     text = standard_input() if prompt == "-" else prompt
@@ -140,18 +140,13 @@ def command(
         click.get_current_context().exit(INTERRUPTED)
 
 
-LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
-
-
 def standard_input() -> str:
-    """The text on stdin without the newline that `echo` and editors put at the end.
+    """Return the text on stdin without the newline that `echo` and editors put at the end.
 
     Raises:
-        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
+        RunError: It is not UTF-8.
     """
-    data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
-    if len(data) > LONGEST_PROMPT:
-        raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
+    data = sys.stdin.buffer.read()
     try:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -188,18 +183,16 @@ def _print_batch(
     as_json: bool,
 ) -> bool:
     """Print all continuations at once; return False if Ctrl-C cut some of them short."""
-    batch: list[list[GenerationStep]] = [[] for _ in range(count)]
+    texts = [""] * count
+    statistics: list[dict[str, Any]] = [{} for _ in range(count)]
     with suppress(KeyboardInterrupt):
         for k, step in steps:
-            batch[k].append(step)
-    texts = ["".join(step.text for step in steps) for steps in batch]
-    facts = [asdict(steps[-1].statistics) if steps else {} for steps in batch]
-    if as_json:
-        for text, statistics in zip(texts, facts, strict=True):
-            record = {"run": str(run.path), "prompt": prompt, "text": text, **statistics}
-            say(
-                json.dumps(record | {"finish_reason": record.get("finish_reason") or "interrupted"})
-            )
-    else:
+            texts[k] += step.text
+            statistics[k] = asdict(step.statistics)
+    if not as_json:
         say("\n---\n".join(texts), exact=True)
-    return all(statistics.get("finish_reason") for statistics in facts)
+    for text, facts in zip(texts, statistics, strict=True) if as_json else ():
+        record = {"run": str(run.path), "prompt": prompt, "text": text, **facts}
+        record["finish_reason"] = facts.get("finish_reason") or "interrupted"
+        say(json.dumps(record))
+    return all(facts.get("finish_reason") for facts in statistics)

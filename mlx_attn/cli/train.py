@@ -1,4 +1,4 @@
-"""`mlx-attn train`: settings from every layer, the text, the trainer, and Ctrl-C.
+"""`mlx-attn train`: settings from every layer, the training, and Ctrl-C.
 
 The flags ask for a new training, possibly with another run's weights, or resume one; under
 mlx.launch each of several processes runs this command.
@@ -6,7 +6,7 @@ mlx.launch each of several processes runs this command.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,27 +14,45 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt, read_settings
+from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
 from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.output import say
 from mlx_attn.cli.processes import connect, prefix_errors
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.files import user_path
 from mlx_attn.plugins import used_plugins
-from mlx_attn.training.config import RESUMABLE, Settings, layer_from, resolve, settings_from
+from mlx_attn.records import read_toml
+from mlx_attn.training.config import (
+    RESUMABLE,
+    Settings,
+    expanded,
+    layer_from,
+    resolve,
+    settings_from,
+)
 
 if TYPE_CHECKING:
-    from mlx_attn.run_directory import Run
+    from mlx_attn.api.trained import Training
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.training.distributed import Distributed
     from mlx_attn.training.show import Display
     from mlx_attn.training.trainer import Trainer
 
-    # A trainer, its text, and what opens the run once the training begins.
-    Prepared = tuple[Trainer, Corpus, Callable[[], Run]]
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn train                                 about a minute on a laptop
+  mlx-attn train --variant merged --minutes 5
+  mlx-attn train --preset macbook --no-out-proj --n-heads 1
+  mlx-attn train --data notes/                   your own text
+  mlx-attn train --resume runs/tiny-merged --steps 2000
+  mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
+  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
+"""
 
 
-def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
+@click.command(cls=SectionedCommand, params=TRAIN_OPTIONS, first=FIRST_OPTIONS, epilog=_EXAMPLES)
+def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
@@ -43,6 +61,7 @@ def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **optio
     that resumes. Under mlx.launch all processes train one model: each takes its part of every
     batch.
     """
+    from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.loggers import check_logger, logging_to
     from mlx_attn.training.show import Display, display_for
     from mlx_attn.training.trainer import Trainer
@@ -60,86 +79,103 @@ def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **optio
                 _train(trainer, corpus, display)
             return
         display = display_for(as_json, quiet, stderr_console())
-        trainer, corpus, open_run = _prepare(ranks, display, dry_run, **options)
         check_logger(log_to or "")
-        _show_plan(trainer, corpus, dry_run, as_json, quiet)
+        training = _training(ranks, display, dry_run, options)
+        trainer = training.trainer
+        _show_plan(training, dry_run, as_json, quiet)
         if dry_run:
             return
-        trainer.run = open_run()
-        with logging_to(log_to or "", trainer.run) as trainer.log:
-            _train(trainer, corpus, display)
+        training.out = training.out or free_name(RUNS, trainer.settings.run_name)
+        with training.open_directory(), logging_to(log_to or "", trainer.run) as trainer.log:
+            _train(trainer, training.corpus, display)
 
 
-def _prepare(
-    ranks: "Distributed",
-    display: "Display",
-    dry_run: bool,
-    *,
-    resume: str | None,
-    init_from: str | None,
-    config: Path | None,
-    out: Path | None,
-    name: str | None,
-    overwrite: bool,
-    replicas: str | None,
-    **options: Any,
-) -> "Prepared":
-    """Return what the options of the first process ask for."""
-    from mlx_attn.api.trained import facts_of
-    from mlx_attn.convert.model import start_from_run
-    from mlx_attn.run_directory import check_free, new_run
-    from mlx_attn.runs import RUNS, find_run, free_name
-    from mlx_attn.training.trainer import Trainer
+_ASKED = ("resume", "init_from", "config", "out", "name", "overwrite", "replicas")
+"""Options that say where a training begins and where it is kept; the others are settings."""
 
+
+def _training(
+    ranks: "Distributed", display: "Display", dry_run: bool, options: dict[str, Any]
+) -> "Training":
+    """Return the training that the options of the first process ask for."""
+    from mlx_attn.api.trained import new_training, resumed_training
+    from mlx_attn.runs import RUNS, find_run
+
+    def prepared(settings: Settings) -> "Corpus":
+        return _prepared_text(_agreed_settings(settings, ranks), display)
+
+    asked = {key: options.pop(key) for key in _ASKED}
     environment, flags = _layers(options)
-    refusals = {
-        "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
-        "judges their differences, or one train --seed for each": replicas,
-        "--resume continues a run in place: leave out --out, --name, --config and "
-        "--init-from": resume and (out or name or config or overwrite or init_from),
-        "--init-from takes all settings from its run: leave out --preset": (
-            init_from and "preset" in flags
-        ),
-        "--out and --name both say where the run goes: use one": out and name,
-        "--name is one name in runs/: --out names a directory elsewhere": (
-            name and (name != Path(name).name or not name.isprintable())
-        ),
-    }
-    for message, applies in refusals.items():
-        if applies:
-            raise ConfigError(message)
-    if resume:
+    _refuse_contradictions(asked, flags)
+    if asked["resume"]:
         # The environment's other settings are for new runs.
-        changes = {key: value for key, value in environment.items() if key in RESUMABLE}
-        return _resume(resume, changes | flags, ranks, display)
-    start = find_run(init_from) if init_from else None
-    below = layer_from(start.settings) if start else {}
-    settings = resolve(below, read_settings(config) if config else {}, environment, flags)
-    path = out or (RUNS / user_path(name) if name else None)
-    if path:
-        check_free(path, overwrite)
-    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
-    trainer = Trainer(settings, corpus, ranks, draw=not dry_run)
-    if start:
-        start_from_run(trainer, start, corpus)
+        changes = {key: value for key, value in environment.items() if key in RESUMABLE} | flags
+        training = resumed_training(find_run(asked["resume"]), changes, prepared, ranks)
+        run = training.trainer.run
+        if run and not run.checkpoint.exists():
+            display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
+        return training
+    below = layer_from(find_run(asked["init_from"]).settings) if asked["init_from"] else {}
+    file = _settings_in(asked["config"]) if asked["config"] else {}
+    settings = resolve(below, file, environment, flags)
+    place = asked["out"] or (RUNS / user_path(asked["name"]) if asked["name"] else None)
+    return new_training(
+        settings,
+        prepared,
+        place,
+        overwrite=asked["overwrite"],
+        init_from=asked["init_from"],
+        ranks=ranks,
+        draw=not dry_run,
+    )
 
-    def open_run() -> "Run":
-        record = settings.record(trainer.model.config, **facts_of(corpus, init_from))
-        place = path or free_name(RUNS, settings.run_name)
-        run = new_run(place, record, overwrite, corpus.tokenizer)
-        # This process holds the directory until the command ends.
-        return click.get_current_context().with_resource(run)
 
-    return trainer, corpus, open_run
+def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    name, message = asked["name"], ""
+    if asked["replicas"]:
+        message = (
+            "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
+            "judges their differences, or one train --seed for each"
+        )
+    elif asked["resume"] and any(asked[key] for key in _ASKED[1:]):
+        message = (
+            "--resume continues a run in place: leave out --out, --name, --config and --init-from"
+        )
+    elif asked["init_from"] and "preset" in flags:
+        message = "--init-from takes all settings from its run: leave out --preset"
+    elif asked["out"] and name:
+        message = "--out and --name both say where the run goes: use one"
+    elif name and (name != Path(name).name or not name.isprintable()):
+        message = "--name is one name in runs/: --out names a directory elsewhere"
+    if message:
+        raise ConfigError(message)
+
+
+_TABLES = ("model", "training", "text")
+
+
+def _settings_in(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file, flattened."""
+    content = read_toml(path)
+    settings: dict[str, Any] = {}
+    try:
+        for key, value in content.items():
+            if isinstance(value, dict) and key not in _TABLES:
+                raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
+            settings |= value if isinstance(value, dict) else {key: value}
+        expanded(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return settings
 
 
 def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the environment, and of the flags with shorthands expanded."""
     source = click.get_current_context().get_parameter_source
-    given = {key: value for key, value in options.items() if value is not None}
-    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if given.pop(key, False)}
-    environment = {k: v for k, v in given.items() if source(k) is ParameterSource.ENVIRONMENT}
-    flags = {k: v for k, v in given.items() if k not in environment}
+    chosen = {key: value for key, value in options.items() if value is not None}
+    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
+    environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
+    flags = {k: v for k, v in chosen.items() if k not in environment}
     asked = {key: f"--{key}" for key in flags}
     for name, maps in shorthands.items():
         flag = f"--{name.replace('_', '-')}"
@@ -152,36 +188,6 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             asked[key] = flag
         flags |= maps
     return environment, flags
-
-
-def _resume(
-    name: str, changes: dict[str, Any], ranks: "Distributed", display: "Display"
-) -> "Prepared":
-    from mlx_attn.api.trained import continue_run, facts_of, resumed_record, resumed_settings
-    from mlx_attn.run_directory import held
-    from mlx_attn.runs import find_run
-    from mlx_attn.training.trainer import Trainer
-
-    run = click.get_current_context().with_resource(held(find_run(name)))
-    settings = resumed_settings(run, changes)
-    if settings.text.data == "-" and _at_terminal():
-        raise RunError(
-            f"{run.path} read its text from standard input: pipe the same text in again, or name a "
-            "file that holds it with --data"
-        )
-    corpus = _prepared_text(_agreed_settings(settings, ranks), display)
-    has_checkpoint = run.checkpoint.exists()
-    trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
-    run.check_corpus(corpus, "name the old one with --data, or train a new run")
-    if not has_checkpoint:
-        display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
-    continue_run(trainer, run, corpus)
-
-    def open_run() -> "Run":
-        record = settings.record(trainer.model.config, **facts_of(corpus))
-        return run.with_settings(resumed_record(run, record))
-
-    return trainer, corpus, open_run
 
 
 def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
@@ -207,7 +213,7 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     from mlx_attn.text.show import download_lines, tokenizing_lines
 
     text = settings.text
-    if text.data == "-" and _at_terminal():
+    if text.data == "-" and sys.stdin and sys.stdin.isatty():
         display.message("reading the text from the terminal; Ctrl-D ends it")
     return prepare(
         text.data,
@@ -218,18 +224,13 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     )
 
 
-def _at_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _show_plan(
-    trainer: "Trainer", corpus: "Corpus", dry_run: bool, as_json: bool, quiet: bool
-) -> None:
+def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Show the plan: a result if it is all that is wanted, otherwise a message."""
     from mlx_attn.training.forecast import forecast
     from mlx_attn.training.show import plan_facts, plan_rows
     from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
+    trainer, corpus = training.trainer, training.corpus
     expected = forecast(trainer, corpus) if dry_run and trainer.ranks.size == 1 else None
     if dry_run and as_json:
         say(json.dumps(plan_facts(trainer, corpus, expected)))
@@ -255,22 +256,3 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
         reason = loop.INTERRUPTED
     if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)
-
-
-command = SectionedCommand(
-    "train",
-    callback=train,
-    params=[*TRAIN_OPTIONS],
-    first=FIRST_OPTIONS,
-    help=train.__doc__,
-    epilog="""\b
-Examples:
-  mlx-attn train                                 about a minute on a laptop
-  mlx-attn train --variant merged --minutes 5
-  mlx-attn train --preset macbook --no-out-proj --n-heads 1
-  mlx-attn train --data notes/                   your own text
-  mlx-attn train --resume runs/tiny-merged --steps 2000
-  mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
-  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
-""",
-)

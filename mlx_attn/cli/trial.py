@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import SectionedCommand, UserPath, plugin_option
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import say
 
 _EXAMPLES = """\b
@@ -15,7 +15,10 @@ Examples:
 """
 
 
-def trial(files: tuple[Path, ...]) -> None:
+@takes_plugins
+@click.command(epilog=_EXAMPLES)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=UserPath())
+def command(files: tuple[Path, ...]) -> None:
     """Train trials that `compare --export-trials` wrote, each in one file.
 
     The record is written beside the file; the same `compare` command takes it up. This machine is
@@ -26,15 +29,3 @@ def trial(files: tuple[Path, ...]) -> None:
 
     for file in files:
         say(train_file(file))
-
-
-command = SectionedCommand(
-    "trial",
-    callback=trial,
-    params=[
-        click.Argument(["files"], metavar="FILE...", nargs=-1, required=True, type=UserPath()),
-        plugin_option(),
-    ],
-    help=trial.__doc__,
-    epilog=_EXAMPLES,
-)

@@ -9,7 +9,6 @@ import click
 
 from mlx_attn.attention.config import MAPS, NEEDS, VARIANTS, choices_of
 from mlx_attn.cli.options import (
-    Named,
     SectionedCommand,
     grouped,
     options_from,
@@ -20,7 +19,7 @@ from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.parts import PARTS
-from mlx_attn.training.config import resolve
+from mlx_attn.training.config import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +27,49 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _COSTS = {
-    "parameters": ("parameters", "param"),
-    "multiply_adds": ("multiply-adds", "m-add"),
-    "cache_bytes": ("cache bytes", "cache"),
+    "parameters": "parameters",
+    "multiply_adds": "multiply-adds",
+    "cache_bytes": "cache bytes",
 }
-"""The costs that columns show, with a wide and a narrow heading."""
+"""The costs that columns show, with their headings."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_WIDE = 72  # columns of a terminal that has room for numbers and factors
 
 
-def variants(
+_what = partial(grouped, "What to show")
+_OPTIONS = [
+    preset_option("What to show", DEFAULT_PRESET),
+    _what(
+        "--tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="tokens in the cache (default: the context length)",
+    ),
+    _what(
+        "--batch",
+        type=click.IntRange(1),
+        default=1,
+        metavar="N",
+        help="sequences decoded at once",
+    ),
+    _what(
+        "--dtype",
+        type=click.Choice([*_BYTES]),
+        default="float32",
+        help="numbers of the cache",
+    ),
+    _what(
+        "--choices",
+        is_flag=True,
+        help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
+    ),
+    _what("--json", "as_json", is_flag=True, help="as JSON"),
+    plugin_option(),
+    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+]
+
+
+@click.command(cls=SectionedCommand, params=_OPTIONS)
+def command(
     preset: str,
     as_json: bool,
     choices: bool,
@@ -52,34 +84,41 @@ def variants(
     decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can
     be changed.
     """
-    from mlx_attn.ui.terminal import stdout_console
-
-    if choices:  # of every map and of the settings around them, a user's own too
-        tables = {key: choices_of(key).values() for key in MAPS}
-        tables |= {key: table.values() for key, table in PARTS.items() if table}
-        facts = ("map", "name", "formula", "source", "cache", "affine")
-        record: list[dict[str, Any]] = []
-        shown: list[Any] = []
-        for key, table in tables.items():
-            record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
-            shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
-        emit({"choices": record}, as_json, lambda: shown, indent=1)
+    if choices:
+        _show_choices(as_json)
         return
-    given = {key: value for key, value in flags.items() if value is not None}
-    model = resolve({"preset": preset, **given}).model
+    sizes = {key: value for key, value in flags.items() if value is not None}
+    model = resolve({"preset": preset, **sizes}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length
     # Options override a variant's settings other than its maps.
     keys = ("window", "global_every", *NEEDS)
-    asked = {key: given[key] for key in keys if key in given}
+    asked = {key: sizes[key] for key in keys if key in sizes}
 
     def row(name: str) -> dict[str, Any]:
         return _row(name, {**model, **VARIANTS[name].settings, **asked}, length, batch, dtype)
 
     rows = [row(name) for name in VARIANTS]
     title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
-    found = {"preset": preset, "variants": rows}
-    emit(found, as_json, lambda: _listing(rows, title, stdout_console().width), indent=1)
+    record = {"preset": preset, "variants": rows}
+    emit(record, as_json, lambda: _listing(rows, title), indent=1)
+
+
+def _show_choices(as_json: bool) -> None:
+    """Show the choices of every map and of the settings around them, a user's own too."""
+    tables = {key: choices_of(key).values() for key in MAPS}
+    tables |= {key: table.values() for key, table in PARTS.items() if table}
+    facts = ("map", "name", "formula", "source", "cache")
+    record: list[dict[str, Any]] = []
+    shown: list[Any] = []
+    for key, table in tables.items():
+        record += [
+            {fact: getattr(choice, fact, None) for fact in facts}
+            | {"affine": choice.affine if key in ("score", "value", "output") else None}
+            for choice in table
+        ]
+        shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
+    emit({"choices": record}, as_json, lambda: shown, indent=1)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
@@ -97,19 +136,13 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
         return {**row, "cost": None, "reason": str(error)}
 
 
-def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[RenderableType]":
-    """Return a line of costs for each row, by group, with its formula below.
-
-    Factors are relative to the first row, the standard one; in a narrow terminal there is no room
-    for the numbers too.
-    """
+def _listing(rows: list[dict[str, Any]], title: str) -> "Iterator[RenderableType]":
+    """Yield each row's costs, by group, with its formula below; factors are of the first row."""
     from rich.padding import Padding
     from rich.text import Text
 
     from mlx_attn.ui.terminal import count
 
-    is_wide = width >= _WIDE
-    column = 16 if is_wide else 6
     names = max(len(row["name"]) for row in rows)
     standard = rows[0]["cost"] or {}
 
@@ -117,54 +150,13 @@ def _listing(rows: list[dict[str, Any]], title: str, width: int) -> "Iterator[Re
         if not cost:
             return "-"
         factor = f"{cost[key] / standard[key]:.2f}x" if standard.get(key) else ""
-        if is_wide:
-            return f"{count(cost[key])}{factor:>7}"
-        return count(cost[key]) if cost is standard else factor
+        return f"{count(cost[key])}{factor:>7}"
 
     yield Text(title)
     for group, members in groupby(rows, key=lambda row: row["group"]):
-        headings = "".join(f"{words[not is_wide]:>{column}}" for words in _COSTS.values())
+        headings = "".join(f"{heading:>16}" for heading in _COSTS.values())
         yield Text(f"\n{group:{names}}{headings}", "italic")
         for row in members:
-            cells = (f"{cell(row['cost'], key):>{column}}" for key in _COSTS)
+            cells = (f"{cell(row['cost'], key):>16}" for key in _COSTS)
             yield Text.assemble((f"{row['name']:{names}}", "bold"), *cells)
             yield Padding(Text(row["reason"] or row["formula"], "dim"), (0, 0, 0, 2), expand=False)
-
-
-_what = partial(grouped, "What to show")
-
-command = SectionedCommand(
-    "variants",
-    callback=variants,
-    params=[
-        preset_option("What to show"),
-        _what(
-            "--tokens",
-            type=click.IntRange(1),
-            metavar="N",
-            help="tokens in the cache (default: the context length)",
-        ),
-        _what(
-            "--batch",
-            type=click.IntRange(1),
-            default=1,
-            metavar="N",
-            help="sequences decoded at once",
-        ),
-        _what(
-            "--dtype",
-            type=Named(_BYTES),
-            default="float32",
-            help=f"numbers of the cache: {', '.join(_BYTES)}",
-        ),
-        _what(
-            "--choices",
-            is_flag=True,
-            help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
-        ),
-        _what("--json", "as_json", is_flag=True, help="as JSON"),
-        plugin_option(),
-        *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
-    ],
-    help=variants.__doc__,
-)

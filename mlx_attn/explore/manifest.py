@@ -6,7 +6,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import variant_name
 from mlx_attn.training.evaluation import Evaluator
 
-DTYPES = ("float32", "float16")
 LARGEST = 30_000_000
 """Most numbers in a page: browsers open larger files slowly or not at all."""
 
@@ -45,25 +43,17 @@ _KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "posi
 _KEYS += ("norm", "activation", "tied_head")
 
 
-@dataclass(frozen=True, slots=True)
-class PageModel:
-    """One model for the page."""
-
-    facts: Mapping[str, Any]  # the other data for the page's script
-    weights: str  # in the order of `facts["arrays"]`, in base64
-
-
 def page_model(
     run: Run,
     dtype: str = "float32",
     words: Sequence[str] | None = None,
     heads: Mapping[str, Any] | None = None,
-) -> PageModel:
-    """Return the model of a run with its best weights.
+) -> dict[str, Any]:
+    """Return the model of a run with its best weights, as data for the page's script.
 
     Args:
         run: A run.
-        dtype: The type of its numbers: float32, or float16 in half the space.
+        dtype: The type of its weights: float32, or float16 in half the space.
         words: The words of its training text, so that the page can mark new ones; None marks none.
         heads: The numbers of its heads, from `page.head_numbers`; None shows none.
 
@@ -71,34 +61,21 @@ def page_model(
         ConfigError: The page cannot compute the model; the message names the choice.
         RunError: The run cannot be read.
     """
-    model, name = run.load_model(), variant_name(run.settings["model"])
-    numbers = count_parameters(model)
-    if numbers > LARGEST:
+    model = run.load_model()
+    parameters = count_parameters(model)
+    if parameters > LARGEST:
         raise ConfigError(
-            f"{run.path} has {numbers:,} numbers, and a page holds at most {LARGEST:,}: look into "
-            "it with 'mlx-attn probe --figures DIR'"
+            f"{run.path} has {parameters:,} numbers, and a page holds at most {LARGEST:,}: look "
+            "into it with 'mlx-attn probe --figures DIR'"
         )
     arrays = named_arrays(model).values()
     constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
     graphs = traced_model(model, constants)
-    row, pattern, best = VARIANTS.get(name), model.config.pattern, run.best_validation()
-    summary = row.summary if row else ""
-    if pattern:
-        of_layers = f"the variants of the layers in turn: {pattern}"
-        summary = f"{of_layers}; the formulas are the first layer's"
-    facts = {
-        "name": run.title,
-        "variant": name,
-        "formula": row.formula if row and not pattern else "",
-        "summary": summary,
-        "start": document_start(run),
-        "read": describe(str(run.settings.get("corpus", ""))),
-        "validation": {"text": run.settings.get("digest"), "loss": best["val_loss"]}
-        if best
-        else None,
+    return {
+        **_run_facts(run, model),
         "words": None if words is None else [*words],
         "heads": heads,
-        "parameters": numbers,
+        "parameters": parameters,
         "dtype": dtype,
         "config": {key: getattr(model.config, key) for key in _KEYS},
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
@@ -108,8 +85,27 @@ def page_model(
         "others": _base64(constants.others, "float32"),
         "tokenizer": tokenizer_facts(run.load_tokenizer()),
         "steps": list(_steps(model)),
+        "weights": _base64(constants.weights, dtype),
     }
-    return PageModel(facts, _base64(constants.weights, dtype))
+
+
+def _run_facts(run: Run, model: GPT) -> dict[str, Any]:
+    name, best = variant_name(run.settings["model"]), run.best_validation()
+    row = VARIANTS.get(name)
+    formula, summary = (row.formula, row.summary) if row else ("", "")
+    if pattern := model.config.pattern:
+        formula = ""
+        summary = f"the variants of the layers in turn: {pattern}; the formulas are the first's"
+    validation = {"text": run.settings.get("digest"), "loss": best["val_loss"]} if best else None
+    return {
+        "name": run.title,
+        "variant": name,
+        "formula": formula,
+        "summary": summary,
+        "start": document_start(run),
+        "read": describe(str(run.settings.get("corpus", ""))),
+        "validation": validation,
+    }
 
 
 def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
@@ -160,10 +156,18 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
-    layer = model.trf_blocks[0].att
-    maps, mixing = layer.maps, layer.maps.mixing
     before_attention, after_attention = _block_steps(model)
     yield before_attention
+    yield from _attention_steps(model.trf_blocks[0].att)
+    yield after_attention
+    head = "tok_emb" if model.config.tied_head else "out_head"
+    text = "After the last layer, a number for every token of the vocabulary."
+    formula = f"p = softmax(final_norm(x) {head}^T)"
+    yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
+
+
+def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
+    maps, mixing = layer.maps, layer.maps.mixing
     yield _step(
         "q, k, v",
         "queries, keys, values, 3.4",
@@ -194,11 +198,6 @@ def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"
     yield _step(title, "context_vec, 3.6", maps.output.formula, text, source_of(maps.output.apply))
-    yield after_attention
-    head = "tok_emb" if model.config.tied_head else "out_head"
-    text = "After the last layer, a number for every token of the vocabulary."
-    formula = f"p = softmax(final_norm(x) {head}^T)"
-    yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
 
 
 def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -267,7 +266,7 @@ def _step(
 def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:
     """Return file, line and code of a function, without decorators and docstring.
 
-    `marked` lists the lines that contain `piece`, counted from 0.
+    `marked` lists the lines of the code that contain `piece`, counted from 0.
     """
     function = inspect.unwrap(function)
     path, root = Path(inspect.getsourcefile(function) or ""), Path(mlx_attn.__file__).parent.parent

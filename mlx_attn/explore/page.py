@@ -9,7 +9,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from itertools import groupby
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.errors import ConfigError, RunError, plural
-from mlx_attn.explore.manifest import PageModel, example_texts, page_model, training_words
+from mlx_attn.explore.manifest import example_texts, page_model, training_words
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, open_run
@@ -40,38 +40,36 @@ MODULES = (
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
 
-def render_page(models: Sequence[PageModel], texts: Sequence[str], at_heads: bool = False) -> str:
-    """Return the page as text.
+Model = Mapping[str, Any]
+"""A model as `page_model` returns it."""
 
-    Args:
-        models: One model, or two to compare on one text.
-        texts: Example texts; the page opens with the first one.
-        at_heads: If True, the page opens at the heads' numbers.
-    """
-    names = [model.facts["name"] for model in models]
-    one = f"What does {names[0]} attend to, and what does it need?"
-    title = one if len(names) == 1 else f"Where do {' and '.join(names)} differ?"
+
+def render_page(models: Sequence[Model], texts: Sequence[str], at_heads: bool = False) -> str:
+    """Return the page of one model or two, which opens with the first text or at the heads."""
+    names = " and ".join(model["name"] for model in models)
+    title = f"Where do {names} differ?"
+    if len(models) == 1:
+        title = f"What does {names} attend to, and what does it need?"
     return _rendered(title, models, {"texts": [*texts], "at_heads": at_heads})
 
 
-def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[PageModel]) -> str:
-    """Return the home page of runs as text; see `home_of`."""
+def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
+    """Return the home page of runs; see `home_of`."""
     return _rendered("Your runs", models, {"home": {"rows": rows, "colours": COLOURS}})
 
 
-def _rendered(title: str, models: Sequence[PageModel], data: Mapping[str, Any]) -> str:
+def _rendered(title: str, models: Sequence[Model], data: Mapping[str, Any]) -> str:
     style, script = template("page.css") + _web("explore.css"), page_script()
     policy = f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
-    content = json.dumps(
-        {"models": [model.facts for model in models], **data}, allow_nan=False, ensure_ascii=False
-    )
+    facts = [{key: fact for key, fact in model.items() if key != "weights"} for model in models]
+    content = json.dumps({"models": facts, **data}, allow_nan=False, ensure_ascii=False)
     parts = {
         "title": html.escape(title),
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {policy}",
         "style": style,
         "data": content.replace("<", "\\u003c"),  # so that it cannot close the element around it
         "weights": "\n".join(
-            f'<script type="text/plain" id="weights-{i}">{model.weights}</script>'
+            f'<script type="text/plain" id="weights-{i}">{model["weights"]}</script>'
             for i, model in enumerate(models)
         ),
         "script": script,
@@ -88,15 +86,7 @@ def write_home(
 ) -> tuple[Path, int]:
     """Write the home page of the runs in a directory; return its path and its size in bytes.
 
-    Args:
-        path: The file to write; home.html in the directory by default.
-        directory: The directory of the runs.
-        dtype: See `page_model`.
-        progress: Called with the bytes done and in all while a text is downloaded.
-        overwrite: If True, replace a file that this program did not write.
-
-    Raises:
-        RunError: The page cannot be written.
+    The arguments are those of `write_page`; the page is home.html in the directory by default.
     """
     path = path or directory / "home.html"
     check_page(path, overwrite)
@@ -120,7 +110,7 @@ def write_page(
         runs: One run, or two to compare on one text.
         texts: Example texts; by default from the first run's validation text.
         path: The file to write; explore.html in the first run by default.
-        dtype: See `page_model`.
+        dtype: The type of the weights: float32, or float16 in half the space.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: If True, replace a file that this program did not write.
         windows: If given, the page opens at the heads' numbers, measured on this many windows of
@@ -172,45 +162,35 @@ def home_of(
     dtype: str = "float16",
     room: int = ROOM,
     progress: Progress | None = None,
-) -> tuple[list[dict[str, Any]], list[PageModel]]:
-    """Return a row for each run, the latest first, and the models that a home page can run.
+) -> tuple[list[dict[str, Any]], list[Model]]:
+    """Return a row for each run, and the models of the first runs that fit into `room` bytes.
 
     In a row, `model` is an index into the models, or None.
-
-    Args:
-        summaries: The runs; the first ones go into the page.
-        dtype: The type of the weights.
-        room: Most bytes of models.
-        progress: Called with the bytes done and in all while a text is downloaded.
     """
-    rows, models = list[dict[str, Any]](), list[PageModel]()
+    rows = [_row(summary) for summary in summaries]
+    models = list[Model]()
+    # Of each text: the words in it and examples; runs of a text share them.
     passages: dict[str, tuple[list[str] | None, list[str]]] = {}
     share = {"float32": 1.0, "float16": 0.5}[dtype]
-    for summary in summaries:
-        row = _row(summary)
-        rows.append(row)
+    for summary, row in zip(summaries, rows, strict=True):
         if summary.problem:
             continue
         run = open_run(summary.path)
-        text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
-        # Runs with the same content and tokens have comparable losses.
-        group = f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}"
-        row |= {"group": group, "vocabulary": size, "curve": [*_curve(run.metrics())]}
-        row["best_at"] = run.best_validation().get("tokens")
+        row |= _history(run)
         if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
             row["closed"] = "the page has no room for it"
             continue
         try:
-            if group not in passages:
-                passages[group] = training_words(run, progress), example_texts(run, progress)
-            words, texts = passages[group]
+            if row["group"] not in passages:
+                passages[row["group"]] = training_words(run, progress), example_texts(run, progress)
+            words, texts = passages[row["group"]]
             model = page_model(run, dtype, words, head_numbers(run, texts[0], WINDOWS))
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
             continue
-        room -= len(model.weights) + _FACTS
+        room -= len(model["weights"]) + _FACTS
         row["model"] = len(models)
-        models.append(PageModel({**model.facts, "texts": texts}, model.weights))
+        models.append({**model, "texts": texts})
     return rows, models
 
 
@@ -229,13 +209,24 @@ def _row(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def _curve(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Yield tokens read and the training loss, averaged so that at most `POINTS` remain."""
+def _history(run: Run) -> dict[str, Any]:
+    """Return what a row says of a run that can be read."""
+    text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
+    reports = run.metrics()
     steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]
-    for part in np.array_split(np.arange(len(steps)), min(POINTS, len(steps)) or 1):
-        if len(part):
-            loss = np.mean([steps[i]["loss"] for i in part])
-            yield int(steps[part[-1]]["tokens"]), round(float(loss), 4)
+    # Tokens read and the training loss, averaged so that at most `POINTS` remain.
+    parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps))) if steps else []
+    losses = [float(np.mean([steps[i]["loss"] for i in part])) for part in parts]
+    return {
+        # Runs with the same content and tokens have comparable losses.
+        "group": f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}",
+        "vocabulary": size,
+        "curve": [
+            (int(steps[part[-1]]["tokens"]), round(loss, 4))
+            for part, loss in zip(parts, losses, strict=True)
+        ],
+        "best_at": run.best_validation().get("tokens"),
+    }
 
 
 # The numbers of the heads: a table, alignments, some sentences.
@@ -248,28 +239,25 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
     """Return the numbers of a run's heads, measured on windows of its validation text.
 
     Without that text, or with `windows` 0, use `text`; return None if it has under two tokens.
-    The result has grouped columns, and a row of cells per map, each shaded relative to its column.
     """
     try:
         tokens, source = _tokens_to_read(run, text, windows)
     except ConfigError:
         return None
     probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
-    matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
+    each = " each" if texts > 1 else ""
     columns = show.columns(probe)
     values = [column.values(probe) for column in columns]
-    sizes = [np.nan_to_num(np.abs(value)) for value in values]
-    # The size that is shaded fully: that of the column, or its largest.
-    full = [column.full or size.max() for column, size in zip(columns, sizes, strict=True)]
-    shades = [np.minimum(s / max(most, 1e-12), 1) for s, most in zip(sizes, full, strict=True)]
-    grouped = groupby(columns, key=lambda column: column.group)
+    shades = [_shades(column, value) for column, value in zip(columns, values, strict=True)]
+    groups = groupby(columns, key=lambda column: column.group)
+    matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
     return {
-        "measured": f"Measured while the model reads {source}, {T} tokens{' each' * (texts > 1)}.",
+        "measured": f"Measured while the model reads {source}, {T} tokens{each}.",
         "maps": show.how_many_maps(probe),
         "patterns": show.patterns(probe),
         "caveat": show.caveat(probe),
-        "groups": [{"heading": heading, "span": len([*of])} for heading, of in grouped],
-        "columns": [{"heading": of.heading, "meaning": of.meaning} for of in columns],
+        "groups": [{"heading": heading, "span": len([*group])} for heading, group in groups],
+        "columns": [{"heading": column.heading, "meaning": column.meaning} for column in columns],
         "rows": [
             {
                 "layer": layer,
@@ -281,11 +269,17 @@ def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
         ],
         "uniform": [column.uniform(probe) for column in columns],
         "alignment": {
-            name: np.round(of.alignment, 3).tolist()
-            for name, of in matrices.items()
-            if of is not None and probe.config.n_heads > 1
+            name: np.round(spectra.alignment, 3).tolist()
+            for name, spectra in matrices.items()
+            if spectra is not None and probe.config.n_heads > 1
         },
     }
+
+
+def _shades(column: show.Column, values: np.ndarray) -> np.ndarray:
+    """Return sizes relative to the one that is shaded fully: the column's, or the largest."""
+    sizes = np.nan_to_num(np.abs(values))
+    return np.minimum(sizes / max(column.full or sizes.max(), 1e-12), 1)
 
 
 def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:

@@ -86,11 +86,7 @@ def lengths_of(context_length: int) -> list[int]:
 
 
 def traced_model(model: GPT, constants: Constants) -> Facts:
-    """Return the graphs of a model.
-
-    Args:
-        model: The model.
-        constants: Collects the arrays that the graphs use.
+    """Return the graphs of a model; `constants` collects their arrays.
 
     Raises:
         ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.

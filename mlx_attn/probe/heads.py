@@ -1,7 +1,7 @@
 """Measure attention maps, head statistics and spectra of a model on some texts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -93,8 +93,8 @@ def _head_statistics(
     """Compute all statistics; each `repeated` text consists of two equal halves."""
     # Layer by layer: several float64 copies of all maps would not fit into memory.
     averages = [
-        np.stack([of(layer).mean(0) for layer in maps])
-        for of in (entropy, distance, previous, first)
+        np.stack([statistic(layer).mean(0) for layer in maps])
+        for statistic in (entropy, distance, previous, first)
     ]
     return _HeadStatistics(*[*averages, induction(repeated).mean(1)])
 
@@ -102,8 +102,8 @@ def _head_statistics(
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
     """Return the statistics of a head with uniform attention, for comparison."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
-    statistics = _head_statistics(maps, repeated)
-    return {f.name: getattr(statistics, f.name).item() for f in fields(_HeadStatistics)}
+    statistics = asdict(_head_statistics(maps, repeated))
+    return {name: numbers.item() for name, numbers in statistics.items()}
 
 
 def entropy(maps: Maps) -> _PerHead:
@@ -150,10 +150,7 @@ def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
 def attention_maps(
     model: GPT, tokens: Integer[np.ndarray, "B T"]
 ) -> Float32[np.ndarray, "L B H T T"]:
-    """Return the attention weights of every head, [i, j] of token i on token j.
-
-    Rows add up to 1 for a softmax, but not for every mixing: see `Probe.row_sums`.
-    """
+    """Return the attention weights of every head, [i, j] of token i on token j."""
     _, activations = model.run_with_cache(mx.array(tokens))
     names = (f"trf_blocks.{layer}.att.attn_weights" for layer in range(model.config.n_layers))
     return np.stack([np.array(activations[name].astype(mx.float32)) for name in names])
@@ -162,7 +159,7 @@ def attention_maps(
 def repeated_sequences(
     vocab_size: int, context_length: int, count: int = 4, seed: int = 0
 ) -> Integer[np.ndarray, "B T"]:
-    """Return n different random tokens, repeated once; n is at most 64.
+    """Return n <= 64 different random tokens, repeated once.
 
     Only the first half predicts the second, so a model that predicts it copies: the test for
     induction heads by Olsson et al. (arXiv:2209.11895).
@@ -199,13 +196,10 @@ class Probe:
 
 
 def probe_memory(config: GPTConfig, texts: int) -> int:
-    """Estimate the peak bytes of probing on `texts` texts, without allocating them.
-
-    They hold the weights and all maps in float32, the float64 work on one layer's matrices or maps,
-    and the process itself; drawing needs more.
-    """
+    """Estimate the peak bytes of probing on `texts` texts, without allocating them."""
     H, C, T = config.attention().n_maps, config.emb_dim, min(config.context_length, LONGEST)
     once = min(config.context_length // 2, config.vocab_size, 64)
+    # The weights and all maps are float32; one layer's matrices or maps are float64.
     maps = config.n_layers * H * (texts * T**2 + 4 * (2 * once) ** 2)
     layer = 5 * H * max(C**2, texts * T**2)
     return PROCESS_MEMORY + 4 * model_cost(config).parameters + 2 * 4 * maps + 8 * layer

@@ -87,14 +87,9 @@ def number(value: Any) -> str:
 
 def how_many_maps(probe: Probe) -> str:
     """Return a sentence with the number of maps."""
-    L, H, n_heads = probe.config.n_layers, probe.n_maps, probe.config.n_heads
-    maps = f"{H} attention maps per layer, {L * H} in all."
-    if n_heads < H:
-        heads = plural(n_heads, "head")
-        return f"{plural(L, 'layer')} of {heads} with {H // n_heads} maps each: {maps}"
-    if H == 1:
-        return f"{plural(L, 'layer')} of one head: one attention map per layer, {L} in all."
-    return f"{plural(L, 'layer')} of {H} heads: {maps}"
+    L, H = probe.config.n_layers, probe.n_maps
+    heads = f"{plural(L, 'layer')} of {plural(probe.config.n_heads, 'head')}"
+    return f"{heads}: {plural(H, 'attention map')} per layer, {L * H} in all."
 
 
 _UNLIKE = 1.5  # times the number of a head that attends to all tokens alike
@@ -166,12 +161,15 @@ def heads_table(probe: Probe) -> Group:
 def legend(probe: Probe) -> list[str]:
     """Explain the table's numbers in a few lines."""
     lines = [
-        "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike"
+        "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
+        *(
+            f"{_GROUPS[of][0]}: effective rank and symmetry of {_GROUPS[of][1]}"
+            for of in _MATRICES
+            if of not in probe.reasons
+        ),
+        caveat(probe),
     ]
-    if there := [_GROUPS[of][:2] for of in _MATRICES if of not in probe.reasons]:
-        short, long = (" and ".join(words) for words in zip(*there, strict=True))
-        lines.append(f"{short}: effective rank and symmetry of {long}")
-    return [*lines, *filter(None, [caveat(probe)])]
+    return [line for line in lines if line]
 
 
 def record(probe: Probe) -> dict[str, Any]:
@@ -227,18 +225,16 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
             dashes = "-" if head < len(COLOURS) else "--"
             place = np.arange(1, len(line) + 1)
             axis.plot(place, line, dashes, color=colour, linewidth=1, label=f"head {head}")
-        axis.set(title=f"layer {layer}")
-    axes[0].set_ylim(bottom=0)
+        axis.set(title=f"layer {layer}", ylim=(0, None))
     return _with_legend(figure, axes[0], "singular value, the largest first")
 
 
 def draw_alignment(matrices: analysis.Spectra) -> "Figure":
     """Draw the alignment between the heads of a layer, a panel per layer."""
-    alignment = matrices.alignment
-    figure, axes = panels(len(alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
-    for layer, axis in enumerate(axes):
-        axis.imshow(alignment[layer], cmap="Oranges", vmin=0, vmax=1)
-        places = range(len(alignment[layer]))
+    figure, axes = panels(len(matrices.alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
+    for layer, (axis, alignment) in enumerate(zip(axes, matrices.alignment, strict=True)):
+        axis.imshow(alignment, cmap="Oranges", vmin=0, vmax=1)
+        places = range(len(alignment))
         axis.set(title=f"layer {layer}", xticks=places, yticks=places)
     figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label="|cosine|")
     figure.supxlabel("head")
@@ -253,10 +249,10 @@ def save_figures(probe: Probe, directory: Path) -> list[Path]:
         if matrices is not None:
             draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
             draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
-    return _save(directory, draws)
+    return _save(draws, directory)
 
 
-def _save(directory: Path, draws: Mapping[str, Draw]) -> list[Path]:
+def _save(draws: Mapping[str, Draw], directory: Path) -> list[Path]:
     return [path for name, draw in draws.items() for path in save_figure(draw, directory / name)]
 
 
@@ -306,20 +302,18 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
 
     All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
     """
-    lines = [
-        (track.name, track.steps, curves) for track in runs if (curves := getattr(track, kind))
-    ]
-    keys = list(lines[0][2])
-    n_layers = lines[0][2][keys[0]].shape[1]
+    runs = [track for track in runs if getattr(track, kind)]
+    first = getattr(runs[0], kind)
+    keys, n_layers = list(first), next(iter(first.values())).shape[1]
     figure, axes = panels(len(keys) * n_layers, n_layers, (2.3, 1.8), sharex=True, sharey="row")
     for axis, (row, layer) in zip(axes, np.ndindex(len(keys), n_layers), strict=True):
-        for run, (name, steps, curves) in enumerate(lines):
-            for head, line in enumerate(curves[keys[row]][:, layer].T):
-                # One run has a colour per head; several have a colour each, and one label.
-                colour = COLOURS[(run if len(lines) > 1 else head) % len(COLOURS)]
-                of_run = name if head == 0 else None
-                label = of_run if len(lines) > 1 else f"head {head}"
-                axis.plot(steps, line, color=colour, linewidth=1, alpha=0.9, label=label)
+        for place, track in enumerate(runs):
+            for head, line in enumerate(getattr(track, kind)[keys[row]][:, layer].T):
+                colour, label = head, f"head {head}"
+                if len(runs) > 1:
+                    colour, label = place, track.name if head == 0 else None
+                looks = {"color": COLOURS[colour % len(COLOURS)], "linewidth": 1, "alpha": 0.9}
+                axis.plot(track.steps, line, **looks, label=label)
         if row == 0:
             axis.set_title(f"layer {layer}")
         if layer == 0:
@@ -336,7 +330,7 @@ def save_tracks(
     draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}
     if pair:
         draws["track-pair"] = partial(draw_tracks, [pair], "drift")
-    return _save(directory, draws)
+    return _save(draws, directory)
 
 
 def _with_legend(figure: "Figure", axis: Any, label: str) -> "Figure":

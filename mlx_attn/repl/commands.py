@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
 from mlx_attn.files import user_path
 from mlx_attn.model.gpt import model_cost
-from mlx_attn.repl.session import SETTINGS, Session, load_transcript, plain_name
+from mlx_attn.repl.session import SETTINGS, Session, load_turns, plain_name, save_turns
 from mlx_attn.sampling.generate import LoadedRun
 
 _QUOTES = '"""'
@@ -27,10 +27,8 @@ def handle_input(session: Session, text: str) -> None:
             session.ask(_parse_prompt(text))
     except (ConfigError, RunError) as error:
         session.screen.say(" ".join(str(error).split()))
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        if not error.filename:  # the answers themselves cannot be written
+        if not error.filename:  # the answers themselves cannot be written, or nobody reads them
             raise
         session.screen.say(f"{error.filename}: {error.strerror}")
 
@@ -62,15 +60,12 @@ def is_open(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its name without the slash, its line of help, and its function."""
+    """A command: its name without the slash, its line of help, its function, its argument."""
 
-    name: str  # as typed, without the slash
-    help: str  # its line in /help
+    name: str
+    help: str
     run: Callable[[Session, str], None]  # called with the session and the text after the name
     argument: str = ""
-    required: bool = False
-    # Completions of the argument for the tab key.
-    completes: Literal["", "setting", "run", "file"] = ""
 
     @property
     def usage(self) -> str:
@@ -84,9 +79,9 @@ def _run_command(session: Session, line: str) -> None:
     if plain in map(plain_name, SETTINGS):
         _set(session, f"{name} {argument}")
     elif plain not in COMMANDS:
-        known = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
-        raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', known)}")
-    elif COMMANDS[plain].required and not argument:
+        names = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
+        raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', names)}")
+    elif COMMANDS[plain].argument == "FILE" and not argument:
         raise ConfigError(f"usage: {COMMANDS[plain].usage}")
     else:
         COMMANDS[plain].run(session, argument)
@@ -152,7 +147,7 @@ def _show_settings(session: Session, names: Iterable[str]) -> None:
 
 
 def _more(session: Session, argument: str) -> None:
-    if not session.transcript.turns:
+    if not session.turns:
         raise ConfigError("there is no text to continue yet: type one")
     session.ask(argument, follows=True)
 
@@ -162,7 +157,7 @@ def _retry(session: Session, argument: str) -> None:
     try:
         session.ask(turn.prompt, turn.follows, turn.attempt + 1)
     except ConfigError:
-        session.transcript.turns.append(turn)
+        session.turns.append(turn)
         raise
 
 
@@ -174,16 +169,14 @@ def _undo(session: Session, argument: str) -> None:
 
 
 def _reset(session: Session, argument: str) -> None:
-    session.transcript.turns.clear()
+    session.turns.clear()
     session.screen.say("forgot the conversation; settings and runs stay")
 
 
 def _attn(session: Session, argument: str) -> None:
-    if not session.transcript.turns:
+    if not session.turns:
         raise ConfigError("there is no text to look into yet: type one")
-    if session.make_page is None:
-        raise ConfigError("there is nothing here to make a page with")
-    path = session.make_page(session.runs, session.transcript.story(session.run.title))
+    path = session.make_page(session.runs, session.story(session.run.title))
     session.screen.say(f"what the heads attend to in the last text: {path}")
 
 
@@ -193,15 +186,14 @@ def _save(session: Session, argument: str) -> None:
         raise RunError(f"there is no folder {path.parent}: make it first, or choose another")
     if path.exists() and path not in session.written:
         raise RunError(f"{argument} exists: choose another name, or delete it first")
-    session.transcript.save(path)
+    save_turns(session.turns, path)
     session.written.add(path)
-    session.screen.say(f"saved {plural(len(session.transcript.turns), 'turn')} to {argument}")
+    session.screen.say(f"saved {plural(len(session.turns), 'turn')} to {argument}")
 
 
 def _restore(session: Session, argument: str) -> None:
-    session.transcript = load_transcript(user_path(argument))
-    turns = plural(len(session.transcript.turns), "turn")
-    session.screen.say(f"loaded {turns}; /more continues the last")
+    session.turns = load_turns(user_path(argument))
+    session.screen.say(f"loaded {plural(len(session.turns), 'turn')}; /more continues the last")
 
 
 def _runs(session: Session, argument: str) -> None:
@@ -270,20 +262,18 @@ def _quit(session: Session, argument: str) -> None:
 
 _ROWS = (
     Command("help", "show this", _help),
-    Command("set", "show or change settings", _set, "[NAME [VALUE]]", completes="setting"),
+    Command("set", "show or change settings", _set, "[NAME [VALUE]]"),
     Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]"),
     Command("retry", "answer the last prompt again, with another seed", _retry),
     Command("undo", "forget the last prompt and its answer", _undo),
     Command("attn", "what the heads attend to in the last text, as a page", _attn),
     Command("clear", "clear the screen", lambda session, _: session.screen.clear()),
     Command("reset", "forget the conversation", _reset),
-    Command("save", "save the conversation (.json can be loaded)", _save, "FILE", True, "file"),
-    Command("load", "load a saved conversation", _restore, "FILE", True, "file"),
+    Command("save", "save the conversation (.json can be loaded)", _save, "FILE"),
+    Command("load", "load a saved conversation", _restore, "FILE"),
     Command("runs", "list the runs, numbered", _runs),
-    Command(
-        "model", "let another run answer: a name or a number", _model, "[RUN]", completes="run"
-    ),
-    Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off", completes="run"),
+    Command("model", "let another run answer: a name or a number", _model, "[RUN]"),
+    Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off"),
     Command("info", "show the run and the settings", _info),
     Command("quit", "leave (or Ctrl-D)", _quit),
 )

@@ -1,16 +1,14 @@
 """A terminal or a pipe as the screen, the prompt, and the input loops."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import has_focus
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -24,13 +22,12 @@ from mlx_attn.files import make_directory
 from mlx_attn.machine.facts import user_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
-from mlx_attn.run_directory import open_run
-from mlx_attn.runs import RUNS, run_names
+from mlx_attn.runs import run_names
 from mlx_attn.ui.terminal import WordWrap
 
 
 class TerminalScreen(Screen):
-    """A terminal, of any width; without colour or weight where NO_COLOR is set."""
+    """A terminal, of any width; without colour or weight if NO_COLOR is set."""
 
     def __init__(self, console: Console | None = None):
         colours = None if os.environ.get("NO_COLOR") else "auto"
@@ -83,24 +80,16 @@ class Prompt:
         input: Input | None = None,
         output: Output | None = None,
     ):
-        keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
+        keys = KeyBindings()
 
-        @keys.add("enter", filter=typing)
-        def enter(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if commands.is_open(buffer.text):
-                buffer.insert_text("\n")
-            else:
-                buffer.validate_and_handle()
-
-        @keys.add("escape", "enter", filter=typing)
+        @keys.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
         def newline(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
         self._hint = hint
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
-            multiline=True,
+            multiline=Condition(lambda: commands.is_open(self._session.default_buffer.text)),
             prompt_continuation=" " * len(PROMPT),
             key_bindings=keys,
             history=history or InMemoryHistory(),
@@ -127,9 +116,6 @@ class Prompt:
 class CommandCompleter(Completer):
     """Completes commands, settings, names of runs and of files; never a prompt."""
 
-    def __init__(self):
-        self._paths = PathCompleter(expanduser=True)
-
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
@@ -139,59 +125,41 @@ class CommandCompleter(Completer):
             return
         name, space, argument = line[1:].partition(" ")
         command = commands.COMMANDS.get(plain_name(name))
-        if space and command and command.completes == "file":
-            # No file has a name with a NUL in it, and no folder may be listed without permission.
-            with contextlib.suppress(OSError, ValueError):
-                yield from self._paths.get_completions(Document(argument), complete_event)
+        takes = command.argument if command else ""
+        if space and takes == "FILE":
+            files = PathCompleter(expanduser=True)
+            yield from files.get_completions(Document(argument), complete_event)
             return
         typed = argument if space else name
-        for word, meaning in _words(command, bool(space)).items():
+        for word, meaning in _words(takes if space else None).items():
             if word.startswith(typed):
                 yield Completion(word, -len(typed), display_meta=meaning)
 
 
-def _words(command: commands.Command | None, in_argument: bool) -> dict[str, str]:
-    """Return what a word of the line may be, and what the menu says of it."""
+def _words(argument: str | None) -> dict[str, str]:
+    """Return the words of an argument, or of a command's name, with their meanings."""
     settings = {name: key.metadata["help"] for name, key in SETTINGS.items()}
-    if not in_argument:
+    if argument is None:
         words = {command.name: command.help for command in commands.COMMANDS.values()}
         return words | {plain_name(name): meaning for name, meaning in settings.items()}
-    if command and command.completes == "run":
-        return {name: _variant_of(name) for name in run_names()}
-    return settings if command and command.completes == "setting" else {}
-
-
-@lru_cache
-def _variant_of(run: str) -> str:
-    """Return the variant of a run; "" if it cannot be read."""
-    try:
-        return str(open_run(RUNS / run).settings.get("variant", "custom"))
-    except RunError:
-        return ""
-
-
-class ForgivingHistory(FileHistory):
-    """A history in a file, which does without when the disk is full or a text is not UTF-8."""
-
-    def store_string(self, string: str) -> None:
-        """Write a line if possible."""
-        with contextlib.suppress(OSError, UnicodeError):
-            super().store_string(string)
+    if "RUN" in argument:
+        return dict.fromkeys(run_names(), "")
+    return settings if "NAME" in argument else {}
 
 
 def open_history(directory: Path | None = None) -> History:
-    """Earlier lines, in a file that only the user can read; in memory where that cannot be."""
+    """Return earlier lines, from a file that only the user can read, or else in memory."""
     path = (directory or user_directory("state")) / "repl_history"
     try:
         make_directory(path.parent, mode=0o700)
         path.touch(mode=0o600)
     except (OSError, RunError):
         return InMemoryHistory()
-    return ForgivingHistory(str(path))
+    return FileHistory(str(path))
 
 
 def interactive_loop(session: Session, read: Callable[[], str]) -> None:
-    """A conversation at a terminal: Ctrl-C stops the answer and not the conversation."""
+    """Hold a conversation at a terminal; Ctrl-C stops the answer and not the conversation."""
     while not session.over:
         try:
             text = read()
@@ -206,7 +174,7 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
 
 
 def read_lines(session: Session, lines: Iterable[str]) -> None:
-    """A conversation from a pipe: one prompt, command or block in triple quotes after the other."""
+    """Answer the prompts, commands and blocks in triple quotes that come through a pipe."""
     block = ""
     for line in lines:
         block += line

@@ -1,4 +1,4 @@
-"""The conversation: its settings, its transcript and its answers, without a terminal.
+"""The conversation: its settings, its turns and its answers, without a terminal.
 
 A prompt is read alone; `/more` continues the text so far. With `/vs` a second run answers every
 prompt too, after the first, with the same seed. An answer ends where a document of the text that
@@ -27,7 +27,6 @@ class Settings(SamplerConfig):
     stop: tuple[str, ...] = field(
         default=(), metadata={"help": r"text that ends an answer, \n is a newline; none"}
     )
-
     ignore_eos: bool = field(
         default=False, metadata={"help": "go on where a document, such as a story, ends; on, off"}
     )
@@ -71,63 +70,51 @@ class Turn:
     follows: bool = False  # whether the prompt continues the text of the turn before
     attempt: int = 0  # how many answers of this turn were thrown away
 
-    def answer_of(self, run: str) -> Answer:
-        """Return the run's answer, or the first one where the run gave none."""
-        first = self.answers[0] if self.answers else Answer(run, 0)
-        return next((answer for answer in self.answers if answer.run == run), first)
+
+def save_turns(turns: Sequence[Turn], path: Path) -> None:
+    """Write turns to a file: JSON if its name ends in .json, text otherwise."""
+    if path.suffix == ".json":
+        text = json.dumps({"turns": [asdict(turn) for turn in turns]}, indent=1)
+    else:
+        text = "\n\n---\n\n".join(map(_readable, _stories(turns)))
+    write_text(path, text + "\n")
 
 
-@dataclass(slots=True)
-class Transcript:
-    """Turns, the oldest first."""
-
-    turns: list[Turn] = field(default_factory=list)
-
-    def story(self, run: str) -> str:
-        """Return the text so far in a run's words: the last turn, with those that it follows."""
-        return _joined(self._stories()[-1], run) if self.turns else ""
-
-    def _stories(self) -> list[list[Turn]]:
-        """Return the turns, grouped with those that follow them."""
-        stories: list[list[Turn]] = []
-        for turn in self.turns:
-            if not (turn.follows and stories):
-                stories.append([])
-            stories[-1].append(turn)
-        return stories
-
-    def save(self, path: Path) -> None:
-        """Write to a file: JSON if its name ends in .json, text otherwise."""
-        if path.suffix == ".json":
-            text = json.dumps({"turns": [asdict(turn) for turn in self.turns]}, indent=1)
-        else:
-            text = "\n\n---\n\n".join(map(_readable, self._stories()))
-        write_text(path, text + "\n")
-
-
-def load_transcript(path: Path) -> Transcript:
-    """Return a transcript that was saved as JSON."""
+def load_turns(path: Path) -> list[Turn]:
+    """Return the turns that were saved as JSON."""
     text = read_text(path)
     try:
         kind = dict[Literal["turns"], list[Turn]]
-        return Transcript(parse_record(text, kind, str(path))["turns"])
+        return parse_record(text, kind, str(path))["turns"]
     except (RunError, KeyError) as error:
         raise RunError(
             f"{path}: not a transcript; load one that was saved under a name ending in .json"
         ) from error
 
 
-def _joined(story: list[Turn], run: str) -> str:
-    """Return the text of turns; one without a prompt continues beyond the last answer."""
-    text, end = "", ""
+def _stories(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Return turns grouped with those that follow them."""
+    stories: list[list[Turn]] = []
+    for turn in turns:
+        if not (turn.follows and stories):
+            stories.append([])
+        stories[-1].append(turn)
+    return stories
+
+
+def _joined(story: Sequence[Turn], run: str) -> str:
+    """Return the text of a story in a run's words, or in the first run's where it gave none."""
+    text = ""
+    end = ""  # the text that ended the last answer: a turn without a prompt goes on beyond it
     for turn in story:
-        answer = turn.answer_of(run)
+        answers = turn.answers or [Answer(run, 0)]
+        answer = next((answer for answer in answers if answer.run == run), answers[0])
         text += (turn.prompt or end) + answer.text
         end = answer.stop_text
     return text
 
 
-def _readable(story: list[Turn]) -> str:
+def _readable(story: Sequence[Turn]) -> str:
     runs = list(dict.fromkeys(answer.run for turn in story for answer in turn.answers))
     if len(runs) < 2:
         return _joined(story, runs[0] if runs else "")
@@ -176,13 +163,12 @@ class Session:
     run: LoadedRun
     screen: Screen
     load_run: Callable[[str], LoadedRun]
-    # The runs that could answer, with their facts.
-    list_runs: Callable[[], list[tuple[str, str]]] = list
+    list_runs: Callable[[], list[tuple[str, str]]]  # the runs that could answer, with their facts
     # Makes a page of what these runs attend to in a text, and returns its place.
-    make_page: Callable[[list[LoadedRun], str], Path] | None = None
+    make_page: Callable[[list[LoadedRun], str], Path]
     settings: Settings = field(default_factory=Settings)
     other_run: LoadedRun | None = None  # a second run that answers too
-    transcript: Transcript = field(default_factory=Transcript)
+    turns: list[Turn] = field(default_factory=list)
     written: set[Path] = field(default_factory=set)  # which may be written again
     numbered: list[str] = field(default_factory=list)  # the runs as they were listed last
     over: bool = False
@@ -192,17 +178,21 @@ class Session:
         """The runs that answer."""
         return [self.run] if self.other_run is None else [self.run, self.other_run]
 
+    def story(self, run: str) -> str:
+        """Return the text so far in a run's words: the last turn, with those that it follows."""
+        return _joined(_stories(self.turns)[-1], run) if self.turns else ""
+
     def ask(self, prompt: str, follows: bool = False, attempt: int = 0) -> None:
         """Let every run continue the prompt, and keep the answers, even if interrupted."""
         seed = self.settings.seed
         seed = secrets.randbits(32) if seed is None else (seed + attempt) % 2**64
         settings = replace(self.settings, seed=seed)
         turn = Turn(prompt, [], follows, attempt)
-        self.transcript.turns.append(turn)
+        self.turns.append(turn)
         streams = []
         try:
             for run in self.runs:
-                text = self.transcript.story(run.title)  # whose last turn still lacks an answer
+                text = self.story(run.title)  # whose last turn still lacks an answer
                 stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
                 streams.append(run.stream(text, settings, settings.max_tokens, stop))
         except ConfigError:
@@ -239,9 +229,9 @@ class Session:
 
     def undo(self) -> Turn:
         """Forget the last turn, and return it."""
-        if not self.transcript.turns:
+        if not self.turns:
             raise ConfigError("the conversation is empty: type a text to continue")
-        return self.transcript.turns.pop()
+        return self.turns.pop()
 
 
 def _summary(cost: Statistics | None) -> str:

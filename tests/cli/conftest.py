@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,16 @@ def done(result: Result) -> str:
     """What a command that succeeds writes to stdout."""
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def completions(line: str) -> set[str]:
+    """What a shell offers for the last word of a line."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    shown = subprocess.run(
+        [sys.executable, "-m", "mlx_attn"],
+        env={**os.environ, "_MLX_ATTN_COMPLETE": "bash_complete", **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {name.partition(",")[2] for name in shown.stdout.splitlines()}

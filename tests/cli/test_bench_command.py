@@ -2,8 +2,6 @@ import json
 
 import pytest
 
-from tests.cli.conftest import refused
-
 SMALL = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
 
 
@@ -21,18 +19,6 @@ def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
     result = run_command("bench", *SMALL, *wide)
     assert "key-as-value is left out" in result.stderr
     assert [row["name"] for row in json.loads(result.stdout)["measurements"]] == ["standard"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--variants=standart"], "did you mean 'standard'"),
-        (["--seconds=nan"], "Invalid value for '--seconds'"),
-        (["--kernels", "--figure=speed"], "--figure draws speeds"),
-    ],
-)
-def test_wrong_usage_is_one_line(run_command, flags, message):
-    assert message in refused(run_command("bench", *SMALL, *flags), 2)
 
 
 def test_the_figure_is_written_beside_its_name(run_command, tmp_path):

@@ -73,18 +73,3 @@ def test_the_conversions_are_listed(place):
     assert [row["name"] for row in listed] == list(CONVERSIONS)
     table = convert("--list").stdout
     assert all(name in table for name in CONVERSIONS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nano"], 2, "--to FORM"),
-        (["nano", "--to", "no-query"], 2, "one head converts exactly"),
-        (["nano", "--to", "separate", "--rank", "x"], 2, "write 8, or 1,2,4, or 1..128"),
-        (["nano", "--to", "separate", "--rank", "0"], 2, "no rank of at least 1"),
-        (["nano", "--to", "separate", "--rank", "1..2", "--fold-norm"], 2, "single conversion"),
-        (["nano", "--to", "merged", "--out", "data"], 1, "exists"),
-    ],
-)
-def test_what_cannot_be_is_one_line(place, arguments, code, message):
-    assert message in refused(convert(*arguments), code)

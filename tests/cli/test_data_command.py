@@ -1,11 +1,8 @@
 import json
 from io import StringIO
 
-import pytest
 from rich.console import Console
 from rich.text import Text
-
-from tests.cli.conftest import refused
 
 
 def test_the_known_corpora_are_listed_with_what_was_downloaded(run_command, workshop):
@@ -47,19 +44,6 @@ def test_stories_are_written_to_a_new_file_only(run_command, workshop):
     assert told == run_command("data", "tales").stdout
     assert "told.txt exists" in run_command("data", "tales", "-o", "told.txt", "-n", "9").stderr
     assert (workshop / "told.txt").read_text() == told
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["fetch", "the-verdct"], 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
-        (["tales", "-n", "0"], 2, "0 is not in the range x>=1"),
-        (["tales", "-o", "story.txt/new"], 1, "story.txt/new: cannot be written"),
-        (["nope"], 2, "No such command 'nope'"),
-    ],
-)
-def test_what_cannot_work_is_one_line(run_command, workshop, arguments, code, message):
-    assert message in refused(run_command("data", *arguments), code)
 
 
 def test_coloured_stories_break_between_words_and_free_ones_are_no_errors(run_command, monkeypatch):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,18 +83,6 @@ def test_a_second_signal_quits_at_once(python, tiny_flags):
     assert (code, out, messages[-1]) == (130, "", "stopped; nothing was saved")
 
 
-def test_any_number_of_quick_signals_ends_in_no_lines_of_python_s(python, tiny_flags):
-    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
-    wait_for(process, "step 3/")
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.001)
-    code, _, messages = ended(process)
-    assert code in (130, -signal.SIGINT)
-    assert not [line for line in messages if line.startswith(("Traceback", "Exception", "  File"))]
-
-
 def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, tiny_flags, workshop):
     process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--json")
     assert process.stdout
@@ -157,12 +144,13 @@ def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
     assert (result.exit_code, result.stderr.strip()) == (130, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
-def test_a_training_whose_reports_fill_the_disk_is_saved(python, tiny_flags, workshop):
-    with Path("/dev/full").open("w") as full:
-        flags = [*tiny_flags, *ENDLESS, "--json"]
-        process = python("-m", "mlx_attn", "train", *flags, stdout=full)
+def test_any_number_of_quick_signals_ends_in_no_lines_of_python_s(python, tiny_flags):
+    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
+    wait_for(process, "step 3/")
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.001)
     code, _, messages = ended(process)
-    assert (code, len(messages)) == (1, 1)
-    assert messages[0].startswith("Error: the output cannot be written: ")
-    assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()
+    assert code in (130, -signal.SIGINT)
+    assert not [line for line in messages if line.startswith(("Traceback", "Exception", "  File"))]

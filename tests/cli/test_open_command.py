@@ -76,18 +76,6 @@ def test_float16_takes_half_the_room(trained, opened, run_command):
     assert sizes[1] == pytest.approx(sizes[0] / 2, abs=4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["base", "base", "base"], "two runs at most"),
-        (["base", "--prompt="], "the prompt is empty"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused(arguments, message, trained, opened, run_command):
-    assert message in refused(run_command("open", *arguments), 2)
-    assert opened == []
-
-
 @pytest.mark.usefixtures("no_plugins")
 def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, run_command):
     plugin = f"--plugin={PLUGIN}"
@@ -118,13 +106,6 @@ def test_html_replaces_nothing_but_a_page_unless_told_to(command, trained, opene
     Path("page.html").write_text("mine")
     assert run_command(command, "base", *flags, "--html=page.html", "--overwrite").exit_code == 0
     assert "generator" in Path("page.html").read_text("utf-8")
-
-
-@pytest.mark.parametrize("command", ["open", "probe"])
-def test_html_names_a_file(command, trained, opened, run_command):
-    line = refused(run_command(command, "base", "--html", "runs"), 1)
-    assert "there is a folder of that name" in line
-    assert opened == []
 
 
 @pytest.fixture

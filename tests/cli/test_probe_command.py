@@ -96,19 +96,6 @@ def test_two_trainings_from_one_start_are_compared(pair):
     assert "kept no weights of the same steps" in without_weights.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["base", "-p", "t"], 2, "the prompt is 1 token long"),
-        (["base", "--windows", "0"], 2, "windows=0 must be at least 1"),
-        (["base", "--against", "base"], 2, "add --track"),
-        (["base", "--track", "--html", "x.html"], 2, "leave out --html"),
-    ],
-)
-def test_what_cannot_be_is_one_line(place, arguments, code, message):
-    assert message in refused(probe(*arguments), code)
-
-
 def test_a_text_that_changed_is_refused(place):
     (place / "story.txt").write_text("quite another story. " * 80)
     line = refused(probe("base"), 1)

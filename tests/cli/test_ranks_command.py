@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.run_directory import open_run
-from tests.cli.conftest import refused
 from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
 RUN = Path("runs") / "nano-standard"
@@ -40,7 +39,8 @@ def two(workshop, ring) -> Iterator[Callable[..., list[Process]]]:
 
 
 def without_steps(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.startswith("step ")]
+    """The lines of this program but for its reports; MLX tells of lost sockets, too."""
+    return [line for line in lines if not line.startswith(("step ", "[ring]"))]
 
 
 def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train):
@@ -62,7 +62,9 @@ def test_a_silent_rank_ends_the_other_after_the_time_that_is_allowed(two, tiny_f
     ranks[1].send_signal(signal.SIGSTOP)
     code, _, messages = ended(ranks[0])
     assert (code, len(without_steps(messages))) == (1, 1)
-    assert messages[-1].startswith("Error: nothing was heard of another of the 2 ranks for 2 s")
+    assert without_steps(messages)[0].startswith(
+        "Error: nothing was heard of another of the 2 ranks for 2 s"
+    )
 
 
 def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, workshop):
@@ -100,11 +102,6 @@ def test_mlx_launch_trains_a_user_s_own_variant_with_two_ranks(workshop, tiny_fl
     assert (kinds[0], kinds[-1], kinds.count("end")) == ("start", "end", 1)
     settings = json.loads((workshop / events[-1]["run"] / "config.json").read_text())
     assert settings["plugins"][0]["names"] == ["logits=talk", "mixing=talk"]
-
-
-def test_a_timeout_that_is_no_number_is_refused(train, monkeypatch):
-    monkeypatch.setenv("MLX_ATTN_RANK_TIMEOUT", "soon")
-    assert "MLX_ATTN_RANK_TIMEOUT=soon must be a positive number of seconds" in refused(train(), 2)
 
 
 TWO_HEADS = ["--n-heads=2", "--position=alibi", "--eval-every=0", "--compile=off"]

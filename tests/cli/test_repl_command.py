@@ -3,7 +3,7 @@ from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import refused, untrained_run
+from tests.cli.conftest import untrained_run
 
 
 @pytest.fixture
@@ -36,10 +36,8 @@ def test_options_are_the_first_settings(place):
     assert (settings["temp"], settings["max"], settings["seed"]) == ("0.1", "7", "3")
 
 
-def test_chat_is_another_name_and_a_run_that_is_not_there_is_one_line(place):
+def test_chat_is_another_name(place):
     assert CliRunner().invoke(group, ["chat"], input="/quit\n").exit_code == 0
-    line = "Error: there is no run 'byte', here or in runs: did you mean 'bytes'?\n"
-    assert refused(repl("", "byte"), 1) == line
 
 
 def test_attn_in_a_pipe_writes_a_page_and_opens_no_browser(place, monkeypatch):

@@ -1,13 +1,12 @@
 import json
 import os
-import re
 
 import pytest
 
 from mlx_attn.run_directory import create_run, held
 from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import refused, untrained_run
+from tests.cli.conftest import untrained_run
 
 BYTES = train_tokenizer("byte", "", 0)
 
@@ -28,13 +27,9 @@ def place(tmp_path, monkeypatch):
 
 def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
     result = run_command("runs")
-    header, *lines = result.stdout.splitlines()
-    assert " ".join(header.split()) == "run variant text seed params steps loss size changed"
     assert result.stderr.startswith("4 runs, ")
-    good = next(line for line in lines if line.startswith("good"))
-    assert re.split(" {2,}", good)[1:-2] == [
-        *("merged", "-", "-", "-", "40 so far", "1.5000 bits per byte"),
-    ]
+    good = next(line for line in result.stdout.splitlines() if line.startswith("good"))
+    assert good.startswith("good   1.5000 bits per byte, merged, 40 steps, ")
     assert good.endswith("ago")
 
 
@@ -83,11 +78,6 @@ def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key
             os.utime(file, (seconds, seconds))
     runs = json.loads(run_command("runs", "--sort", key, "--json").stdout)["runs"]
     assert "".join(run["name"] for run in runs) == order
-
-
-def test_what_cannot_be_listed_is_one_line(several, run_command):
-    assert "there is no such directory" in refused(run_command("runs", "nowhere"), 1)
-    assert "did you mean 'loss'?" in refused(run_command("runs", "--sort", "los"), 2)
 
 
 def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_command):

@@ -88,21 +88,6 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nono"], 1, "there is no run 'nono', here or in runs: did you mean 'nano'?"),
-        (["-p", "xyz"], 2, "'x', 'y', 'z'"),
-        (["-p", "-"], 1, "not UTF-8 (invalid start byte at byte 1)"),
-        (["--temp", "-1"], 2, "temp=-1.0 must be 0"),
-        (["--stop", ""], 2, "a stop text is empty"),
-        (["-n", "0"], 2, "num_samples=0 must be at least 1"),
-    ],
-)
-def test_what_cannot_work_is_one_line(place, arguments, code, message):
-    assert message in refused(sample(*arguments, input=b"a\xff"), code)
-
-
 def test_ctrl_c_ends_the_line_leaves_json_that_can_be_read_and_exits_with_130(place, monkeypatch):
     def batch(loaded, prompt, count, *settings):
         yield from ((0, step) for step in interrupted(loaded, prompt, *settings))

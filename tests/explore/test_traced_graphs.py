@@ -170,6 +170,6 @@ def test_the_page_can_leave_out_a_plugin_s_positions(position, make_run, show):
 
 @pytest.mark.parametrize("plugin_run", ["talking_heads.py"], indirect=True)
 def test_a_plugin_s_code_is_shown_by_the_name_of_its_file(plugin_run):
-    facts = page_model(plugin_run).facts
+    facts = page_model(plugin_run)
     files = {source["file"] for step in facts["steps"] for source in step["sources"]}
     assert "talking_heads.py" in {Path(file).name for file in files}

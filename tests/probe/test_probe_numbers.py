@@ -66,10 +66,10 @@ def test_numbers_have_two_decimals_and_no_negative_zero(value, text):
     ("settings", "sentence"),
     [
         ({}, "2 layers of 3 heads: 3 attention maps per layer, 6 in all."),
-        ({"n_heads": 1}, "2 layers of one head: one attention map per layer, 2 in all."),
+        ({"n_heads": 1}, "2 layers of 1 head: 1 attention map per layer, 2 in all."),
         (
             {"emb_dim": 16, "n_heads": 4, **VARIANTS["differential"].maps},
-            "2 layers of 4 heads with 2 maps each: 8 attention maps per layer, 16 in all.",
+            "2 layers of 4 heads: 8 attention maps per layer, 16 in all.",
         ),
     ],
 )

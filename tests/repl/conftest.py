@@ -71,7 +71,7 @@ def page() -> Page:
 
 @pytest.fixture
 def session(page) -> Session:
-    return Session(open_run("alpha"), page, open_run)
+    return Session(open_run("alpha"), page, open_run, list, lambda runs, text: Path("page.html"))
 
 
 @pytest.fixture

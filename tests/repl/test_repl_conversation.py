@@ -38,9 +38,9 @@ def test_a_talk_goes_on_from_what_was_said(typed, page, lines, answers):
 
 def test_the_story_is_what_was_said_and_answered_without_what_was_forgotten(typed, session):
     typed("/stop ef", "/max 6", "a", "/more")
-    assert session.transcript.story("alpha") == "abcdefghijkl"
+    assert session.story("alpha") == "abcdefghijkl"
     typed("/reset", "/stop none", "/max 2", "a", "/more", "/more x", "/undo", "/more", "/retry")
-    assert session.transcript.story("alpha") == "abcdefg"
+    assert session.story("alpha") == "abcdefg"
     assert typed("/model beta").run.name == "beta"
 
 
@@ -80,7 +80,7 @@ def test_an_answer_is_followed_by_what_it_cost(typed, page):
 )
 def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
     typed(line)
-    assert [turn.prompt for turn in session.transcript.turns] == [prompt]
+    assert [turn.prompt for turn in session.turns] == [prompt]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_cannot_be_done_is_said_in_one_line(typed, page, line, message):
 def test_unknown_characters_are_named_and_nothing_is_kept(typed, page, session):
     typed("/model letters", "abcd", "/retry")
     assert "'d'" in page.messages[1]
-    assert session.transcript.turns == []
+    assert session.turns == []
 
 
 @pytest.mark.parametrize("line", ["/set temp=0.5", "/TEMP 0.5"])
@@ -152,19 +152,19 @@ def test_an_answer_ends_where_a_document_ends_unless_it_is_told_to_go_on(storyte
 
 def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
     typed("/seed 5", "/max 1", "a", "x", "/retry", "/retry")
-    turns = session.transcript.turns
+    turns = session.turns
     assert [turn.prompt for turn in turns] == ["a", "x"]
     assert [turn.answers[0].seed for turn in turns] == [5, 7]
 
 
 def test_undo_forgets_the_last_turn_and_reset_all_but_no_setting(typed, session, page):
     typed("/temp 0.1", "a", "x", "/undo")
-    assert [turn.prompt for turn in session.transcript.turns] == ["a"]
+    assert [turn.prompt for turn in session.turns] == ["a"]
     assert page.messages[-1] == "forgot 'x'"
     typed("/more", "/undo")
     assert page.messages[-1] == "forgot what /more added"
     typed("/reset")
-    assert session.transcript.turns == []
+    assert session.turns == []
     assert session.settings.temp == 0.1
 
 
@@ -191,16 +191,16 @@ def test_two_runs_answer_one_after_the_other_with_the_same_seed(typed, page, ses
     typed("/max 2", "/vs beta", "a", "/vs off", "x")
     assert page.answers == ["[alpha]", "bc", "[beta]", "bc", "yz"]
     assert "alpha answers against beta" in page.messages
-    first, second = session.transcript.turns[0].answers
+    first, second = session.turns[0].answers
     assert first.seed == second.seed
 
 
 def test_each_run_goes_on_with_its_own_text(typed, session):
     typed("/max 1", "/vs beta", "a")
-    session.transcript.turns[0].answers[1].text = "x"
+    session.turns[0].answers[1].text = "x"
     typed("/more")
-    assert session.transcript.story("alpha") == "abc"
-    assert session.transcript.story("beta") == "axy"
+    assert session.story("alpha") == "abc"
+    assert session.story("beta") == "axy"
 
 
 def test_quit_ends_the_conversation(typed, session):
@@ -220,9 +220,9 @@ def test_help_shows_every_command_and_setting_and_info_the_run(typed, page):
 def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
     path = tmp_path / "story.json"
     typed("/max 2", "a", "/more", f"/save {path}")
-    saved = deepcopy(session.transcript)
+    saved = deepcopy(session.turns)
     typed("/reset", f"/load {path}")
-    assert session.transcript == saved
+    assert session.turns == saved
     assert page.messages[-3:][0] == f"saved 2 turns to {path}"
     assert page.messages[-1] == "loaded 2 turns; /more continues the last"
 
@@ -261,7 +261,7 @@ def test_a_file_that_is_no_transcript_changes_nothing(typed, session, page, tmp_
     path.write_text(content)
     typed("a", f"/load {path}")
     assert "not a transcript" in page.messages[-1]
-    assert len(session.transcript.turns) == 1
+    assert len(session.turns) == 1
 
 
 def test_the_documentation_has_every_command_and_setting():

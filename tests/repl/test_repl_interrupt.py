@@ -33,10 +33,10 @@ def hasty(page, monkeypatch):
 def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, hasty):
     interactive_loop(session, Fingers(["a", "x", "/undo", "/more"]))
     assert hasty.answers == ["bcd", "yz.", "efg"]
-    assert session.transcript.turns[0].answers[0].finish_reason == "interrupted"
+    assert session.turns[0].answers[0].finish_reason == "interrupted"
     assert hasty.messages[0].startswith("3 tokens")
     assert hasty.messages[1] == "stopped; /more continues"
-    assert session.transcript.story("alpha") == "abcdefg"
+    assert session.story("alpha") == "abcdefg"
 
 
 def test_a_bug_does_not_end_the_conversation(session, page, monkeypatch):
@@ -58,7 +58,7 @@ def test_ctrl_d_ends_the_conversation_and_nothing_is_read_after_quit(session, pa
 
 def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, page):
     read_lines(session, ['"""a\n', "x"])
-    assert session.transcript.turns[0].prompt == "a\nx"
+    assert session.turns[0].prompt == "a\nx"
     page.answers.clear()
     read_lines(session, ["/max 2\n", "\n", "a\n", '"""\n', "/x\n", '"""\n', "/quit\n", "b\n"])
     assert page.answers == ["bc", "yz"]
