@@ -137,7 +137,7 @@ class SubwordTokenizer(characters.Tokenizer):
                 f"{characters.LARGEST_VOCABULARY}"
             )
         characters.utf8(text)
-        words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
+        words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
         if not words:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
         model = io.BytesIO()
@@ -161,17 +161,12 @@ class SubwordTokenizer(characters.Tokenizer):
         return cls(kind, model.getvalue())
 
 
-def sample(pieces: Iterable[str], length: int) -> str:
+def _sample(text: str) -> str:
     """Return a text to train a vocabulary on: all, or of a long text evenly spread passages."""
-    if length <= SAMPLE + _PASSAGES:  # so that the sample of a sample is itself
-        return "".join(pieces)
-    width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
-    for piece in pieces:
-        for number in range(_PASSAGES):
-            start = length * number // _PASSAGES - place
-            passages[number] += piece[max(0, start) : max(0, start + width)]
-        place += len(piece)
-    return "\n".join(passages)
+    if len(text) <= SAMPLE + _PASSAGES:
+        return text
+    starts = (len(text) * number // _PASSAGES for number in range(_PASSAGES))
+    return "\n".join(text[start : start + SAMPLE // _PASSAGES] for start in starts)
 
 
 def _training_words(text: str, letters: int) -> list[str]:
