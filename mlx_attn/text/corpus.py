@@ -115,17 +115,17 @@ def prepare(
         RunError: The text cannot be read, or the data directory cannot be written.
     """
     directory = directory or data_directory()
-    text = sources.read_source(source, directory, n_bytes, val_bytes, progress)
-    kind = tokenizer if text.symbols is None else characters.SymbolTokenizer.kind
+    origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
+    kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
-    identity = repr((_FORMAT, text.digest, _identity(kind), trained_size))
+    identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))
     folder = directory / "prepared" / _digest(identity.encode())
     with lock(folder):
         try:
-            return _open(folder, text)
+            return _open(folder, origin)
         except (OSError, ValueError, RunError):  # missing or damaged
-            _build(folder, text, kind, vocab_size, tokenizing)
-            return _open(folder, text)
+            _build(folder, origin, kind, vocab_size, tokenizing)
+            return _open(folder, origin)
 
 
 def _digest(content: bytes) -> str:

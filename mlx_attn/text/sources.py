@@ -1,6 +1,5 @@
 """Sources of text: stories, a task, a user's own, a corpus by name, a file, a folder or a pipe."""
 
-import difflib
 import hashlib
 import os
 import sys
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from mlx_attn.errors import ConfigError, RunError, plural
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
 from mlx_attn.files import user_path
 from mlx_attn.parts import PARTS, Part, own_part
 from mlx_attn.text import downloads, tasks
@@ -87,9 +86,8 @@ def read_source(
     path = user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.all_tasks(), *PARTS["data"]]
-        near = difflib.get_close_matches(source.lower().partition(":")[0], names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
-        raise RunError(f"{source}: no such file, folder or corpus; {hint}")
+        hint = did_you_mean(source.lower().partition(":")[0], names)
+        raise RunError(f"{source}: no such file, folder or corpus{hint}")
     return _split(source, _read(path))
 
 
@@ -139,7 +137,7 @@ def _split(name: str, text: str) -> Source:
         raise RunError(f"{name}: the text is empty; give one of at least {_SHORTEST} characters")
     if len(text) < _SHORTEST:
         count = plural(len(text), "character")
-        raise RunError(f"{name}: {count} are too few; give at least {_SHORTEST}")
+        raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")
     if text.count(text[0]) == len(text):
         raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
     cut = int(_TRAINING_SHARE * len(text))

@@ -16,7 +16,7 @@ from tests.cli.conftest import refused
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
-        (b"a", 1, "1 character is too few"),
+        (b"a", 1, "1 character, too few"),
         (b"the cat sat on a mat", 2, "18 tokens to train on, too few for context_length=32"),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_is_wrong_in_the_environment_is_named(train, variable, value, messa
 @pytest.mark.parametrize(
     ("flag", "file", "message"),
     [
-        ("--data", "the-verdct", "no such file, folder or corpus; did you mean the-verdict?"),
+        ("--data", "the-verdct", "no such file, folder or corpus: did you mean 'the-verdict'?"),
         ("--config", "none.toml", "none.toml: cannot be read"),
     ],
 )
@@ -217,4 +217,4 @@ def test_a_run_of_stdin_asks_for_its_text_at_a_terminal(train, workshop, monkeyp
 def test_a_path_that_links_to_itself_is_named(train, workshop, flag):
     (workshop / "loop").symlink_to("loop")
     line = refused(train(flag, "loop"), 2)
-    assert "loop is a symbolic link that leads to itself" in line
+    assert "loop is a symbolic link to loop, where there is nothing" in line

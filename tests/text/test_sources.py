@@ -92,7 +92,7 @@ def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
     ("content", "message"),
     [
         (b"", "the text is empty"),
-        (b"too short", "9 characters are too few; give at least 20"),
+        (b"too short", "9 characters, too few: give at least 20"),
         (b"a" * 1000, "every character is 'a'"),
         (b"text and\0 more" * 9, "not a text, byte 8 is NUL"),
         (LINES.encode() + b"caf\xe9 noir", r"not UTF-8, byte 793 is 0xe9 \(invalid"),
@@ -126,13 +126,13 @@ def test_a_folder_without_texts_or_with_a_link_out_of_it_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("tiny-shakespear", "did you mean tiny-shakespeare?"),
-        ("TinyStories", "did you mean tinystories?"),
-        ("novel.txt", "a corpus is one of tales, tiny-shakespeare, the-verdict"),
+        ("tiny-shakespear", "did you mean 'tiny-shakespeare'?"),
+        ("TinyStories", "did you mean 'tinystories'?"),
+        ("novel.txt", "choose from tales, tiny-shakespeare, the-verdict"),
     ],
 )
 def test_a_missing_file_gets_the_nearest_name(tmp_path, monkeypatch, source, hint):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match=f"{source}: no such file, folder or corpus; ") as caught:
+    with pytest.raises(RunError, match=f"{source}: no such file, folder or corpus: ") as caught:
         read_source(source, tmp_path)
     assert hint in str(caught.value)
