@@ -37,19 +37,19 @@ def count_parameters(module: nn.Module) -> int:
 
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
     """Refuse a file's arrays if a name, a shape or a kind of number is not the model's."""
-    expected = {name: array.shape for name, array in named_arrays(model).items()}
-    given = {name: array.shape for name, array in arrays.items()}
-    for name in sorted(expected.keys() | given.keys()):
-        if expected.get(name) != given.get(name):
+    own = named_arrays(model)
+    for name in sorted(own.keys() | arrays.keys()):
+        given = arrays[name].shape if name in arrays else "missing"
+        expected = own[name].shape if name in own else "none"
+        if given != expected:
             raise RunError(
-                f"{path}: belongs to a model of another configuration: {name} is "
-                f"{given.get(name, 'missing')}, config.json asks for {expected.get(name, 'none')}"
+                f"{path}: belongs to a model of another configuration: {name} is {given}, "
+                f"config.json asks for {expected}"
             )
-    for name, array in named_arrays(model).items():
-        given_type, is_float = arrays[name].dtype, mx.issubdtype(array.dtype, mx.floating)
-        if mx.issubdtype(given_type, mx.floating) != is_float:
+        is_float = mx.issubdtype(own[name].dtype, mx.floating)
+        if mx.issubdtype(arrays[name].dtype, mx.floating) != is_float:
             kind = "floating-point" if is_float else "whole"
-            raise RunError(f"{path}: {name} is {given_type}, which are no {kind} numbers")
+            raise RunError(f"{path}: {name} is {arrays[name].dtype}, which are no {kind} numbers")
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:
@@ -72,27 +72,13 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     if not path.is_file():
         raise RunError(f"{path}: no such file; is this the directory of a finished run?")
     try:
-        path.open("rb").close()
         loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
         arrays, facts = loaded
         mx.eval(list(arrays.values()))
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (RuntimeError, ValueError) as error:
-        if "dtype" in str(error):
-            raise RunError(
-                f"{path}: holds numbers of a type that MLX does not read, such as float64: save it "
-                "as float32"
-            ) from error
-        try:
-            check_whole(path)
-        except RunError:
-            raise RunError(f"{path}: damaged or truncated; use another checkpoint") from error
-        size = path.stat().st_size / 1e6
-        raise RunError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}), though it is as long as its "
-            f"header says: free memory for its {size:,.0f} MB, or use another checkpoint"
-        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        check_whole(path)
+        reason = " ".join(str(error).split())  # such as a type that MLX lacks, or too little memory
+        raise RunError(f"{path}: cannot be read ({reason})") from error
     checksum = facts.pop("checksum", None)
     if checksum is not None and checksum != _checksum(arrays, facts):
         raise RunError(f"{path}: damaged: its checksum does not match; use another checkpoint")

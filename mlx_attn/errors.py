@@ -27,7 +27,7 @@ class _OneLine(Exception):
 
     @property
     def in_python(self) -> str:
-        """The message with keyword arguments in the place of flags: --min-lr 0 is min_lr=0."""
+        """The message with keyword arguments instead of flags: --min-lr 0 is min_lr=0."""
         return self._python or _FLAG.sub(_as_keyword, str(self))
 
 
@@ -46,7 +46,7 @@ class ConfigError(_OneLine, ValueError):
 
 
 class RunError(_OneLine, RuntimeError):
-    """The world was not as needed: a file, the network, a disk, a damaged checkpoint."""
+    """A file, the network, a disk or a checkpoint was not as needed."""
 
 
 @contextmanager
@@ -86,5 +86,5 @@ _PICTURES = (
 
 
 def printable(text: str) -> str:
-    """Text whose control characters are pictures: no file or model must steer a terminal."""
+    """Return the text with pictures of control characters: no file may steer a terminal."""
     return text.translate(_PICTURES)

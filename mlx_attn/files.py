@@ -11,27 +11,12 @@ import fcntl
 import os
 import secrets
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mlx_attn.errors import ConfigError, RunError
 
-_WAYS_OUT = {
-    errno.ENOSPC: "free some space on that disk or choose another folder",
-    errno.EDQUOT: "free some of your disk quota or choose another folder",
-    errno.EROFS: "choose a folder on a disk that can be written to",
-    errno.EACCES: "choose a folder that you may write to",
-    errno.EPERM: "choose a folder that you may write to",
-    errno.ENOTDIR: "one of its parent folders is a file: choose another folder",
-    errno.EISDIR: "there is a folder of that name: choose another name",
-}
-
-
 _TEMPORARY = ".tmp"
-_LONGEST_NAME = 255
-_LONGEST_PATH = os.pathconf("/", "PC_PATH_MAX") - 1
-"""Bytes, on every disk that matters."""
 
 
 def user_path(text: str | Path) -> Path:
@@ -39,22 +24,16 @@ def user_path(text: str | Path) -> Path:
 
     All paths from outside come through here.
     """
-    text = str(text)
-    start = f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
-    if not text or "\0" in text:
-        raise ConfigError(f"{start} names no file: give a path without NUL characters")
+    if not str(text) or "\0" in str(text):
+        raise ConfigError(f"'{text}' names no file: give a path without NUL characters")
     check_name(Path(text))
     try:
         path = Path(text).expanduser()
+        check_links(path)
     except RuntimeError as error:
-        raise ConfigError(f"{start}: there is no such user; write './~...' for a file") from error
-    names = map(os.fsencode, path.parts)
-    if max(map(len, names), default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise ConfigError(
-            f"{start} is too long: a name has at most {_LONGEST_NAME} bytes, and a path "
-            f"{_LONGEST_PATH}"
-        )
-    check_links(path)
+        raise ConfigError(f"'{text}': there is no such user; write './~...' for a file") from error
+    except OSError as error:  # the name is too long
+        raise ConfigError(f"'{text}': {error.strerror}") from error
     return path
 
 
@@ -69,27 +48,18 @@ def check_name(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Refuse a symbolic link that leads to itself or to nothing."""
+    """Refuse a symbolic link that leads to nothing, such as to itself."""
     for link in (path, *path.parents):
-        try:
-            link.stat()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ELOOP) or not link.is_symlink():
-                continue
-            fault = f"to {link.readlink()}, where there is nothing"
-            if error.errno == errno.ELOOP:
-                fault = "that leads to itself"
+        if link.is_symlink() and not link.exists():
             raise ConfigError(
-                f"{link} is a symbolic link {fault}: remove the link, or name another path"
-            ) from error
+                f"{link} is a symbolic link to {link.readlink()}, where there is nothing: remove "
+                "the link, or name another path"
+            )
 
 
 def holds_current_folder(path: Path) -> bool:
     """Return whether a path is the folder that this process is in, or one of its parents."""
-    try:
-        return Path.cwd().resolve().is_relative_to(path.resolve())
-    except FileNotFoundError:  # that folder was removed
-        return False
+    return Path.cwd().resolve().is_relative_to(path.resolve())
 
 
 @contextlib.contextmanager
@@ -103,14 +73,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     _check_ordinary(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-    make_directory(path.parent, path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         _flush(temporary)
         temporary.replace(path)
-        # A rename is kept after a power cut once its folder is flushed; not every disk offers it.
-        with contextlib.suppress(OSError):
-            _flush(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
@@ -120,18 +87,17 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def _check_ordinary(path: Path) -> None:
     """Refuse to put a file in the place of a folder, a device or a pipe."""
-    if path.is_dir():
-        raise unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if path.exists() and not path.is_file():
-        raise RunError(f"{path}: no ordinary file, so it is not replaced: choose another name")
+        kind = "folder" if path.is_dir() else "pipe or device"
+        raise RunError(f"{path}: there is a {kind} of that name: choose another name")
 
 
-def make_directory(folder: Path, file: Path | None = None, mode: int = 0o777) -> None:
-    """Make a directory and its parents as needed; an error names the `file` that it was for."""
+def make_directory(folder: Path, mode: int = 0o777) -> None:
+    """Make a directory and its parents as needed."""
     try:
         folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(file or folder, error) from error
+        raise unwritable(folder, error) from error
 
 
 class Locked(RunError):
@@ -144,8 +110,8 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
 
     The lock is flock(2) on the directory itself: nothing is left behind, a process that is killed
     holds nothing, and a directory that is renamed stays held. What a killed process left half
-    written in it is removed; a folder that is empty in the end is removed too. Where a disk of a
-    network has no locks, nothing is held.
+    written in it is removed; a folder that is empty in the end is removed too. Nothing is held on
+    a disk without locks, as some network disks are.
 
     Args:
         folder: The directory.
@@ -155,23 +121,19 @@ def lock(folder: Path, wait: bool = True) -> Iterator[None]:
         RunError: The folder cannot be made.
         Locked: Another process holds it, and `wait` is false.
     """
-    while True:
-        descriptor = _opened(folder)
+    descriptor = _opened(folder)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            os.close(descriptor)
             raise Locked(
                 f"{folder} is in use by another process: wait until that ends or stop it, or name "
                 "another directory"
             ) from error
         except OSError:  # a disk without locks
-            break
-        locked = os.fstat(descriptor)
-        if identity(folder) == (locked.st_dev, locked.st_ino):
-            break
-        os.close(descriptor)  # it was replaced meanwhile
-    with _freeing(descriptor, folder):
+            pass
+        stack.callback(_remove_empty, folder)
         _remove_half_written(folder)
         yield
 
@@ -183,7 +145,9 @@ def shared(folder: Path) -> Iterator[None]:
     The first of them removes a killed process's half-written files; see `lock`.
     """
     descriptor = _opened(folder)
-    with _freeing(descriptor, folder):
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove_empty, folder)
+        stack.callback(os.close, descriptor)
         with contextlib.suppress(OSError):  # others share it, or the disk lacks locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_half_written(folder)
@@ -195,36 +159,17 @@ def shared(folder: Path) -> Iterator[None]:
 def _opened(folder: Path) -> int:
     """Return a descriptor of the directory, which is made as needed."""
     make_directory(folder)
-    try:
-        return os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise unwritable(folder, error) from error
+    return os.open(folder, os.O_RDONLY)
 
 
-@contextlib.contextmanager
-def _freeing(descriptor: int, folder: Path) -> Iterator[None]:
-    """Free a directory when the block ends; remove one that is empty."""
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _remove_half_written(folder: Path) -> None:
     for left_behind in folder.rglob(f".*{_TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            left_behind.unlink()
-
-
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a file or directory, regardless of its name; None if it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        left_behind.unlink(missing_ok=True)
 
 
 def aside(path: Path) -> Path:
@@ -252,7 +197,7 @@ def replace_directory(
     except OSError as error:
         if old.exists():
             old.rename(path)
-        remove_directory(new)
+        remove(new)
         raise unwritable(path, error) from error
     if not old.exists():
         return
@@ -262,15 +207,7 @@ def replace_directory(
                 file.rename(path / file.name)
     except OSError as error:
         raise unwritable(old, error) from error
-    remove_directory(old)
-
-
-def remove_directory(folder: Path) -> None:
-    """Remove a directory; warn if the system refuses, with the reason."""
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        warnings.warn(f"{folder}: cannot be removed ({error.strerror or error})", stacklevel=3)
+    remove(old)
 
 
 def remove(path: Path) -> None:
@@ -292,38 +229,31 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-_PAGE = b'<meta name="generator" content="mlx_attn">'
-"""In the head of every page that this program writes."""
-
-
 def check_page(path: Path, overwrite: bool = False) -> None:
     """Refuse to write a page over anything but a page of this program, unless told to."""
     _check_ordinary(path)
-    if overwrite or not path.exists():
-        return
-    with path.open("rb") as file:
-        if _PAGE not in file.read(1 << 16):
-            raise RunError(
-                f"{path} is not a page of this program: rename it, choose another name, or let "
-                "--overwrite replace it"
-            )
+    mark = b'<meta name="generator" content="mlx_attn">'  # in the head of every page
+    if path.exists() and not overwrite and mark not in path.read_bytes()[: 1 << 16]:
+        raise RunError(
+            f"{path} is not a page of this program: rename it, choose another name, or let "
+            "--overwrite replace it"
+        )
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
     """Return the one-line error for a `path` that the system refused to write."""
-    way_out = _WAYS_OUT.get(error.errno or 0, "check the disk and the folder")
-    return RunError(f"{path}: cannot be written ({error.strerror or error}); {way_out}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    way_out = "free some space there or choose" if is_full else "choose"
+    reason = error.strerror or error
+    return RunError(f"{path}: cannot be written ({reason}); {way_out} another folder")
 
 
 def _flush(path: Path) -> None:
     """Flush a file; on macOS out of the drive's own cache too, where `fsync` leaves it."""
-    descriptor = os.open(path, os.O_RDONLY)
     full = getattr(fcntl, "F_FULLFSYNC", None)  # only macOS has it, and not on every file system
-    try:
+    with path.open("rb") as file:
         if full is not None:
             with contextlib.suppress(OSError):
-                fcntl.fcntl(descriptor, full)
+                fcntl.fcntl(file, full)
                 return
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.fsync(file.fileno())

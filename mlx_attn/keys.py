@@ -1,8 +1,4 @@
-"""Settings checked against the fields of the configuration classes.
-
-They come from files, flags and the environment; a wrong key or a wrong type is one line here and
-not a surprise later.
-"""
+"""Settings from files, flags and the environment, checked against configuration classes."""
 
 import math
 from collections.abc import Collection, Mapping

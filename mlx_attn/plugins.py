@@ -27,11 +27,9 @@ from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
 _SHORT = 12  # hexadecimal digits of a digest that people see
-_LARGEST = 2**24  # bytes of a file that is read for its digest only
 VARIABLE = "MLX_ATTN_PLUGINS"
 
 Plugins = str | Path | Iterable[str | Path]
-"""One file, or several."""
 
 
 class PluginChanged(UserWarning):
@@ -85,10 +83,10 @@ def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None
 
 def _load(path: Path) -> Plugin:
     try:
-        digest = hashlib.sha256(read_bytes(path)).hexdigest()
+        digest = _sha256(path)
     except RunError as error:
         raise RunError(f"plugin {error}") from error
-    for plugin in _known():
+    for plugin in _present():
         if plugin.sha256 == digest:
             return plugin
     choice_of("score", MAPS["score"])  # so that all built-in names are taken already
@@ -107,7 +105,7 @@ def _load(path: Path) -> Plugin:
     return plugin
 
 
-def _known() -> list[Plugin]:
+def _present() -> list[Plugin]:
     """Return the files whose choices are registered: loaded here, or imported as modules."""
     loaded = {name for plugin in _loaded.values() for name in plugin.names}
     imported: dict[Path, list[str]] = {}
@@ -116,19 +114,20 @@ def _known() -> list[Plugin]:
             name = f"{map_name}={choice.name}"
             if name not in loaded and not choice.is_built_in:
                 imported.setdefault(choice.file, []).append(name)
-    # What a notebook or a conversation defines has no file and no digest.
-    modules = (Plugin(path, _digest(path), tuple(names)) for path, names in imported.items())
+    modules = [Plugin(path, _digest(path), tuple(names)) for path, names in imported.items()]
     return [*_loaded.values(), *modules]
 
 
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or "" if it cannot be a plugin."""
+    """Return the SHA-256 of a file; "" if there is none, as for what a notebook defines."""
     try:
-        if path.is_file() and path.stat().st_size <= _LARGEST:
-            return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        pass
-    return ""
+        return _sha256(path)
+    except RunError:
+        return ""
 
 
 def unload_plugins() -> None:
@@ -159,20 +158,20 @@ def _execute(path: Path, name: str) -> None:
 
 
 def _line_about(error: BaseException, path: Path) -> str:
-    """File, line and error, in one line."""
+    """Return the file, the line and the error, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+    reason = " ".join(str(error).split())
     if isinstance(error, SyntaxError) and error.filename == str(path):
-        line, what = error.lineno, error.msg
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), None)
-        what = " ".join(str(error).split())
+        line = error.lineno
+        reason = error.msg
     kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
     place = f"{path}, line {line}" if line else str(path)
-    return f"plugin {place}: {kind}{what}"
+    return f"plugin {place}: {kind}{reason}"
 
 
 def plugin_error(error: BaseException) -> str | None:
-    """The line about an error that a plugin's code raised later; None where it was not a plugin."""
+    """Return the line about an error that a plugin's code raised later; None for another error."""
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     path = next((path for path in _loaded if str(path) in files), None)
     return path and _line_about(error, path)
@@ -186,12 +185,10 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
         )
     for name in names:
         kind, _, word = name.partition("=")
-        hyphens = kind in ("variant", "data")
-        if not re.fullmatch(r"[a-z0-9-]+" if hyphens else r"[a-z0-9_-]+", word):
-            also = "" if hyphens else " and underscores"
+        letters = "a-z0-9-" if kind in ("variant", "data") else "a-z0-9_-"
+        if not re.fullmatch(f"[{letters}]+", word):
             raise ConfigError(
-                f"plugin {path}: the {kind} '{word}' cannot be typed: use small letters, digits, "
-                f"hyphens{also}"
+                f"plugin {path}: the {kind} '{word}' cannot be typed: use only {letters}"
             )
         if kind == "variant":
             try:
@@ -222,7 +219,7 @@ def used_plugins(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         for key in (*MAPS, *PARTS):
             # A task's name may have sizes behind it.
             words |= {f"{key}={w.partition(':')[0]}" for w in str(layer.get(key, "")).split("+")}
-    used = [(plugin, words & {*plugin.names}) for plugin in _known()]
+    used = [(plugin, words & {*plugin.names}) for plugin in _present()]
     return [
         {"path": str(plugin.path), "sha256": plugin.sha256, "names": sorted(names)}
         for plugin, names in used
@@ -253,15 +250,16 @@ def plugins_of_resumed(
     A file that has changed since adds its digest under `resumed_with`, so that the first one is
     still asked for.
     """
-    began, records = {name: old for old in before for name in old["names"]}, []
+    began = {name: old for old in before for name in old["names"]}
+    records: list[dict[str, Any]] = []
     for new in now:
-        old = began.get(new["names"][0], {})
-        if old.get("sha256", new["sha256"]) == new["sha256"]:
-            records.append({**old, **new})
+        record = {**began.get(new["names"][0], new), "names": new["names"]}
+        if record["sha256"] == new["sha256"]:
+            record |= new
         else:
-            later = [*old.get("resumed_with", ()), new["sha256"]]
-            later = list(dict.fromkeys(later))
-            records.append({**old, "names": new["names"], "resumed_with": later})
+            later = [*record.get("resumed_with", ()), new["sha256"]]
+            record["resumed_with"] = list(dict.fromkeys(later))
+        records.append(record)
     return records
 
 
@@ -270,46 +268,45 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
 
     If another version of a file is loaded, that is a `PluginChanged` warning.
     """
-    plugins, there, missing = _known(), {*_registered()}, []
-    by_digest = {plugin.sha256 for plugin in plugins}
+    present = _present()
+    by_digest = {plugin.sha256 for plugin in present}
+    by_name = {name: plugin for plugin in present for name in plugin.names}
+    missing: dict[str, str] = {}  # the paths to name, by file and digest
     for old in settings.get("plugins", ()):
-        path, digest = Path(old["path"]), old["sha256"][:_SHORT]
+        path = Path(old["path"])
+        digest = f"sha256 {old['sha256'][:_SHORT]}"
         if old["sha256"] in by_digest:
             continue
-        if not {*old["names"]} <= there:
+        if not {*old["names"]} <= {*_registered()}:
             # The path only of the recorded file: a foreign run may name any.
-            place = str(path) if _digest(path) == old["sha256"] else f"PATH/{path.name}"
-            missing.append((f"{path.name} (sha256 {digest})", place))
+            is_here = _digest(path) == old["sha256"]
+            missing[f"{path.name} ({digest})"] = str(path) if is_here else f"PATH/{path.name}"
             continue
-        owners = [p for p in plugins if {*p.names} & {*old["names"]}]
-        now = f"sha256 {owners[0].sha256[:_SHORT] or 'unknown'}" if owners else "built in"
+        owner = next((by_name[name] for name in old["names"] if name in by_name), None)
+        now = f"sha256 {owner.sha256[:_SHORT] or 'unknown'}" if owner else "built in"
         message = (
-            f"{path.name} has changed since this run was trained (sha256 {digest} then, "
-            f"{now} now): the model may compute something else; the original file computes what "
-            "was trained"
+            f"{path.name} has changed since this run was trained ({digest} then, {now} now): the "
+            "model may compute something else; the original file computes what was trained"
         )
         warnings.warn(message, PluginChanged, stacklevel=3)
     if missing:
-        files, places = " and ".join(file for file, _ in missing), [place for _, place in missing]
-        flags = " ".join(f"--plugin {quote(place)}" for place in places)
-        raise ConfigError(
-            f"this run uses {files}: add {flags}", f"this run uses {files}: add plugins={places}"
-        )
+        flags = " ".join(f"--plugin {quote(place)}" for place in missing.values())
+        needs = f"this run uses {' and '.join(missing)}: add"
+        raise ConfigError(f"{needs} {flags}", f"{needs} plugins={[*missing.values()]}")
 
 
 def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
     """Load the files that a command was given, in one of its worker processes."""
     for old in records:
-        path = Path(old["path"])
         # Before it is run: a file that nobody named is not.
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != old["sha256"]:
-            raise RunError(f"plugin {path} has changed since the comparison began")
-        load_plugins([path])
+        if _digest(Path(old["path"])) not in ("", old["sha256"]):
+            raise RunError(f"plugin {old['path']} has changed since the comparison began")
+        load_plugins(old["path"])
 
 
 def check_loaded(records: Iterable[Mapping[str, Any]]) -> None:
     """Raise a ConfigError if a file of these records is not loaded, or is another version."""
-    loaded = {plugin.sha256 for plugin in _known()}
+    loaded = {plugin.sha256 for plugin in _present()}
     for old in records:
         if old["sha256"] not in loaded:
             digest = old["sha256"][:_SHORT]

@@ -1,7 +1,7 @@
-"""The one door for records from files: JSON read against declared types with their bounds, TOML.
+"""Records from files: JSON read against declared types with their bounds, and TOML.
 
 What a file holds may come from elsewhere, from another version or from a damaged disk. Whoever
-reads one declares the types that it relies on; everything else about the file is decided here.
+reads one declares the types that it relies on.
 """
 
 import hashlib
@@ -24,25 +24,17 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Object = dict[str, Any]
 """A JSON object of which nothing is relied on."""
 
-
-LARGEST = 2**28
-"""The most bytes of a file that is read as a whole: a record, a tokenizer, a plugin."""
+_LARGEST = 2**28  # bytes of a file that is read as a whole: a record, a tokenizer, a plugin
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of an ordinary file of at most `LARGEST` bytes; refuse any other.
-
-    A named pipe could block for ever, and a device such as /dev/zero never ends.
-    """
+    """Return the content of an ordinary file; refuse a pipe, a device and a huge file."""
     try:
         if not path.is_file() and path.exists():
             kind = "a folder" if path.is_dir() else "a pipe or a device"
             raise RunError(f"{path}: {kind}, not a file")
-        if (size := path.stat().st_size) > LARGEST:
-            raise RunError(
-                f"{path}: {size / 1e6:,.0f} MB, and at most {LARGEST / 1e6:,.0f} MB are read: it "
-                "is not a file of this kind"
-            )
+        if (size := path.stat().st_size) > _LARGEST:
+            raise RunError(f"{path}: {size:,} bytes are too many for a file of this kind")
         return path.read_bytes()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -92,7 +84,7 @@ def _refuse(constant: str) -> None:
 
 
 def as_record(content: Any, kind: type[T], place: str) -> T:
-    """Plain values as the type that they must have; keys that it does not declare are left out."""
+    """Return plain values as the type that they must have, without keys that it lacks."""
     try:
         return msgspec.convert(content, kind, str_keys=True)
     except ValueError as error:
@@ -116,6 +108,6 @@ def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:
 
 
 def check_record(content: Any, kind: Any, place: str) -> Any:
-    """Plain values as they are, other keys included, once they are what `kind` declares."""
+    """Return plain values as they are, other keys included; refuse them if they are no `kind`."""
     as_record(content, kind, place)
     return content

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Container, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -33,7 +33,7 @@ from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
 _SEED = "seed-"  # prefix of the directories of seeds that were trained at once
-RUN_FILES = (
+_RUN_FILES = (
     CONFIG,
     "metrics.jsonl",
     "samples.txt",
@@ -44,8 +44,6 @@ RUN_FILES = (
     "report.html",
     "explore.html",
 )
-"""A run's own files: what overwriting it removes."""
-
 _BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
 """What a run that was killed while it was made has left: config.json is written last."""
 
@@ -125,7 +123,7 @@ class Run:
 
     @property
     def config(self) -> GPTConfig:
-        """The model's configuration; RunError if no model can be built from config.json."""
+        """The model's configuration; RunError if it is none."""
         try:
             return config_from(saved_settings(self.settings["model"]))
         except ConfigError as error:
@@ -146,12 +144,7 @@ class Run:
         return model
 
     def load_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer it was trained with.
-
-        Raises:
-            RunError: It cannot be read, or has another vocabulary than the model: its token ids
-                would be looked up outside the embedding.
-        """
+        """Return the tokenizer it was trained with; refuse another, whose ids the model lacks."""
         tokenizer, size = load_tokenizer(self.path), self.settings["model"].get("vocab_size")
         if size is not None and tokenizer.vocab_size != size:
             raise RunError(
@@ -174,7 +167,7 @@ class Run:
 
     def check_present(self) -> None:
         """Refuse to write where the directory was removed, or another took its place."""
-        if self.identity and files.identity(self.path) != self.identity:
+        if self.identity and _identity(self.path) != self.identity:
             raise RunError(
                 f"{self.path} was removed or replaced while this process was writing to it, which "
                 "ends here: nothing of it is written to what is there now"
@@ -206,12 +199,11 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the reports written so far; a last line cut short by a crash is left out."""
         path = self.path / "metrics.jsonl"
-        lines = read_text(path).split("\n")[:-1] if path.exists() else []
-        places = (f"{path}, line {number}" for number in range(1, len(lines) + 1))
-        return [
-            check_record(parse_record(line, dict, place), _Report, place)
-            for line, place in zip(lines, places, strict=True)
-        ]
+        reports: list[dict[str, Any]] = []
+        for number, line in enumerate(read_text(path).split("\n")[:-1] if path.exists() else [], 1):
+            place = f"{path}, line {number}"
+            reports.append(check_record(parse_record(line, dict, place), _Report, place))
+        return reports
 
     def best_validation(self) -> dict[str, Any]:
         """Return the report with the lowest validation loss; {} before the first one."""
@@ -229,10 +221,10 @@ class Run:
         return self.weights.exists() and not was_stopped
 
     def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
-        """Drop the reports that a training resumed after a step will write again.
+        """Drop the reports and samples that a training resumed after a step will write again.
 
-        These are the final report, the reports and samples of later steps, and those of the step
-        itself whose event is `to_come`: the checkpoint is older than they are.
+        These are the final report, those of later steps, and those of the step itself whose event
+        is `to_come`: the checkpoint is older than they are.
         """
 
         def stays(event: Any, at: int) -> bool:
@@ -252,11 +244,16 @@ class Run:
         """Return the run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         files.write_text(self.path / CONFIG, text + "\n")
-        return replace(self, settings=settings, identity=files.identity(self.path))
+        return replace(self, settings=settings, identity=_identity(self.path))
 
 
-class Taken(RunError):
-    """There is a run already where a new one was to go."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the identity of a directory, regardless of its name; None if it is gone."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 @contextmanager
@@ -272,31 +269,29 @@ def new_run(
     place. Files in it that are not the run's own are kept.
 
     Raises:
-        Taken: There is a run, and it is not to be overwritten.
         Locked: Another process holds the directory.
-        RunError: It cannot be written, or the directory there does not hold a run.
+        RunError: It cannot be written, there is a run that is not to be overwritten, or the
+            directory there does not hold a run.
         ConfigError: It uses choices that no file holds.
     """
     check_in_files(settings.get("plugins", ()))
     check_free(path, overwrite)
-    place = path.resolve()
-    with ExitStack() as held:
-        held.enter_context(files.lock(path, wait=False))
-        check_free(path, overwrite)
+    with files.lock(path, wait=False):
         if not is_run(path):
             yield _filled(path, settings, tokenizer)
             return
-        if files.holds_current_folder(place):
+        if files.holds_current_folder(path):
             raise RunError(f"{path} is the folder that you are in: leave it to overwrite the run")
+        place = path.resolve()
         made = files.aside(place)
-        held.enter_context(files.lock(made, wait=False))
-        try:
-            _filled(made, settings, tokenizer)
-        except BaseException:
-            files.remove_directory(made)
-            raise
-        files.replace_directory(place, made, keep=lambda n: not any(map(Path(n).match, RUN_FILES)))
-        yield open_run(path)
+        with files.lock(made, wait=False):
+            try:
+                _filled(made, settings, tokenizer)
+            except BaseException:
+                files.remove(made)
+                raise
+            files.replace_directory(place, made, keep=lambda name: not is_own(Path(name)))
+            yield open_run(path)
 
 
 def create_run(
@@ -332,7 +327,7 @@ def check_free(path: Path, overwrite: bool = False) -> None:
     if path.is_dir() and all(any(map(file.match, _BEFORE_CONFIG)) for file in path.iterdir()):
         return
     if not overwrite:
-        raise Taken(
+        raise RunError(
             f"{path} exists: --resume {quote(str(path))} continues it, --overwrite replaces it, "
             "--out names another directory",
             f"{path} exists: mlx_attn.resume({str(path)!r}) continues it, overwrite=True replaces "
@@ -350,7 +345,6 @@ def is_run(path: Path) -> bool:
 
 def open_run(path: Path) -> Run:
     """Return the run in a directory."""
-    file = path / CONFIG
     try:
         files.check_name(path)
     except ConfigError as error:  # a name that was found in a folder, and not given by a user
@@ -358,8 +352,13 @@ def open_run(path: Path) -> Run:
     if not is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
-    settings = check_record(read_record(file), _Settings, str(file))
-    return Run(path, settings, files.identity(path))
+    settings = check_record(read_record(path / CONFIG), _Settings, str(path / CONFIG))
+    return Run(path, settings, _identity(path))
+
+
+def is_own(file: Path) -> bool:
+    """Tell whether overwriting or removing a run deletes a file of its directory."""
+    return any(map(file.match, _RUN_FILES))
 
 
 def find_runs(directory: Path) -> list[Path]:
@@ -369,11 +368,11 @@ def find_runs(directory: Path) -> list[Path]:
     """
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
-    runs = []
-    for file in (*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")):
-        # One that may not be read is listed, and opening it says why.
-        readable = file.is_file() and os.access(file, os.R_OK)
-        is_exported = readable and b'"architectures"' in file.read_bytes()[: 2**16]
-        if file.is_file() and not is_exported:
-            runs.append(file)
+    configs = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
+    runs = [file for file in configs if file.is_file() and not _is_exported(file)]
     return [file.parent for file in sorted(runs, key=lambda f: f.stat().st_mtime, reverse=True)]
+
+
+def _is_exported(config: Path) -> bool:
+    # One that may not be read is listed, and opening it says why.
+    return os.access(config, os.R_OK) and b'"architectures"' in config.read_bytes()[: 2**16]

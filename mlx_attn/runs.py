@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlx_attn import files
 from mlx_attn.errors import RunError, did_you_mean
-from mlx_attn.run_directory import CONFIG, RUN_FILES, Run, find_runs, is_run, open_run
+from mlx_attn.run_directory import CONFIG, Run, find_runs, is_own, is_run, open_run
 
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
@@ -60,22 +60,18 @@ def free_name(directory: Path, name: str) -> Path:
 def remove_run(path: Path) -> list[Path]:
     """Remove a run's own files, and its directory if nothing else is in it.
 
-    Args:
-        path: The directory of a run, which may be damaged.
-
     Returns:
         The files that are not the run's own and stay.
 
     Raises:
-        Locked: Another process holds the directory, such as a training.
-        RunError: It is not a run directory, or a file cannot be removed.
+        RunError: It is not a run directory, another process holds it, or a file cannot be removed.
     """
     if path.is_symlink() or not is_run(path):
         raise RunError(f"{path} is not a run directory, so it stays")
-    if files.holds_current_folder(path.resolve()):
+    if files.holds_current_folder(path):
         raise RunError(f"{path} is the folder that you are in: leave it to remove the run")
     with files.lock(path, wait=False):
-        own = [file for file in path.iterdir() if any(map(file.match, RUN_FILES))]
+        own = filter(is_own, path.iterdir())
         # config.json goes last: a removal that is cut short leaves a run that can be removed again.
         for file in sorted(own, key=lambda file: file.name == CONFIG):
             files.remove(file)

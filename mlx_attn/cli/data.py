@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -91,7 +92,7 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None)
         write_text(out, text)
     elif as_json:
         for story in generated:
-            say(json.dumps(show.story_facts(story)))
+            say(json.dumps(asdict(story)))
     elif spans:
         console = stdout_console()
         console.print(show.coloured(generated), soft_wrap=not console.is_terminal)

@@ -181,10 +181,8 @@ def _train_task(order: Object, run: str) -> Object:
 
 def _text_of(order: Object) -> str | None:
     """Return the text of an order as this machine has it; None if it is generated, or too long."""
-    source = read_source(str(order["settings"]["data"]), data_directory())
-    if not 0 < source.n_bytes <= LARGEST_TEXT:
-        return None
-    return "".join(chunk for split in source.splits() for chunk in split.chunks())
+    text = read_source(str(order["settings"]["data"]), data_directory()).text
+    return text if 0 < len(text.encode()) <= LARGEST_TEXT else None
 
 
 def _distributed() -> Any:

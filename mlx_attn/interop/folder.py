@@ -18,7 +18,7 @@ import msgspec
 from mlx_attn.arrays import Arrays, load_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
-from mlx_attn.files import aside, atomic_write, remove_directory, replace_directory, write_text
+from mlx_attn.files import aside, atomic_write, remove, replace_directory, write_text
 from mlx_attn.interop import names, standard
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
@@ -300,7 +300,7 @@ def new_folder(out: Path) -> Iterator[Path]:
                 )
     except BaseException:
         if new.exists():
-            remove_directory(new)
+            remove(new)
         raise
     replace_directory(out, new, keep=lambda name: name not in own)
 

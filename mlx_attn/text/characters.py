@@ -5,9 +5,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
-import msgspec
 import numpy as np
 from jaxtyping import UInt16
 
@@ -32,7 +31,7 @@ def utf8(text: str) -> bytes:
 class Tokenizer(ABC):
     """Convert text to token ids and back: token t is the bytes `vocabulary[t]`.
 
-    `settings` are the arguments of the constructor, which `save` keeps.
+    `settings` are written to `tokenizer.json`.
     """
 
     kind: str
@@ -50,7 +49,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`; ConfigError where it cannot be expressed in tokens."""
+        """Return the token ids of `text`; ConfigError if it cannot be expressed in tokens."""
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
         """Return the bytes of `token`; ConfigError outside the vocabulary."""
@@ -67,14 +66,6 @@ class Tokenizer(ABC):
         """Write `tokenizer.json`, and another file if the kind needs one."""
         settings = {"kind": self.kind, **self.settings}
         write_text(directory / "tokenizer.json", json.dumps(settings, indent=1) + "\n")
-
-    class Saved(msgspec.Struct):
-        """Return the content of `tokenizer.json` other than the kind."""
-
-    @classmethod
-    def load(cls, settings: Any, directory: Path) -> "Tokenizer":
-        """Return the tokenizer whose `Saved` this is; ValueError where a file is another one."""
-        return cls(**msgspec.structs.asdict(settings))
 
 
 class ByteTokenizer(Tokenizer):
@@ -95,17 +86,14 @@ class CharacterTokenizer(Tokenizer):
 
     kind = "char"
 
-    class Saved(Tokenizer.Saved):
-        """Return the content of `tokenizer.json` other than the kind."""
-
-        characters: Annotated[str, msgspec.Meta(min_length=1)]
-
     def __init__(self, characters: str):
         super().__init__([c.encode() for c in characters], characters=characters)
         self._characters = characters
+        if not characters:
+            raise ValueError("it has no characters")
         codes = _code_points(characters)
         # The last entry is for all characters beyond the largest known one.
-        self._tokens = np.full(int(codes.max(initial=0)) + 2, -1, np.int32)
+        self._tokens = np.full(int(codes.max()) + 2, -1, np.int32)
         self._tokens[codes] = np.arange(len(codes))
 
     @classmethod
@@ -121,11 +109,10 @@ class CharacterTokenizer(Tokenizer):
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
             unknown = sorted(set(text) - set(self._characters))
-            be, them = ("is", "it") if len(unknown) == 1 else ("are", "them")
             raise ConfigError(
-                f"{plural(len(unknown), 'character')} {be} not in the vocabulary of "
-                f"{self.vocab_size}: {_listed(unknown)}; leave {them} out, or train with the byte "
-                "or bpe tokenizer, which read any text"
+                f"{plural(len(unknown), 'character')} not in the vocabulary of {self.vocab_size}: "
+                f"{_listed(unknown)}; leave that out, or train with the byte or bpe tokenizer, "
+                "which read any text"
             )
         return tokens.astype(np.uint16)
 
@@ -146,11 +133,6 @@ class SymbolTokenizer(Tokenizer):
     """
 
     kind = "symbols"
-
-    class Saved(Tokenizer.Saved):
-        """Return the content of `tokenizer.json` other than the kind."""
-
-        symbols: Annotated[list[str], msgspec.Meta(min_length=1)]
 
     def __init__(self, symbols: Sequence[str]):
         self.symbols = tuple(symbols)

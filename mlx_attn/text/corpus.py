@@ -1,62 +1,49 @@
 """A corpus: a text, its tokenizer, and its tokens as read-only maps of files.
 
-Preparing one takes bounded memory, whatever the length of the text: chunks are tokenized by several
-processes while their tokens are written in order. `corpus.json` is written last, so a folder
-without it is an interrupted preparation, which the next one replaces.
-
     prepared/DIGEST/
       tokenizer.*           the tokenizer
-      train.tokens.bin      uint16, and the same for `val`
-      train.*.bin           other arrays of the split, by field
-      corpus.json           lengths and checksums of the arrays, the tokenizer's digest, facts, and
-                            a checksum of all these
+      train.tokens.npy      uint16, and the same for `val`
+      train.*.npy           other arrays, by field of `Split`
+      corpus.json           facts about the splits, and a checksum of these and of all files
+
+`corpus.json` is written last, so a folder without it is an interrupted preparation, which the next
+one replaces.
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import signal
-import threading
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write, lock, user_path, write_text
-from mlx_attn.records import Count, Object, as_record, read_record
-from mlx_attn.text import characters, sources, subwords, tokenizers
+from mlx_attn.records import Object, read_record
+from mlx_attn.text import characters, sources, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
 
-WORKERS = "MLX_ATTN_WORKERS"
-"""The environment variable that sets how many processes tokenize a long text."""
-
-_MOST_WORKERS = 8  # by default: of about 60 MB each
-_SHORT = 8_000_000  # bytes of text that are tokenized before another process has started
-_FORMAT = 2
+_FORMAT = 3
 _DTYPES = {
     "tokens": np.uint16,
     "document_starts": np.int64,
     "token_abilities": np.uint8,
     "scored": np.uint8,
 }
-
-_Encoded = Iterator[tuple[int, UInt16[np.ndarray, " N"]]]
-"""Bytes and tokens of one chunk after the other."""
+# A passage of a text ends after a character that is not white space and before a space or a
+# newline, if it can. Every tokenizer begins a new token there, so the tokens of the passages,
+# concatenated, are the tokens of the text.
+_PASSAGE = 1_000_000  # characters
+_PASSAGES = rf".{{1,{_PASSAGE}}}(?<=\S)(?=[ \n])|.{{1,{_PASSAGE}}}"
 
 
 @dataclass(frozen=True)
@@ -121,28 +108,24 @@ def prepare(
         n_bytes: For stories, bytes of training text.
         val_bytes: For stories, bytes of validation text.
         progress: Called with the bytes done and in all while a corpus is downloaded.
-        tokenizing: Called with the bytes done and in all while a text is tokenized.
+        tokenizing: Called with the characters done and in all while a split is tokenized.
 
     Raises:
         ConfigError: The tokenizer or its vocabulary size cannot work.
-        RunError: The text cannot be read, the data directory cannot be written, or a process that
-            tokenizes was killed.
+        RunError: The text cannot be read, or the data directory cannot be written.
     """
     directory = directory or data_directory()
     origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
-    name = _digest(repr((_FORMAT, origin.digest, _identity(kind), trained_size)).encode())
-    folder = directory / "prepared" / name
-    if corpus := _open(folder, origin):
-        return corpus
+    identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))
+    folder = directory / "prepared" / _digest(identity.encode())
     with lock(folder):
-        if corpus := _open(folder, origin):  # another process was quicker
-            return corpus
-        _build(folder, origin, kind, vocab_size, tokenizing)
-        if corpus := _open(folder, origin):
-            return corpus
-    raise RunError(f"{folder}: the prepared corpus does not read back; check the disk")
+        try:
+            return _open(folder, origin)
+        except (OSError, ValueError, RunError):  # missing or damaged
+            _build(folder, origin, kind, vocab_size, tokenizing)
+            return _open(folder, origin)
 
 
 def _digest(content: bytes) -> str:
@@ -155,63 +138,33 @@ def _identity(kind: str) -> str:
     return _digest(b"".join(file.read_bytes() for file in files)) if files else kind
 
 
-def _open(folder: Path, source: sources.Source) -> Corpus | None:
-    """Return the corpus prepared in `folder`; None if it is missing or damaged."""
-    try:
-        content = read_record(folder / "corpus.json")
-        if content.pop("checksum", None) != _record_checksum(content):
-            return None
-        record = as_record(content, _Saved, str(folder))
-        if record.tokenizer != _identity(str(folder)):
-            return None
-        tokenizer = tokenizers.load_tokenizer(folder)
-        train = _open_split(folder, "train", record.train)
-        val = _open_split(folder, "val", record.val)
-    except (OSError, RunError, ValueError):
-        return None
-    if any(split.tokens.max(initial=0) >= tokenizer.vocab_size for split in (train, val)):
-        return None
-    return Corpus(source.name, source.digest, tokenizer, train, val)
+class _Record(msgspec.Struct):
+    """The content of `corpus.json`; the facts of each split are further fields of `Split`."""
+
+    facts: dict[str, Object]
+    checksum: str
 
 
-class _Facts(msgspec.Struct):
-    n_bytes: Count
-    floor_nats: float | None = None
-    ability_floor_nats: dict[str, float] | None = None
+def _open(folder: Path, source: sources.Source) -> Corpus:
+    """Return a prepared corpus; an error unless every file is as it was written."""
+    record = read_record(folder / "corpus.json", _Record)
+    if record.checksum != _checksum(folder, record.facts):
+        raise ValueError(f"{folder}: damaged")
+    splits: dict[str, Split] = {}
+    for name, facts in record.facts.items():
+        files = {path.name.split(".")[1]: path for path in folder.glob(f"{name}.*.npy")}
+        arrays = {field: np.load(path, mmap_mode="r") for field, path in files.items()}
+        splits[name] = Split(**arrays, **facts)
+    return Corpus(source.name, source.digest, tokenizers.load_tokenizer(folder), **splits)
 
 
-class _SavedSplit(msgspec.Struct):
-    """A split's part of `corpus.json`: lengths and checksums of its arrays, and facts."""
-
-    lengths: dict[str, Count]
-    checksums: dict[str, Count]
-    facts: _Facts
-
-
-class _Saved(msgspec.Struct):
-    tokenizer: str  # digest of its files
-    train: _SavedSplit
-    val: _SavedSplit
-
-
-def _open_split(folder: Path, name: str, saved: _SavedSplit) -> Split:
-    """Return the split as it was written; ValueError where a file of it is damaged."""
-    arrays: dict[str, np.ndarray] = {}
-    if {*saved.lengths} - {*_DTYPES} or "tokens" not in saved.lengths:
-        raise ValueError(f"{folder}: other arrays than this version knows")
-    for field, length in saved.lengths.items():
-        path, dtype = folder / f"{name}.{field}.bin", np.dtype(_DTYPES[field])
-        if (size := path.stat().st_size) != length * dtype.itemsize:
-            raise ValueError(f"{path}: {size} bytes, not {length * dtype.itemsize}")
-        arrays[field] = np.memmap(path, dtype, "r", shape=(length,))
-        if zlib.crc32(arrays[field].data) != saved.checksums.get(field):
-            raise ValueError(f"{path}: its numbers are not those that were written")
-    return Split(**arrays, **msgspec.structs.asdict(saved.facts))
-
-
-def _record_checksum(content: Object) -> int:
-    """Return the CRC-32 of the content of `corpus.json`."""
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:
+    """Return a digest of a corpus: its facts, its tokenizer and its arrays."""
+    content = [json.dumps(facts, sort_keys=True)]
+    for path in sorted([*folder.glob("tokenizer.*"), *folder.glob("*.npy")]):
+        with path.open("rb") as file:
+            content.append(hashlib.file_digest(file, "blake2b").hexdigest())
+    return _digest("".join(content).encode())
 
 
 def _build(
@@ -219,86 +172,45 @@ def _build(
 ) -> None:
     """Write the files of a corpus; `corpus.json`, which vouches for the others, comes last."""
     train, val = source.splits()
-    splits = {"train": train, "val": val}
-    tokenizer = _make_tokenizer(source, splits, kind, vocab_size, folder.parent.parent)
+    if source.symbols is not None:
+        tokenizer = characters.SymbolTokenizer(source.symbols)
+    elif kind not in tokenizers.KINDS and (user_path(kind) / "tokenizer.json").is_file():
+        tokenizer = tokenizers.load_tokenizer(user_path(kind))
+    else:
+        text = train.text + val.text if kind == "char" else train.text
+        tokenizer = tokenizers.train_tokenizer(kind, text, vocab_size, folder.parents[1])
     tokenizer.save(folder)
-    done = 0
-
-    def report(n_bytes: int) -> None:
-        nonlocal done
-        done += n_bytes
-        if progress and source.n_bytes:
-            progress(done, source.n_bytes)
-
-    with encoder(tokenizer, folder, worker_count(source.n_bytes)) as encode:
-        record: Object = {
-            name: _write_split(folder, name, text, tokenizer, encode, report)
-            for name, text in splits.items()
-        }
-    record["tokenizer"] = _identity(str(folder))
-    record["checksum"] = _record_checksum(record)
+    facts: dict[str, Object] = {}
+    for name, split in (("train", train), ("val", val)):
+        arrays, facts[name] = _tokenized(split, tokenizer, progress)
+        for field, array in arrays.items():
+            path = folder / f"{name}.{field}.npy"
+            with atomic_write(path) as temporary, temporary.open("wb") as file:
+                np.save(file, array.astype(_DTYPES[field], copy=False))
+    record = {"facts": facts, "checksum": _checksum(folder, facts)}
     write_text(folder / "corpus.json", json.dumps(record, indent=1) + "\n")
 
 
-def _make_tokenizer(
-    source: sources.Source,
-    splits: Mapping[str, sources.SplitText],
-    kind: str,
-    vocab_size: int,
-    directory: Path,
-) -> Tokenizer:
-    """Return a tokenizer made from a bounded part of the text, whatever the text's length."""
-    if source.symbols is not None:
-        return characters.SymbolTokenizer(source.symbols)
-    if kind not in tokenizers.KINDS and (user_path(kind) / "tokenizer.json").is_file():
-        return tokenizers.load_tokenizer(user_path(kind))
-    text = ""
-    if kind == "char":
-        text = "".join(set().union(*splits["train"].chunks(), *splits["val"].chunks()))
-    elif kind in tokenizers.TRAINED:
-        text = subwords.sample(splits["train"].chunks(), splits["train"].n_characters)
-    return tokenizers.train_tokenizer(kind, text, vocab_size, directory)
+def _tokenized(
+    split: sources.SplitText, tokenizer: Tokenizer, progress: Progress | None
+) -> tuple[dict[str, Any], Object]:
+    """Return the arrays and the other facts of a split, by field of `Split`."""
+    if split.documents:
+        return split.documents.arrays(), split.documents.facts()
+    passages: list[UInt16[np.ndarray, " N"]] = []
+    for passage in re.finditer(_PASSAGES, split.text, re.DOTALL):
+        passages.append(tokenizer.encode(passage[0]))
+        if progress:
+            progress(passage.end(), len(split.text))
+    arrays = {"tokens": np.concatenate(passages)}
+    facts: Object = {"n_bytes": len(split.text.encode())}
+    if split.stories:
+        story_arrays, floors = _story_facts(split.stories, arrays["tokens"], tokenizer)
+        return arrays | story_arrays, facts | floors
+    return arrays, facts
 
 
-def _write_split(
-    folder: Path,
-    name: str,
-    text: sources.SplitText,
-    tokenizer: Tokenizer,
-    encode: Callable[[Iterable[str]], _Encoded],
-    report: Callable[[int], None],
-) -> Object:
-    """Write the arrays of a split; return their lengths and checksums, and further facts."""
-    arrays: dict[str, np.ndarray] = {}
-    facts: Object = {"n_bytes": 0}
-    if text.documents:
-        arrays, facts = text.documents.arrays(), text.documents.facts()
-    else:
-        path = folder / f"{name}.tokens.bin"
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            for n_bytes, chunk in encode(text.chunks()):
-                file.write(chunk.tobytes())
-                facts["n_bytes"] += n_bytes
-                report(n_bytes)
-    if text.stories:
-        tokens = np.fromfile(folder / f"{name}.tokens.bin", np.uint16)
-        arrays, floors = _story_arrays(text.stories, tokens, tokenizer)
-        facts |= floors
-    for field, array in arrays.items():
-        with atomic_write(folder / f"{name}.{field}.bin") as temporary:
-            array.astype(_DTYPES[field], copy=False).tofile(temporary)
-    written = {
-        field: np.memmap(folder / f"{name}.{field}.bin", _DTYPES[field], "r")
-        for field in ("tokens", *(key for key in arrays if key != "tokens"))
-    }
-    return {
-        "lengths": {field: len(array) for field, array in written.items()},
-        "checksums": {field: zlib.crc32(array.data) for field, array in written.items()},
-        "facts": facts,
-    }
-
-
-def _story_arrays(
+def _story_facts(
     stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
 ) -> tuple[dict[str, np.ndarray], Object]:
     """Return where stories start, the ability that each token calls for, and the floors in nats."""
@@ -320,68 +232,3 @@ def _story_arrays(
         "floor_nats": -stories.log_probability,
         "ability_floor_nats": dict(zip(ABILITIES, nats, strict=True)),
     }
-
-
-def worker_count(n_bytes: int) -> int:
-    """Return how many processes tokenize a text: one per core, or `MLX_ATTN_WORKERS`.
-
-    A short text is tokenized in this process, which counts as one.
-    """
-    chosen = os.environ.get(WORKERS, "")
-    if chosen and not (chosen.isascii() and chosen.isdigit() and int(chosen)):
-        raise ConfigError(f"{WORKERS}={chosen} must be a whole number of processes, 1 or more")
-    count = int(chosen) if chosen else min(os.cpu_count() or 1, _MOST_WORKERS)
-    return count if n_bytes > _SHORT else 1
-
-
-@contextlib.contextmanager
-def encoder(
-    tokenizer: Tokenizer, folder: Path, workers: int
-) -> Iterator[Callable[[Iterable[str]], _Encoded]]:
-    """Open a function that tokenizes chunks, in order, a few of them ahead in other processes."""
-    if workers == 1:
-        yield lambda chunks: ((len(chunk.encode()), tokenizer.encode(chunk)) for chunk in chunks)
-        return
-    spawn = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker, initargs=(folder,))
-
-    def in_order(chunks: Iterable[str]) -> _Encoded:
-        pending: deque[tuple[int, Future[UInt16[np.ndarray, " N"]]]] = deque()
-        for chunk in chunks:
-            pending.append((len(chunk.encode()), pool.submit(_encode, chunk)))
-            if len(pending) > 2 * workers:
-                n_bytes, tokens = pending.popleft()
-                yield n_bytes, tokens.result()
-        for n_bytes, tokens in pending:
-            yield n_bytes, tokens.result()
-
-    try:
-        yield in_order
-    except BrokenProcessPool as error:
-        raise RunError(
-            f"one of {workers} processes that tokenize was killed, perhaps for lack of memory (in a"
-            ' script it starts from, the call must be under `if __name__ == "__main__":`): run this'
-            f" again, with {WORKERS}=1 if need be"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_worker_tokenizer: list[Tokenizer] = []  # in a worker: its tokenizer
-
-
-def _start_worker(folder: Path) -> None:
-    """Load the tokenizer; leave Ctrl-C to the parent, and end when the parent does."""
-
-    def end_with_parent() -> None:
-        if parent := parent_process():
-            parent.join()
-            os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    _worker_tokenizer.append(tokenizers.load_tokenizer(folder))
-
-
-def _encode(text: str) -> UInt16[np.ndarray, " N"]:
-    return _worker_tokenizer[0].encode(text)

@@ -1,32 +1,29 @@
-"""Downloads: resumed where they stopped, checked by size and digest, and kept.
+"""Downloads: checked by size and digest, and kept.
 
 Without a network, the error names the address and the place to put the file by hand.
 """
 
-import contextlib
-import functools
 import hashlib
 import http.client
 import io
 import os
-import shutil
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, make_directory, unwritable, user_path
+from mlx_attn.errors import RunError
+from mlx_attn.files import user_path, write_bytes
 from mlx_attn.machine.facts import user_directory
 from mlx_attn.records import package_table
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 _STALL = 30.0  # seconds without a byte before a transfer is given up
-_BLOCK = 1 << 16
+_BLOCK = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -44,125 +41,62 @@ class Download:
     document_end: str = ""  # the text that ends each of its documents, if any
     instead: str = "use --data tales, which needs no network"
 
-    @property
-    def transfer_size(self) -> int:
-        """Bytes to receive, of the archive if it is one."""
-        return self.archive_size if self.member else self.size
 
-
-def fetch(
-    download: Download, directory: Path, progress: Progress | None = None, stall: float = _STALL
-) -> Path:
+def fetch(download: Download, directory: Path, progress: Progress | None = None) -> Path:
     """Return the path of `download` in `directory`, fetched first unless it is there.
 
     Args:
         download: A row of `CORPORA`, or `GPT2_MERGES`.
         directory: The data directory.
         progress: Called with the bytes done and the bytes in all.
-        stall: Seconds without a byte before the transfer is given up; the part received is kept.
 
     Raises:
-        ConfigError: The address is neither http nor https.
         RunError: The network, the server, the disk or the digest failed; the message has advice.
     """
-    path, part = directory / download.file, directory / f"{download.file}.part"
-    total = download.transfer_size
+    path = directory / download.file
     if path.is_file() and path.stat().st_size == download.size:
         return path
-    if not download.url.startswith(("http://", "https://")):
-        raise ConfigError(f"{download.url}: only http and https addresses are fetched")
     try:
-        make_directory(directory, part)
-        done = part.stat().st_size if part.exists() else 0
-        if done != total:
-            done = _receive(download, path, part, stall, progress)
-        if done < total:
-            stopped = f"stopped after {done:,} of {total:,} bytes"
-            raise _failure(download, path, stopped, "run this again")
-        with atomic_write(path) as temporary:
-            _unpack(download, path, part, temporary)
-        part.unlink(missing_ok=True)
-    except OSError as error:
-        raise unwritable(part, error) from error
-    return path
-
-
-def _receive(
-    download: Download, path: Path, part: Path, stall: float, progress: Progress | None
-) -> int:
-    """Append the missing bytes to `part`, and return its size."""
-    total = download.transfer_size
-    done = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "mlx_attn"}
-    if 0 < done < total:
-        headers["Range"] = f"bytes={done}-"
-    request = urllib.request.Request(download.url, headers=headers)
-    with _explaining(download, path, stall):
-        response = urllib.request.urlopen(request, timeout=stall)
-    with response, part.open("ab") as file:
-        file.truncate(done if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0)
-        file.seek(0, io.SEEK_END)
-        while file.tell() <= total:
-            with _explaining(download, path, stall):
-                block = response.read1(_BLOCK)  # `read` would lose what came before a stall
-            if not block:
-                break
-            file.write(block)
-            if progress:
-                progress(file.tell(), total)
-        return file.tell()
-
-
-@contextlib.contextmanager
-def _explaining(download: Download, path: Path, stall: float) -> Iterator[None]:
-    """Turn errors of the network into one line; errors of the disk do not occur in here."""
-    try:
-        yield
+        content = _received(download, progress)
+        if download.member:
+            content = zipfile.ZipFile(io.BytesIO(content)).read(download.member)
+        algorithm, _, digest = download.digest.partition(":")
+        received_digest = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+        if received_digest != digest:
+            raise ValueError(
+                f"{len(content):,} bytes with {algorithm} {received_digest} came, not "
+                f"{download.size:,} with {digest}"
+            )
     except urllib.error.HTTPError as error:
         error.close()
         answer = f"the server answered {error.code} {error.reason}"
         raise _failure(download, path, answer) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            stalled = f"no data for {stall:g} seconds"
-            raise _failure(download, path, stalled, "run this again to resume") from error
-        raise _failure(download, path, f"cannot be reached ({reason})") from error
+        raise _failure(download, path, f"cannot be fetched ({reason})") from error
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
+        raise _failure(download, path, f"the download is damaged ({error})") from error
+    write_bytes(path, content)
+    return path
 
 
-def _unpack(download: Download, path: Path, part: Path, target: Path) -> None:
-    """Make `target` from `part`; delete `part` if it is damaged or another file."""
-    try:
-        if download.member:
-            with (
-                zipfile.ZipFile(part) as archive,
-                archive.open(download.member) as source,
-                target.open("wb") as file,
-            ):
-                shutil.copyfileobj(source, file)
-        else:
-            part.replace(target)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        part.unlink()
-        damaged = f"the archive was damaged ({error}) and is deleted"
-        raise _failure(download, path, damaged) from error
-    algorithm, _, expected = download.digest.partition(":")
-    with target.open("rb") as content:
-        new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-        found = hashlib.file_digest(content, new).hexdigest()
-    if target.stat().st_size != download.size or found != expected:
-        part.unlink(missing_ok=True)
-        other = (
-            f"the download has {target.stat().st_size:,} bytes and {algorithm} {found}, not "
-            f"{download.size:,} and {expected}; it is deleted"
-        )
-        raise _failure(download, path, other)
+def _received(download: Download, progress: Progress | None) -> bytes:
+    total = download.archive_size if download.member else download.size
+    request = urllib.request.Request(download.url, headers={"User-Agent": "mlx_attn"})
+    content = bytearray()
+    with urllib.request.urlopen(request, timeout=_STALL) as response:
+        while block := response.read1(_BLOCK):
+            content += block
+            if progress:
+                progress(len(content), total)
+    return bytes(content)
 
 
-def _failure(download: Download, path: Path, what: str, remedy: str = "try again") -> RunError:
+def _failure(download: Download, path: Path, fault: str) -> RunError:
     form = f"{download.member} of that archive" if download.member else "the file"
     return RunError(
-        f"{download.url}: {what}; {remedy}, or put {form} at {path} by hand, or {download.instead}"
+        f"{download.url}: {fault}; try again, or put {form} at {path} by hand, or "
+        f"{download.instead}"
     )
 
 

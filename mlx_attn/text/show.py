@@ -1,8 +1,7 @@
 """How texts and tasks look: tables of them, stories in colours, progress in lines."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -28,16 +27,16 @@ _STYLES = {
 
 def corpora_facts() -> list[dict[str, Any]]:
     """Return the corpora known by name, and whether they are here."""
-    directory = data_directory()
-    made = {"name": "tales", "bytes": None, "licence": "MIT, generated here", "digest": None}
+    licence = "MIT, generated here"
+    made = {"name": "tales", "bytes": None, "licence": licence, "digest": None}
     facts = [made | {"present": True, "url": None}]
     for name, row in CORPORA.items():
-        found = {"present": (directory / row.file).exists(), "url": row.url}
+        is_here = (data_directory() / row.file).exists()
         named = {"name": name, "bytes": row.size, "licence": row.licence, "digest": row.digest}
-        facts.append(named | found)
-    own = (row for row in PARTS["data"].values() if not row.length)
-    rows = ({"name": row.name, "licence": f"yours: {row.formula}"} for row in own)
-    return [*facts, *(facts[0] | row for row in rows)]
+        facts.append(named | {"present": is_here, "url": row.url})
+    own = [row for row in PARTS["data"].values() if not row.length]
+    rows = [facts[0] | {"name": row.name, "licence": f"yours: {row.formula}"} for row in own]
+    return facts + rows
 
 
 def tasks_facts() -> list[dict[str, Any]]:
@@ -50,23 +49,25 @@ def tasks_facts() -> list[dict[str, Any]]:
 
 def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
     """Return the probing tasks for a terminal."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("task", no_wrap=True)
-    for heading in ("documents", "predicted to separate"):
-        table.add_column(heading, overflow="fold", ratio=1)
-    for fact in facts:
-        table.add_row(fact["name"], fact["asks"], fact["separates"])
-    return table
+    rows = [(fact["name"], fact["asks"], fact["separates"]) for fact in facts]
+    return _table(("task", "documents", "predicted to separate"), rows)
 
 
 def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
     """Return the known corpora for a terminal."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "size", "here", "licence"):
-        table.add_column(heading, overflow="fold")
+    rows: list[tuple[str, ...]] = []
     for fact in facts:
         size = memory(fact["bytes"]) if fact["bytes"] else "any"
-        table.add_row(fact["name"], size, "yes" if fact["present"] else "no", fact["licence"])
+        rows.append((fact["name"], size, "yes" if fact["present"] else "no", fact["licence"]))
+    return _table(("name", "size", "here", "licence"), rows)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading == headings[0])
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -101,15 +102,6 @@ def _shown(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def story_facts(story: Story) -> dict[str, Any]:
-    """Return a story with its spans, for a program."""
-    return {
-        "text": story.text,
-        "log_probability": story.log_probability,
-        "spans": [asdict(span) for span in story.spans],
-    }
 
 
 def coloured(stories: Sequence[Story]) -> Text:

@@ -1,27 +1,14 @@
-"""Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe.
+"""Sources of text: stories, a task, a user's own, a corpus by name, a file, a folder or a pipe."""
 
-A text from a file may be larger than memory: it is read as a stream of chunks, never as a whole.
-A chunk ends after a character that is not white space and before a space or a newline. Every
-tokenizer begins a new token there, so the tokens of the chunks, concatenated, are the tokens of the
-text. A text without such a place within `CHUNK` characters is cut there all the same, which for
-`bpe`, `unigram` and `gpt2` may split one token in two.
-"""
-
-import codecs
-import contextlib
-import difflib
 import hashlib
 import os
-import re
 import sys
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
 from mlx_attn.files import user_path
 from mlx_attn.parts import PARTS, Part, own_part
 from mlx_attn.text import downloads, tasks
@@ -30,37 +17,26 @@ from mlx_attn.text.downloads import CORPORA, Progress
 if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
 
-CHUNK = 1_000_000  # characters
-_TRAINING_SHARE = 0.9
-SHORTEST = 20  # characters: two of them for validation
+LONGEST = 1_000_000_000  # bytes: a text is read into memory, and a pipe may be endless
 TRAINING_DOCUMENTS = 20_000  # of a task
 VALIDATION_DOCUMENTS = 500
+_SHORTEST = 20  # characters: two of them for validation
+_TRAINING_SHARE = 0.9
+_SUFFIXES = {".txt", ".md"}
+_BLOCK = 1 << 20  # bytes
 
 # Identifies the text of the stories, and with it runs and prepared corpora that were made from it:
 # change it whenever the generator writes another text (a test has a golden digest).
 _STORY_GENERATOR = "8ffc3e7bcaf80f3ddabfa4de27c730d8"
-
-_BLOCK = 1 << 20  # bytes
-LONGEST_PIPE = 4_000_000_000  # bytes: an endless pipe must not fill the disk
-_PIPE_IN_MEMORY = 1 << 25  # bytes; the rest of a longer pipe goes to a temporary file
-_SUFFIXES = {".txt", ".md"}
-# Matches everything up to the last place where a chunk may end; white space is Unicode's.
-_TO_LAST_EDGE = re.compile(r".*\S(?=[ \n])", re.DOTALL)
-
-Blocks = Callable[[], Iterator[str]]
-"""Reads a text from its beginning; no block is empty."""
 
 
 @dataclass(frozen=True)
 class SplitText:
     """One split of a source: a text, or the documents of a task."""
 
-    # Reads the text from its beginning. Raises RunError where it cannot be read, or has changed
-    # since.
-    chunks: Blocks = lambda: iter(())
-    n_characters: int = 0
-    stories: "StoryCorpus | None" = None
-    documents: tasks.Documents | None = None  # the documents of a task, which are not text
+    text: str = ""
+    stories: "StoryCorpus | None" = None  # the stories of a generated text
+    documents: tasks.Documents | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +48,8 @@ class Source:
     # that they are generated only when `splits` is called.
     digest: str
     splits: Callable[[], tuple[SplitText, SplitText]]  # makes the training and the validation split
-    # The vocabulary of a task, which replaces any other tokenizer; None for a text.
-    symbols: Sequence[str] | None = None
-    n_bytes: int = 0  # UTF-8 bytes of a text that is read; 0 for one that is generated
+    text: str = ""  # a text that was read; "" for one that is generated
+    symbols: Sequence[str] | None = None  # a task's vocabulary, which replaces any other tokenizer
 
 
 def read_source(
@@ -96,25 +71,24 @@ def read_source(
         progress: Called with the bytes done and in all while a corpus is downloaded.
 
     Raises:
-        RunError: The text is missing, unreadable, not a text, or too short.
+        RunError: The text is missing, unreadable, not a text, too short or too long.
     """
     if source == "tales":
         return _stories(n_bytes, val_bytes)
     if task := tasks.task_of(source):
         return _task(task)
     if own := own_part("data", source):
-        return _text(source, _own_blocks(own))
+        return _split(source, _own_text(own))
     if source == "-":
-        return _text("standard input", _pipe_blocks(sys.stdin.buffer.read, "standard input"))
+        return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
     if source in CORPORA:
-        return _text(source, _path_blocks(downloads.fetch(CORPORA[source], directory, progress)))
+        return _split(source, _read(downloads.fetch(CORPORA[source], directory, progress)))
     path = user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.all_tasks(), *PARTS["data"]]
-        near = difflib.get_close_matches(source.lower().partition(":")[0], names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"a corpus is one of {', '.join(names)}"
-        raise RunError(f"{source}: no such file, folder or corpus; {hint}")
-    return _text(source, _path_blocks(path))
+        hint = did_you_mean(source.lower().partition(":")[0], names)
+        raise RunError(f"{source}: no such file, folder or corpus{hint}")
+    return _split(source, _read(path))
 
 
 def document_edges(name: str) -> tuple[str, str]:
@@ -140,10 +114,9 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
 
         stories = dataset.generate_stories(size, split=split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
-        text = "\n" + stories.text
-        return SplitText(lambda: iter([text]), len(text), stories)
+        return SplitText("\n" + stories.text, stories)
 
-    digest = _blake2b(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode()).hexdigest()
+    digest = _blake2b(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode())
     return Source("tales", digest, lambda: (part(n_bytes, "train"), part(val_bytes, "val")))
 
 
@@ -154,192 +127,87 @@ def _task(task: tasks.Task) -> Source:
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
     content += [val.nats.tobytes(), repr(val.symbols).encode()]
     splits = SplitText(documents=train), SplitText(documents=val)
-    return Source(task.name, _blake2b(b"".join(content)).hexdigest(), lambda: splits, val.symbols)
+    digest = _blake2b(b"".join(content))
+    return Source(task.name, digest, lambda: splits, symbols=val.symbols)
 
 
-def _text(name: str, blocks: Blocks) -> Source:
-    digest, n_bytes, n_characters = _survey(name, blocks())
+def _split(name: str, text: str) -> Source:
+    """Return a text as a source, nine tenths of it for training; refuse one without content."""
+    if not text:
+        raise RunError(f"{name}: the text is empty; give one of at least {_SHORTEST} characters")
+    if len(text) < _SHORTEST:
+        count = plural(len(text), "character")
+        raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")
+    if text.count(text[0]) == len(text):
+        raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
+    cut = int(_TRAINING_SHARE * len(text))
+    splits = SplitText(text[:cut]), SplitText(text[cut:])
+    return Source(name, _blake2b(text.encode()), lambda: splits, text)
 
-    def part(start: int, stop: int) -> SplitText:
-        def chunks() -> Iterator[str]:
-            return _between(chunked(_unchanged(name, blocks(), digest)), start, stop)
 
-        return SplitText(chunks, stop - start)
-
-    cut = int(_TRAINING_SHARE * n_characters)
-    splits = part(0, cut), part(cut, n_characters)
-    return Source(name, digest, lambda: splits, n_bytes=n_bytes)
-
-
-def _own_blocks(part: Part) -> Blocks:
+def _own_text(part: Part) -> str:
     """Return the text that a user's function yields."""
-
-    def blocks() -> Iterator[str]:
-        made = part.apply() if part.apply else ()
-        for block in [made] if isinstance(made, str) else made:
-            if not isinstance(block, str):
-                kind = type(block).__name__
-                raise ConfigError(f"data={part.name} must yield texts (str), and yielded a {kind}")
-            yield from [block] if block else []
-
-    return blocks
-
-
-def _survey(name: str, blocks: Iterable[str]) -> tuple[str, int, int]:
-    """Read a text once; return its digest, its bytes and its characters."""
-    content, n_bytes, n_characters, first, uniform = _blake2b(), 0, 0, "", True
+    made = part.apply() if part.apply else ()
+    blocks = [made] if isinstance(made, str) else [*made]
     for block in blocks:
-        data = block.encode()
-        content.update(data)
-        n_bytes, n_characters = n_bytes + len(data), n_characters + len(block)
-        first = first or block[0]
-        uniform = uniform and block.count(first) == len(block)
-    if not first:
-        raise RunError(f"{name}: the text is empty; give one of at least {SHORTEST} characters")
-    if n_characters < SHORTEST:
-        are = "character is" if n_characters == 1 else "characters are"
-        raise RunError(f"{name}: {n_characters} {are} too few; give at least {SHORTEST}")
-    if uniform:
-        raise RunError(f"{name}: every character is {first!r}, so there is nothing to learn")
-    return content.hexdigest(), n_bytes, n_characters
+        if not isinstance(block, str):
+            kind = type(block).__name__
+            raise ConfigError(f"data={part.name} must yield texts (str), and yielded a {kind}")
+    return "".join(blocks)
 
 
-def _unchanged(name: str, blocks: Iterable[str], digest: str) -> Iterator[str]:
-    """Yield the blocks; raise RunError after the last one if together they have another digest."""
-    content = _blake2b()
-    for block in blocks:
-        content.update(block.encode())
-        yield block
-    if content.hexdigest() != digest:
-        raise RunError(f"{name}: the text changed while it was read; run this again")
+def _read(path: Path) -> str:
+    """Return the text of a file or a folder."""
+    try:
+        return _folder(path) if path.is_dir() else _file(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"{error.filename or path}: cannot be read ({reason})") from error
 
 
-def chunked(blocks: Iterable[str]) -> Iterator[str]:
-    """Yield the text of `blocks` in chunks of at most `CHUNK` characters, whatever the blocks."""
-    held = ""
-    for block in blocks:
-        held += block
-        while len(held) > CHUNK:
-            edge = _TO_LAST_EDGE.match(held, 0, CHUNK + 1)
-            cut = edge.end() if edge else CHUNK
-            yield held[:cut]
-            held = held[cut:]
-    if held:
-        yield held
+def _file(path: Path) -> str:
+    with path.open("rb") as file:
+        return _decoded(file, str(path))
 
 
-def _between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """Yield the characters `start` to `stop` of a text in chunks, chunk by chunk."""
-    offset = 0
-    for chunk in chunks:
-        if part := chunk[max(0, start - offset) : max(0, stop - offset)]:
-            yield part
-        offset += len(chunk)
-
-
-def _path_blocks(path: Path) -> Blocks:
-    """Return the text of a file, of a folder, or of a named pipe, which can be read only once."""
-    if path.is_dir():
-        return lambda: _folder(path)
-    if path.is_file():
-        return lambda: _file(path)
-    with _explaining(path), path.open("rb") as file:
-        return _pipe_blocks(file.read, str(path))
-
-
-def _pipe_blocks(read: Callable[[int], bytes], name: str) -> Blocks:
-    """Read a pipe to its end and keep its text; RunError if that is too long, or no text."""
-    kept = tempfile.SpooledTemporaryFile(_PIPE_IN_MEMORY)  # noqa: SIM115 - closed below
-
-    def copied(size: int) -> bytes:
-        data = read(size)
-        kept.write(data)
-        if kept.tell() > LONGEST_PIPE:
-            raise RunError(
-                f"{name}: more than {LONGEST_PIPE:,} bytes came through a pipe without an end: "
-                "name a file, which may be longer"
-            )
-        return data
-
-    def blocks() -> Iterator[str]:
-        return _decoded(kept, name)
-
-    weakref.finalize(blocks, kept.close)
-    with _explaining(Path(name)):
-        for _ in _characters(copied, name):  # stops at bytes that are not text
-            pass
-    return blocks
-
-
-def _folder(folder: Path) -> Iterator[str]:
-    """Yield the texts of a folder and its subfolders, by path, with a blank line between them.
-
-    One that cannot be read, or is a link out of the folder, is refused.
-    """
+def _folder(folder: Path) -> str:
+    """Return the texts of a folder and its subfolders, by path, with a blank line between them."""
 
     def refuse(error: OSError) -> None:
-        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+        raise error
 
     walk = os.walk(folder, onerror=refuse)
     files = (Path(place, name) for place, _, names in walk for name in names)
-    texts = sorted(file for file in files if file.suffix.lower() in _SUFFIXES and file.is_file())
-    for path in texts:
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise RunError(
-                f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there, or take "
-                "the link away"
-            )
-    separator = ""
-    for path in texts:
-        for number, block in enumerate(_file(path)):
-            yield block if number else separator + block
-            separator = "\n\n"
-    if not separator:
+    paths = sorted(file for file in files if file.suffix.lower() in _SUFFIXES and file.is_file())
+    for path in paths:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise RunError(f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there")
+    texts = [text for text in map(_file, paths) if text]
+    if not texts:
         raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
+    return "\n\n".join(texts)
 
 
-def _file(path: Path) -> Iterator[str]:
-    with _explaining(path), path.open("rb") as file:
-        yield from _decoded(file, str(path))
-
-
-@contextlib.contextmanager
-def _explaining(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
-
-
-def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
-    """Return the characters of a file, without a byte order mark, which no error message counts."""
-    file.seek(0)
-    file.seek(len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0)
-    return _characters(file.read, name)
-
-
-def _characters(read: Callable[[int], bytes], name: str) -> Iterator[str]:
-    """Yield the characters of a file, block by block; RunError if it is not text."""
-    decoder, done, data = codecs.getincrementaldecoder("utf-8")(), 0, b"unread"
-    while data:
-        data = read(_BLOCK)
-        if (nul := data.find(0)) >= 0:
+def _decoded(file: IO[bytes], name: str) -> str:
+    """Return the text of a file or a pipe, without a byte order mark."""
+    data = bytearray()
+    while block := file.read(_BLOCK):
+        if (nul := block.find(0)) >= 0:
             raise RunError(
-                f"{name}: not a text, byte {done + nul} is NUL; if it is UTF-16, convert it to "
-                "UTF-8"
+                f"{name}: not a text, byte {len(data) + nul} is NUL; if it is UTF-16, convert it "
+                "to UTF-8"
             )
-        held = len(decoder.getstate()[0])  # first bytes of a character that the block cut
-        try:
-            text = decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            raise RunError(
-                f"{name}: not UTF-8, byte {done - held + error.start} is "
-                f"0x{error.object[error.start]:02x} ({error.reason}); convert it to UTF-8"
-            ) from error
-        done += len(data)
-        if text:
-            yield text
+        data += block
+        if len(data) > LONGEST:
+            raise RunError(f"{name}: more than {LONGEST:,} bytes of text: give a part of it")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"{name}: not UTF-8, byte {error.start} is 0x{error.object[error.start]:02x} "
+            f"({error.reason}); convert it to UTF-8"
+        ) from error
 
 
-def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
-    return hashlib.blake2b(content, digest_size=16)
+def _blake2b(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -18,9 +18,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -39,22 +38,15 @@ _ALWAYS_BYTES = "\n\0\u2581"
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
 
 
-_BATCH = 1 << 20  # words encoded at a time, which bounds the memory
-
-
 def _encode_by_word(
-    words: Iterator[str],
+    words: list[str],
     encode: Callable[[list[str]], Iterable[list[int]]],
     known: Mapping[str, list[int]],
 ) -> UInt16[np.ndarray, " N"]:
     """Return the token ids of a text in words; encode each distinct word only once, for speed."""
-    batches = [np.empty(0, np.uint16)]
-    while batch := list(islice(words, _BATCH)):
-        distinct = list(set(batch).difference(known))
-        encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
-        tokens = chain.from_iterable(map(encoded.__getitem__, batch))
-        batches.append(np.fromiter(tokens, np.uint16))
-    return np.concatenate(batches)
+    distinct = list(set(words).difference(known))
+    encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
+    return np.fromiter(chain.from_iterable(map(encoded.__getitem__, words)), np.uint16)
 
 
 class SubwordTokenizer(characters.Tokenizer):
@@ -88,39 +80,36 @@ class SubwordTokenizer(characters.Tokenizer):
         return piece.replace("\u2581", " ").encode()
 
     def scored_pieces(self) -> list[tuple[str, float, str]]:
-        """Return SentencePiece's piece, its score, and what it is, of every token.
+        """Return every token's piece in SentencePiece, score, and type.
 
-        It is "unknown", "byte" or "piece".
+        The type is "unknown", "byte" or "piece".
         """
-        model, rows = self._processor, []
+        model = self._processor
+        rows: list[tuple[str, float, str]] = []
         for token in range(self.vocab_size):
-            special = "unknown" if model.is_unknown(token) else "byte" * model.is_byte(token)
-            rows.append((model.id_to_piece(token), model.get_score(token), special or "piece"))
+            kind = "byte" if model.is_byte(token) else "piece"
+            if model.is_unknown(token):
+                kind = "unknown"
+            rows.append((model.id_to_piece(token), model.get_score(token), kind))
         return rows
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """Return the token ids of `text`."""
         characters.utf8(text)
-        words = map(re.Match.group, _WORDS.finditer(text))
-        return _encode_by_word(words, self._processor.encode, self._byte_words)
+        return _encode_by_word(_WORDS.findall(text), self._processor.encode, self._byte_words)
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.model`, in SentencePiece's own format, and `tokenizer.json`."""
         write_bytes(directory / "tokenizer.model", self.model)
         super().save(directory)
 
-    class Saved(characters.Tokenizer.Saved):
-        """What `tokenizer.json` holds."""
-
-        kind: str
-        blake2b: str
-
     @classmethod
-    def load(cls, settings: Any, directory: Path) -> "SubwordTokenizer":
+    def load(cls, directory: Path, kind: str, digest: str) -> "SubwordTokenizer":
+        """Return the saved tokenizer; ValueError if its file is another one."""
         model = read_bytes(directory / "tokenizer.model")
-        if _digest(model) != settings.blake2b:
+        if _digest(model) != digest:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
-        return cls(settings.kind, model)
+        return cls(kind, model)
 
     @classmethod
     def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":
@@ -137,7 +126,7 @@ class SubwordTokenizer(characters.Tokenizer):
                 f"{characters.LARGEST_VOCABULARY}"
             )
         characters.utf8(text)
-        words = _training_words(sample([text], len(text)), letters=(vocab_size - 257) // 2)
+        words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
         if not words:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
         model = io.BytesIO()
@@ -161,17 +150,12 @@ class SubwordTokenizer(characters.Tokenizer):
         return cls(kind, model.getvalue())
 
 
-def sample(pieces: Iterable[str], length: int) -> str:
+def _sample(text: str) -> str:
     """Return a text to train a vocabulary on: all, or of a long text evenly spread passages."""
-    if length <= SAMPLE + _PASSAGES:  # so that the sample of a sample is itself
-        return "".join(pieces)
-    width, place, passages = SAMPLE // _PASSAGES, 0, [""] * _PASSAGES
-    for piece in pieces:
-        for number in range(_PASSAGES):
-            start = length * number // _PASSAGES - place
-            passages[number] += piece[max(0, start) : max(0, start + width)]
-        place += len(piece)
-    return "\n".join(passages)
+    if len(text) <= SAMPLE + _PASSAGES:
+        return text
+    starts = (len(text) * number // _PASSAGES for number in range(_PASSAGES))
+    return "\n".join(text[start : start + SAMPLE // _PASSAGES] for start in starts)
 
 
 def _training_words(text: str, letters: int) -> list[str]:
@@ -243,7 +227,7 @@ class GPT2Tokenizer(characters.Tokenizer):
         """Return the token ids of `text`."""
         characters.utf8(text)
         known = {END_OF_TEXT: [self.end]}
-        return _encode_by_word(_words(text), lambda words: map(self._merge, words), known)
+        return _encode_by_word([*_words(text)], lambda words: map(self._merge, words), known)
 
     def _merge(self, word: str) -> list[int]:
         parts = [bytes([byte]) for byte in word.encode()]
@@ -264,16 +248,11 @@ class GPT2Tokenizer(characters.Tokenizer):
         write_text(directory / _FILE, self.merges)
         super().save(directory)
 
-    class Saved(characters.Tokenizer.Saved):
-        """Return the content of `tokenizer.json` other than the kind."""
-
-        vocab_size: int
-        end: int | None = None
-
     @classmethod
-    def load(cls, settings: Any, directory: Path) -> "GPT2Tokenizer":
-        tokenizer = cls(read_text(directory / _FILE), settings.end)
-        if tokenizer.vocab_size != settings.vocab_size:
+    def load(cls, directory: Path, vocab_size: int, end: int | None) -> "GPT2Tokenizer":
+        """Return the saved tokenizer; ValueError if its file is another one."""
+        tokenizer = cls(read_text(directory / _FILE), end)
+        if tokenizer.vocab_size != vocab_size:
             raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
         return tokenizer
 

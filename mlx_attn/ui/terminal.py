@@ -23,21 +23,21 @@ def count(number: int | float) -> str:
     """Return a count in three digits: 943, 9.43k, 94.3k, 943k, 9.43M."""
     unit = 0
     while abs(number) >= 999.5 and unit < len(_UNITS) - 1:
-        number, unit = number / 1000, unit + 1
+        number /= 1000
+        unit += 1
     decimals = 0 if not unit or abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     return f"{number:.{decimals}f}{_UNITS[unit]}"
 
 
 def memory(n_bytes: int | float) -> str:
-    """Bytes in decimal units: 20 kB, 12 MB, 1.2 GB."""
-    for size, unit, decimals in ((1e9, "GB", 1), (1e6, "MB", 0)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.{decimals}f} {unit}"
-    return f"{n_bytes / 1e3:.0f} kB"
+    """Return bytes in decimal units: 20 kB, 12 MB, 1.2 GB."""
+    if n_bytes >= 1e9:
+        return f"{n_bytes / 1e9:.1f} GB"
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.0f} kB"
 
 
 def duration(seconds: int | float) -> str:
-    """Minutes and seconds, or hours: 0:07, 1:42, 2:03:10; a dash where it is not known."""
+    """Return minutes and seconds, or hours: 0:07, 1:42, 2:03:10; a dash if it is not known."""
     if not 0 <= seconds < 1e7:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -46,7 +46,7 @@ def duration(seconds: int | float) -> str:
 
 
 def age(seconds: int | float) -> str:
-    """How long ago, in one unit: 5 s, 3 min, 7 h, 12 days."""
+    """Return how long ago, in one unit: 5 s, 3 min, 7 h, 12 days."""
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
@@ -72,12 +72,12 @@ class _Console(Console):
 
 
 def stderr_console() -> Console:
-    """For progress and messages; rich itself honours NO_COLOR and pipes."""
+    """Return the console for progress and messages."""
     return _Console(stderr=True)
 
 
 def stdout_console() -> Console:
-    """For results."""
+    """Return the console for results."""
     return _Console()
 
 
@@ -95,12 +95,12 @@ def as_html(renderable: RenderableType, width: int = 100) -> str:
 
 
 def print_text(text: str, console: Console) -> None:
-    """Lines of text: on a terminal they break between words, in a pipe they are as they are."""
+    """Print lines of text, which break between words on a terminal only."""
     console.print(Text(text), soft_wrap=not console.file.isatty())
 
 
 def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
-    """Format names and values, aligned and wrapped on a terminal, one plain line each in a pipe."""
+    """Print names and values, aligned and wrapped on a terminal, one plain line each in a pipe."""
     width = max(len(name) for name, _ in rows)
     if not console.file.isatty():
         for name, text in rows:
@@ -130,24 +130,21 @@ class WordWrap:
         """Return the characters that can be shown after `text`."""
         return "".join(map(self._add, text))
 
-    def rest(self) -> str:
-        """Return the word that still waits."""
-        return self._end_word()
-
     def _add(self, character: str) -> str:
         if character == "\n":
-            shown, self._column, self._spaces = self._end_word() + "\n", 0, ""
+            shown, self._column, self._spaces = self.rest() + "\n", 0, ""
         elif character.isspace():
-            shown = self._end_word()
+            shown = self.rest()
             self._spaces += "    " if character == "\t" else character
         else:
             is_wide = cell_len(character) > 1
             is_full = cell_len(self._word + character) > self._width
-            shown = self._end_word() if is_wide or is_full else ""
+            shown = self.rest() if is_wide or is_full else ""
             self._word += character
         return shown
 
-    def _end_word(self) -> str:
+    def rest(self) -> str:
+        """Return the word that still waits, with what is before it."""
         word, spaces = self._word, self._spaces
         if not word:
             return ""

@@ -33,9 +33,9 @@ def test_a_closed_stream_is_an_empty_file(tmp_path, redirection, code, message):
 
 
 def test_an_endless_pipe_is_not_read_to_the_end(workshop, run_command, monkeypatch):
-    monkeypatch.setattr("mlx_attn.text.sources.LONGEST_PIPE", 1000)
+    monkeypatch.setattr("mlx_attn.text.sources.LONGEST", 1000)
     line = refused(run_command("data", "show", "-", input="y\n" * 600), 1)
-    assert "more than 1,000 bytes came through a pipe without an end" in line
+    assert "standard input: more than 1,000 bytes of text" in line
 
 
 @pytest.mark.parametrize("command", [["runs"], ["sample"], ["open"]])

@@ -85,7 +85,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(
         ["runs/one/samples.txt", "runs/one/checkpoint/last.safetensors"]
         + ["runs/one/track/0.safetensors"]
-        + [f"data/prepared/*/{name}" for name in ("corpus.json", "train.tokens.bin")]
+        + [f"data/prepared/*/{name}" for name in ("corpus.json", "train.tokens.npy")]
         + [f"data/prepared/*/{name}" for name in ("tokenizer.json", "tokenizer.model")],
         resume,
     ),

@@ -116,7 +116,7 @@ def test_numbers_that_mlx_does_not_read_are_called_so(tmp_path):
     header = b'{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(RunError, match="a type that MLX does not read, such as float64"):
+    with pytest.raises(RunError, match="unsupported dtype F64"):
         load_arrays(path)
 
 
@@ -153,5 +153,5 @@ def test_a_whole_file_that_mlx_cannot_read_is_not_called_damaged(tmp_path, monke
         raise RuntimeError("[malloc] Unable to allocate 12 bytes.")
 
     monkeypatch.setattr(mx, "load", refuse)
-    with pytest.raises(RunError, match=r"allocate 12 bytes.\), though it is as long as its header"):
+    with pytest.raises(RunError, match=r"cannot be read \(.* allocate 12 bytes.\)"):
         load_arrays(path)

@@ -1,25 +1,25 @@
 """A corpus is prepared once and then found."""
 
 import math
-import multiprocessing
-import os
-import signal
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.characters import ByteTokenizer
-from mlx_attn.text.corpus import Corpus, encoder, prepare, worker_count
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.sources import SplitText
 from mlx_attn.text.stories.grammar import ABILITIES
 from mlx_attn.text.subwords import GPT2Tokenizer
-from mlx_attn.text.tokenizers import KINDS, Tokenizer, train_tokenizer
+from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
-MERGES = "t h\nĠ th\nĠth e\n"
+MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
 SIZES = (10_000, 4_000)  # bytes of tales for training and validation
 
 
@@ -50,8 +50,7 @@ def tales(request: pytest.FixtureRequest, data: Path) -> Corpus:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tokens_are_the_text(kind, file, data, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK", 100)
+def test_the_tokens_are_the_text(kind, file, data):
     corpus = prepare(file, kind, 400, data)
     assert corpus.tokenizer.kind == kind
     texts = [corpus.tokenizer.decode(split.tokens) for split in (corpus.train, corpus.val)]
@@ -99,41 +98,34 @@ def test_text_tokenizer_and_vocabulary_each_have_their_own_folder(file, data, tm
 
 
 def test_an_interrupted_preparation_is_no_corpus_and_is_replaced(file, data, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK", 100)
-    encoded: list[str] = []
-    encode = ByteTokenizer.encode
-
     def stop(self: ByteTokenizer, text: str) -> np.ndarray:
-        encoded.append(text)
-        if len(encoded) == 5:
-            raise KeyboardInterrupt
-        return encode(self, text)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(ByteTokenizer, "encode", stop)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(file, "byte", directory=data)
+    with monkeypatch.context() as patch:
+        patch.setattr(ByteTokenizer, "encode", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(file, "byte", directory=data)
     (folder,) = (data / "prepared").iterdir()
     assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
-    (folder / ".train.tokens.bin.0a1b2c3d.tmp").write_bytes(
-        b"left by a preparation that was killed"
-    )
+    (folder / ".train.tokens.npy.0a1b2c3d.tmp").write_bytes(b"left by a killed preparation")
     corpus = prepare(file, "byte", directory=data)
-    whole = [*corpus.train.tokens.tolist(), *corpus.val.tokens.tolist()]
-    assert whole == list(TEXT.encode())
+    assert [*corpus.train.tokens.tolist(), *corpus.val.tokens.tolist()] == list(TEXT.encode())
     assert not list(folder.glob(".*"))
 
 
-def prepared_files(data: Path) -> list[Path]:
+def test_whatever_file_is_missing_cut_short_or_changed_the_corpus_is_made_again(data):
+    expected = tell(data, "bpe")
     (folder,) = (data / "prepared").iterdir()
-    return sorted(folder.iterdir())
-
-
-@pytest.mark.parametrize("cut", [True, False], ids=["truncated", "missing"])
-def test_a_truncated_or_missing_file_is_made_again(data, cut):
-    tokens = tell(data, "bpe").train.tokens.tolist()
-    for path in prepared_files(data):
-        path.write_bytes(path.read_bytes()[:-2]) if cut else path.unlink()
-        assert tell(data, "bpe").train.tokens.tolist() == tokens, path.name
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        for content in (None, whole[:-2], whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:]):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            again = tell(data, "bpe")
+            assert path.read_bytes() == whole, path.name
+            assert np.array_equal(again.train.tokens, expected.train.tokens)
+            assert again.train.floor_nats == expected.train.floor_nats
 
 
 def test_the_tales_and_each_of_their_documents_start_with_a_newline(tales):
@@ -175,78 +167,28 @@ def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
     assert math.isclose(sum(by_ability.values()), floor)
 
 
-@pytest.fixture
-def saved(tmp_path):
-    tokenizer = train_tokenizer("bpe", TEXT, 330)
-    tokenizer.save(tmp_path)
-    return tokenizer, tmp_path
+LETTERS = "ab é'1.<|endoftext|>\n\n\r\t\u2581\u3000 the cafe語 "
+PASSAGES = corpus_module._PASSAGES.replace("1000000", "60")
+
+texts = st.lists(st.sampled_from([*LETTERS, " the", "<|endoftext|>", "\n\n"]), min_size=1)
 
 
-def test_other_processes_make_the_same_tokens(saved):
-    tokenizer, _ = saved
-    texts = [TEXT[start:] for start in range(12)]
-    with encoder(*saved, workers=2) as encode:
-        made = list(encode(texts))
-    assert [n_bytes for n_bytes, _ in made] == [len(text.encode()) for text in texts]
-    for (_, tokens), text in zip(made, texts, strict=True):
-        assert tokens.tolist() == tokenizer.encode(text).tolist()
+@pytest.fixture(scope="module")
+def tokenizers():
+    made = {kind: train_tokenizer(kind, LETTERS * 9, 330) for kind in KINDS if kind != "gpt2"}
+    return {**made, "gpt2": GPT2Tokenizer(MERGES)}
 
 
-def encode_after_a_kill(tokenizer: Tokenizer, folder: Path) -> None:
-    with encoder(tokenizer, folder, workers=2) as encode:
-        list(encode([TEXT]))
-        worker = multiprocessing.active_children()[0]
-        os.kill(worker.pid or 0, signal.SIGKILL)
-        worker.join()
-        list(encode([TEXT]))
-
-
-def test_a_process_that_is_killed_is_one_clear_error(saved):
-    with pytest.raises(RunError, match="one of 2 processes that tokenize was killed") as caught:
-        encode_after_a_kill(*saved)
-    assert "run this again, with MLX_ATTN_WORKERS=1" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "n_cores", "n_bytes", "count"),
-    [(None, 4, 10**9, 4), (None, 96, 10**9, 8), ("12", 4, 10**9, 12), ("12", 4, 10**6, 1)],
-    ids=["one a core", "not more than pay", "as the environment says", "a short text: this one"],
-)
-def test_a_text_takes_processes_as_it_is_long(monkeypatch, chosen, n_cores, n_bytes, count):
-    monkeypatch.delenv(corpus_module.WORKERS, raising=False)
-    if chosen:
-        monkeypatch.setenv(corpus_module.WORKERS, chosen)
-    monkeypatch.setattr(os, "cpu_count", lambda: n_cores)
-    assert worker_count(n_bytes) == count
-    monkeypatch.setenv(corpus_module.WORKERS, "1.5")
-    with pytest.raises(ConfigError, match=r"MLX_ATTN_WORKERS=1\.5 must be a whole number"):
-        worker_count(n_bytes)
-
-
-@pytest.mark.parametrize("content", [b"\xff", b"\x01"])
-def test_prepared_tokens_that_are_not_those_written_are_made_again(file, data, content):
-    expected = prepare(file, "byte", directory=data).train.tokens.tolist()
-    (tokens,) = (data / "prepared").glob("*/train.tokens.bin")
-    tokens.write_bytes(content * tokens.stat().st_size)
-    assert prepare(file, "byte", directory=data).train.tokens.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("corpus.json", '"document_starts"', '"document_stars"'),
-        ("corpus.json", '"floor_nats": ', '"floor_nats": 1'),
-        ("tokenizer.json", "abcd", "abdc"),
-    ],
-)
-def test_a_changed_record_or_tokenizer_is_made_again(data, name, old, new):
-    expected = tell(data, "char").train
-    (changed,) = (data / "prepared").glob(f"*/{name}")
-    text = changed.read_text()
-    assert old in text
-    changed.write_text(text.replace(old, new))
-    again = tell(data, "char").train
-    assert np.array_equal(np.array(again.document_starts), np.array(expected.document_starts))
-    assert again.floor_nats == expected.floor_nats
-    assert changed.read_text() == text
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(parts=st.lists(texts, min_size=1, max_size=8))
+def test_the_tokens_of_the_passages_are_those_of_the_text(tokenizers, kind, parts):
+    text = "".join(map("".join, parts))
+    passages = re.findall(PASSAGES, text, re.DOTALL)
+    assert "".join(passages) == text
+    # A passage without an edge is cut where it is full, in the middle of a word.
+    assume(all(not passage[-1].isspace() and len(passage) < 60 for passage in passages[:-1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "_PASSAGES", PASSAGES)
+        arrays, _ = corpus_module._tokenized(SplitText(text), tokenizers[kind], None)
+    assert arrays["tokens"].tolist() == tokenizers[kind].encode(text).tolist()

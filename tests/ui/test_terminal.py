@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mlx_attn.ui.terminal import WordWrap, print_rows
+from mlx_attn.ui.terminal import WordWrap, age, count, duration, memory, print_rows
 
 ROWS = [("name", "[bold]a text[/bold]"), ("long name", "word " * 30)]
 
@@ -53,3 +53,31 @@ def test_a_word_waits_for_its_end():
         " two",
         "",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown_by", "number", "shown"),
+    [
+        (count, 0, "0"),
+        (count, 999.4, "999"),
+        (count, 9430, "9.43k"),
+        (count, 94300, "94.3k"),
+        (count, 999_600, "1.00M"),
+        (count, 2e15, "2000T"),
+        (count, -9430, "-9.43k"),
+        (memory, 19_600, "20 kB"),
+        (memory, 12e6, "12 MB"),
+        (memory, 4e12, "4000.0 GB"),
+        (duration, 7.4, "0:07"),
+        (duration, 59.6, "1:00"),
+        (duration, 7390, "2:03:10"),
+        (duration, float("nan"), "-"),
+        (age, -1, "0 s"),
+        (age, 119, "119 s"),
+        (age, 7199, "119 min"),
+        (age, 7200, "2 h"),
+        (age, 4e5, "4 days"),
+    ],
+)
+def test_numbers_are_shown_as_people_read_them(shown_by, number, shown):
+    assert shown_by(number) == shown

@@ -77,15 +77,11 @@ class Fragment(NamedTuple):
 
     text: str  # the text; ASCII
     ability: int
-    marks: bytes  # `ability` once for each byte
-    log_probability: float  # in nats; 0 where nothing is chosen
-    referent: str  # the variable or remembered text that it mentions, if any
+    log_probability: float = 0.0  # in nats; 0 if nothing is chosen
+    referent: str = ""  # the variable or remembered text that it mentions, if any
 
-
-def _fragment(
-    text: str, ability: int, log_probability: float = 0.0, referent: str = ""
-) -> Fragment:
-    return Fragment(text, ability, bytes([ability]) * len(text), log_probability, referent)
+    def sample(self, state: "_State") -> None:
+        state.fragments.append(self)
 
 
 class _State(NamedTuple):
@@ -94,16 +90,6 @@ class _State(NamedTuple):
     fragments: list[Fragment]
     bound: dict[str, Word]
     draw: Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Literal:
-    """A fixed text."""
-
-    fragment: Fragment
-
-    def sample(self, state: _State) -> None:
-        state.fragments.append(self.fragment)
 
 
 class Choice:
@@ -122,8 +108,9 @@ class Choice:
 
     def _tabulate(self, key: tuple[Word, ...]) -> list[tuple[Word, Fragment]]:
         words = self.variable.candidates(key)
-        ability, nats = self.variable.determined if len(words) == 1 else FREE, log(1 / len(words))
-        fragments = [_fragment(word.form(self.form), ability, nats, self.name) for word in words]
+        ability = self.variable.determined if len(words) == 1 else FREE
+        nats = log(1 / len(words))
+        fragments = [Fragment(word.form(self.form), ability, nats, self.name) for word in words]
         self._tables[key] = [*zip(words, fragments, strict=True)]
         return self._tables[key]
 
@@ -134,7 +121,7 @@ class Reference:
     def __init__(self, name: str, variable: Variable, form: str, ability: int) -> None:
         self.name, self.form = name, form
         self._fragments = {
-            word: _fragment(word.form(form), ability, referent=name) for word in variable.words
+            word: Fragment(word.form(form), ability, referent=name) for word in variable.words
         }
 
     def sample(self, state: _State) -> None:
@@ -162,7 +149,7 @@ class Backreference:
     name: str
 
     def sample(self, state: _State) -> None:
-        state.fragments.append(_fragment(state.bound[self.name].text, COPY, referent=self.name))
+        state.fragments.append(Fragment(state.bound[self.name].text, COPY, referent=self.name))
 
 
 class Rule:
@@ -178,13 +165,11 @@ class Rule:
     def fill(self, options: "list[tuple[int, tuple[Piece, ...]]]") -> None:
         """Set the options, once; rules may refer to one another before they are filled."""
         total = sum(weight for weight, _ in options)
-        texts = [
-            first.fragment.text if isinstance(first, Literal) else "" for _, (first, *_) in options
-        ]
+        texts = [first.text if isinstance(first, Fragment) else "" for _, (first, *_) in options]
         for text, (weight, pieces) in zip(texts, options, strict=True):
             if len(options) > 1:
                 end = _distinct(text, [other for other in texts if other != text])
-                free = Literal(_fragment(text[:end], FREE, log(weight / total)))
+                free = Fragment(text[:end], FREE, log(weight / total))
                 pieces = (free, *_literal(text[end:]), *pieces[1:])
             self.options.append((weight, pieces))
             self._table += [pieces] * weight
@@ -194,7 +179,7 @@ class Rule:
             piece.sample(state)
 
 
-Piece = Literal | Choice | Reference | Capture | Backreference | Rule
+Piece = Fragment | Choice | Reference | Capture | Backreference | Rule
 """A part of a template: `sample` appends its fragments, making its choices at random."""
 
 
@@ -205,7 +190,7 @@ def _distinct(text: str, others: list[str]) -> int:
 
 
 def _literal(text: str) -> list[Piece]:
-    return [Literal(_fragment(text, GRAMMAR))] if text else []
+    return [Fragment(text, GRAMMAR)] if text else []
 
 
 _MARK = re.compile(

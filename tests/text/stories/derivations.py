@@ -9,8 +9,8 @@ from mlx_attn.text.stories.grammar import (
     Backreference,
     Capture,
     Choice,
+    Fragment,
     Grammar,
-    Literal,
     Piece,
     Reference,
     Rule,
@@ -49,8 +49,8 @@ def continued(pieces: tuple[Piece, ...], so_far: Derivation) -> Iterator[Derivat
 
 def through(piece: Piece, so_far: Derivation) -> Iterator[Derivation]:  # noqa: C901
     match piece:
-        case Literal(fragment):
-            yield from so_far.write(fragment.text)
+        case Fragment(text):
+            yield from so_far.write(text)
         case Choice():
             words = piece.variable.candidates(piece.variable.key(so_far.bound))
             for word in words:

@@ -41,13 +41,12 @@ def test_bpe_word_by_word_is_sentencepiece_on_the_whole_line(tmp_path):
         assert tokenizer.encode(text).tolist() == processor.encode(text)
 
 
-def test_a_sample_does_not_depend_on_the_pieces_and_is_its_own_sample(monkeypatch):
+def test_a_long_text_is_sampled_in_evenly_spread_passages(monkeypatch):
     monkeypatch.setattr(subwords, "SAMPLE", 640)
-    text = "".join(f"line {number}\n" for number in range(1_000))
-    sample = subwords.sample([text], len(text))
-    pieces = [text[i : i + 7] for i in range(0, len(text), 7)]
-    assert subwords.sample(pieces, len(text)) == sample
-    assert subwords.sample([sample], len(sample)) == sample
+    text = "".join(f"{number:09}\n" for number in range(1_280))
+    sample = subwords._sample(text)
+    assert sample == "\n".join(text[200 * i : 200 * i + 10] for i in range(64))
+    assert subwords._sample(sample) == sample
 
 
 @pytest.mark.parametrize("kind", TRAINED)
