@@ -43,7 +43,7 @@ def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **optio
     that resumes. Under mlx.launch all processes train one model: each takes its part of every
     batch.
     """
-    from mlx_attn.training.loggers import check_logger, logging_to
+    from mlx_attn.training.recording import load_logger, logging_to
     from mlx_attn.training.show import Display, display_for
     from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import stderr_console
@@ -61,7 +61,8 @@ def train(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **optio
             return
         display = display_for(as_json, quiet, stderr_console())
         trainer, corpus, open_run = _prepare(ranks, display, dry_run, **options)
-        check_logger(log_to or "")
+        if log_to:
+            load_logger(log_to)
         _show_plan(trainer, corpus, dry_run, as_json, quiet)
         if dry_run:
             return

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
+from mlx_attn.training.evaluation import EVALUATION_TOKENS, Evaluator, beginning
 from mlx_attn.training.trainer import Trainer
 
 DEPTHS = (2, 4)
@@ -94,10 +95,15 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarra
         # Waits for the whole step; nothing is queued ahead while it is timed.
         mx.eval(*trainer.launch_step(), *trainer.step.state)
         seconds.append(time.perf_counter() - began)
-    trainer.evaluator.try_out(trainer.model)  # warms up
+    whole = trainer.evaluator
+    # About one batch on every core, a known fraction of the whole validation.
+    share = min(1.0, EVALUATION_TOKENS / len(whole.split.tokens))
+    part = Evaluator(
+        beginning(whole.split, share), whole.context_length, metric=trainer.config.metric
+    )
+    part(trainer.model)  # warms up
     began = time.perf_counter()
-    share = trainer.evaluator.try_out(trainer.model)
-    # A batch on every core takes a known fraction of the whole validation.
-    validation = (time.perf_counter() - began) / share
+    part(trainer.model)
+    validation = (time.perf_counter() - began) * len(whole.windows) / len(part.windows)
     # The median ignores a step that something else on the machine delayed.
     return np.array([median(seconds), validation, *peaks])

@@ -1,4 +1,4 @@
-"""One training: its model, optimizer, text and run; and a check of the memory it needs.
+"""One training: its model, optimizer, schedule, text and run; and the memory that it needs.
 
 The system kills a process that asks for too much memory without a message. A lower bound, checked
 before anything is allocated, catches settings with a zero too many.
@@ -30,11 +30,11 @@ from mlx_attn.training.checkpoint import (
     save_checkpoint,
     set_state,
 )
-from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
+from mlx_attn.training.config import RESUMABLE, WSD, Settings, TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
-from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
+from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, save_snapshot, snapshots, track
 
@@ -46,12 +46,9 @@ _STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame
 def least_memory(
     model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
 ) -> int:
-    """Return a lower bound of the bytes that a training needs.
+    """Return a lower bound of the bytes that a training needs; on a processor up to 3.5 times less.
 
-    On a processor a training takes up to 3.5 times as many. The bound counts the weights of the
-    feed-forward layers and the embedding, the logits of one batch, the starts of a step's windows,
-    and the numbers that the backward pass reads. With `checkpoint_blocks` only one layer counts in
-    full, and of the others the residual stream.
+    With `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
     """
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
@@ -102,6 +99,34 @@ def check_blocks_can_be_computed_again(model: GPT) -> None:
             )
 
 
+def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
+    """Return the factor of the peak learning rates, in [0, 1].
+
+    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
+    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
+    (warmup-stable-decay, arXiv:2405.18392).
+
+    Args:
+        config: The recipe.
+        step: Steps done.
+        steps: Bound in steps; 0 without one.
+        seconds: Training time so far.
+    """
+    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
+    if step < config.warmup:
+        return (step + 1) / (config.warmup + 1)
+    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    # With two bounds, the one that ends the training first sets the rate.
+    if config.minutes:
+        spent = max(spent, seconds / (60 * config.minutes))
+    spent, floor = min(1.0, spent), config.min_lr / config.lr
+    if config.schedule == "cosine":
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
+    if config.schedule == WSD and spent > 1 - config.cooldown:
+        return floor + (1 - floor) * (1 - spent) / config.cooldown
+    return 1.0
+
+
 class Diverged(RunError):
     """A loss, a gradient or a weight is not finite."""
 
@@ -130,7 +155,7 @@ class Trainer:
         self.config = config = settings.training
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
-        self.log: Callable[[Event], None] = lambda event: None  # see `mlx_attn.training.loggers`
+        self.log: Callable[[Event], None] = lambda event: None  # see `recording.logging_to`
         self.saved_step: int | None = None  # of the latest checkpoint
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
@@ -208,7 +233,7 @@ class Trainer:
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
-        factor = self.factor(self.progress.step)
+        factor = self._factor(self.progress.step)
         # A schedule in minutes follows the clock of rank 0.
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
         # By step, so that a resumed training draws the same dropout as one without an interruption.
@@ -229,14 +254,13 @@ class Trainer:
         # [accumulate * B / ranks]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
-    def factor(self, done: int) -> float:
-        """Return the factor of the peak learning rates after so many steps."""
+    def _factor(self, done: int) -> float:
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
 
     def learning_rate(self, step: int) -> float:
         """Return AdamW's learning rate at a step, counted from 1."""
         # The n-th step is taken with n - 1 steps done.
-        return self.config.lr * self.factor(max(0, step - 1))
+        return self.config.lr * self._factor(max(0, step - 1))
 
     def evaluate(self) -> tuple[Evaluation, bool]:
         """Validate, save the weights if they are the best so far, and return whether they are.
@@ -297,14 +321,9 @@ class Trainer:
     def divergence(self, what: str, step: int) -> Diverged:
         """Return the error for a training that has diverged, with the most likely way out."""
         scale, usual = self.model.config.scale, self.model.config.head_dim**-0.5
-        decay = self.config.lr * self.config.weight_decay
+        advice = "try a smaller --lr, or --clip 1"
         if scale > _STEEP * usual:
             advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
-        elif decay >= 1:
-            advice = f"--lr times --weight-decay is {decay:.2g}, which turns weights over: "
-            advice += "try a smaller --weight-decay"
-        else:
-            advice = "try a smaller --lr, or --clip 1"
         return Diverged(
             f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: {advice}; "
             f"{self.last_checkpoint()}"

@@ -15,8 +15,8 @@ from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import (
     BatchSampler,
     EpochWindows,
+    Objective,
     RandomWindows,
-    TokenSource,
     read_windows,
 )
 from mlx_attn.training.config import resolve
@@ -152,15 +152,15 @@ def test_streamed_and_resident_tokens_train_and_validate_with_the_same_bits(
 
 def test_a_text_is_streamed_when_it_is_longer_than_the_memory_for_it():
     tokens = np.zeros(500_001, np.uint16)
-    assert TokenSource(tokens, 8, 1).streams
-    assert not TokenSource(tokens[1:], 8, 1).streams
-    assert TokenSource(tokens[:9], 8, 0).streams
+    assert Objective(tokens, 8, token_memory=1).streams
+    assert not Objective(tokens[1:], 8, token_memory=1).streams
+    assert Objective(tokens[:9], 8, token_memory=0).streams
 
 
 @pytest.mark.parametrize("token_memory", [0, 1])
 def test_a_window_is_the_tokens_from_its_start_and_one_more(mapped, token_memory):
-    tokens = TokenSource(mapped.train.tokens, 12, token_memory)
-    windows = tokens.windows(tokens.fetch(mx.array([7, 0, 7])))
+    text = Objective(mapped.train.tokens, 12, token_memory=token_memory)
+    (windows,) = text.gather(text.fetch(mx.array([7, 0, 7])))
     assert windows.dtype == mx.uint16
     assert windows.tolist() == [mapped.train.tokens[i : i + 13].tolist() for i in (7, 0, 7)]
 
@@ -172,10 +172,10 @@ def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
         maps.append(weakref.ref(tokens))
         return read(tokens, places)
 
-    source = TokenSource(mapped.train.tokens, 12, 0)
+    text = Objective(mapped.train.tokens, 12, token_memory=0)
     monkeypatch.setattr(np.memmap, "__getitem__", watched)
     for start in range(3):
-        source.fetch(mx.array([start]))
+        text.fetch(mx.array([start]))
     assert [map() for map in maps] == [None] * 3
 
 

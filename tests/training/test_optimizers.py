@@ -20,9 +20,9 @@ from mlx_attn.training.optimizers import (
     AdamW,
     GroupedOptimizer,
     Muon,
-    learning_rate_factor,
     newton_schulz,
 )
+from mlx_attn.training.trainer import learning_rate_factor
 
 HEADS, WIDTH = 4, 8
 

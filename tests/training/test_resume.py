@@ -8,7 +8,8 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
-from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.loop import train
+from mlx_attn.training.recording import RunRecorder
 
 STOP, STEPS = 4, 9
 NOISY = {"drop_rate": 0.2, "windows": "random", "steps": STEPS, "log_every": 1, "eval_every": 3}
