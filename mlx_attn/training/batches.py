@@ -16,8 +16,7 @@ from jaxtyping import Float, Integer
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
 
-BATCH_STREAM = 0x6D6C78
-"""Separates the random numbers of batches from others drawn with the same seed."""
+_STREAM = 0x6D6C78  # separates the random numbers of batches from others drawn with a seed
 
 Starts = Integer[mx.array, " B"]  # the start positions of windows
 
@@ -39,7 +38,6 @@ class RandomWindows:
         batch_size: int,
         places: Integer[np.ndarray, " places"] | None = None,
     ):
-        # The last start whose T + 1 tokens fit.
         self.last = last_start(n_tokens, context_length)
         self.batch_size = batch_size
         # Random windows overlap, so an epoch is a count of tokens: as many as the text has.
@@ -49,7 +47,7 @@ class RandomWindows:
 
     def starts(self, seed: int, step: int) -> Starts:
         """Draw the starts of a step's windows uniformly."""
-        key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
+        key = mx.array([seed ^ _STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
         # [B, 2]: keys are twice 32 random bits. `randint` draws floats, which reach only every
         # sixth start of a corpus of 100 million tokens.
@@ -94,7 +92,7 @@ BatchSampler = RandomWindows | EpochWindows  # draws the windows of a step
 @lru_cache(maxsize=4)
 def _epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " windows"]:
     # Philox is a counter-based generator: key (seed, epoch) gives the same order everywhere.
-    generator = np.random.Generator(np.random.Philox(key=[seed ^ BATCH_STREAM, epoch]))
+    generator = np.random.Generator(np.random.Philox(key=[seed ^ _STREAM, epoch]))
     return generator.permutation(np.arange(n_windows, dtype=np.uint32))  # half of int64's memory
 
 

@@ -124,7 +124,6 @@ class _Monitor:
 
     @property
     def unreported(self) -> bool:
-        """Return whether there was a step since the last report."""
         return bool(self.progress.losses) or self._unread is not None
 
     @property
@@ -170,7 +169,6 @@ class _Monitor:
         self.progress.grad_norm = norm
 
     def started(self) -> Started:
-        """Return the event that opens a training."""
         trainer = self.trainer
         return Started(
             variant=trainer.settings.variant,
@@ -183,7 +181,6 @@ class _Monitor:
         )
 
     def stepped(self) -> Stepped:
-        """Report the steps since the previous report."""
         self._read()
         trainer, progress = self.trainer, self.progress
         self.lap(trained=True)
@@ -212,7 +209,6 @@ class _Monitor:
         )
 
     def evaluated(self) -> Evaluated:
-        """Validate and report it; see `Trainer.evaluate`."""
         evaluation, best = self.trainer.evaluate()
         self.lap()
         return Evaluated(
@@ -241,7 +237,6 @@ class _Monitor:
         self.trainer.save()
 
     def ended(self, reason: str) -> Ended:
-        """Return the event that closes a training."""
         trainer, progress = self.trainer, self.progress
         return Ended(
             variant=trainer.settings.variant,

@@ -46,8 +46,10 @@ class AdamW(optim.AdamW):
     def hold(self, parameters: Arrays) -> Arrays:
         """Flatten the parameters and return views of the result."""
         self.held[:] = self.packed(parameters)
-        parts = zip(self.held, _parts(parameters), strict=True)
-        return {name: view for pair in parts for name, view in _unflatten(*pair)}
+        views: Arrays = {}
+        for vector, part in zip(self.held, _parts(parameters), strict=True):
+            views |= _unflatten(vector, part)
+        return views
 
     def packed(self, arrays: Arrays) -> list[Vector]:
         """Flatten all arrays into two vectors, computed in parallel; large ones into more."""
@@ -79,7 +81,7 @@ class AdamW(optim.AdamW):
         for i, (vector, state) in enumerate(_some_at_a_time(self._moved, inputs)):
             self.state[str(i)] |= state
             self.held[i] = vector
-            arrays.update(_unflatten(vector, parts[i]))
+            arrays |= _unflatten(vector, parts[i])
         return arrays
 
     def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
@@ -116,11 +118,11 @@ def _parts(arrays: Arrays) -> list[Arrays]:
     return parts
 
 
-def _unflatten(vector: Vector, like: Arrays) -> list[tuple[str, mx.array]]:
+def _unflatten(vector: Vector, like: Arrays) -> Arrays:
     """Cut a vector into arrays with the names and shapes of `like`, one after the other."""
     *ends, _ = accumulate(array.size for array in like.values())  # where to cut
     pairs = zip(like.items(), mx.split(vector, ends), strict=True)
-    return [(name, part.reshape(array.shape)) for (name, array), part in pairs]
+    return {name: part.reshape(array.shape) for (name, array), part in pairs}
 
 
 def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
@@ -206,7 +208,7 @@ def _is_tall(matrix: mx.array) -> bool:
     return matrix.shape[0] > matrix.shape[1]
 
 
-class OwnOptimizer:
+class _OwnOptimizer:
     """A user's optimizer: any of MLX's, one array at a time.
 
     Its arrays are numbered, not named: the state must not depend on the names of the parameters.
@@ -217,22 +219,19 @@ class OwnOptimizer:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return the state itself, not a copy."""
         return self.inner.state
 
     def packed(self, arrays: Arrays) -> list[mx.array]:
-        """Return the arrays without their names."""
         return list(arrays.values())
 
     def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the parameters after one step; see `AdamW.updated` for the arguments."""
         clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
         arrays = {str(i): array for i, array in enumerate(parameters.values())}
         moved = self.inner.apply_gradients(clipped, arrays)
         return {name: moved[str(i)] for i, name in enumerate(parameters)}
 
 
-def _own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
+def _own_optimizer(part: Part, config: TrainConfig) -> _OwnOptimizer:
     """Return a user's optimizer, if it resumes from its state to the same numbers."""
     name = f"optimizer={part.name}"
     start = {"0": mx.arange(12.0).reshape(4, 3) / 12, "1": mx.ones(3)}
@@ -240,7 +239,7 @@ def _own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
     first.init(start)
     resumed.init(start)
 
-    def step(optimizer: OwnOptimizer, arrays: Arrays) -> Arrays:
+    def step(optimizer: _OwnOptimizer, arrays: Arrays) -> Arrays:
         optimizer.state["learning_rate"] = mx.array(1e-3)
         return optimizer.updated([mx.cos(a) for a in arrays.values()], arrays, mx.array(1.0))
 
@@ -252,14 +251,15 @@ def _own_optimizer(part: Part, config: TrainConfig) -> OwnOptimizer:
             raise ConfigError(f"{name} has a state that is not saved: {path} must be an mx.array")
     resumed.state.update(tree_map(lambda array: array, first.state))  # a copy of the containers
     again = step(resumed, moved)
-    if not all(mx.array_equal(array, again[key]) for key, array in step(first, moved).items()):
+    last = step(first, moved)
+    if not all(mx.array_equal(a, again[key], equal_nan=True) for key, a in last.items()):
         raise ConfigError(
             f"{name} does not resume to the same numbers: keep all that it remembers in its state"
         )
     return _made(part, config)
 
 
-def _made(part: Part, config: TrainConfig) -> OwnOptimizer:
+def _made(part: Part, config: TrainConfig) -> _OwnOptimizer:
     inner = part.apply(config) if part.apply else None
     if not isinstance(inner, optim.Optimizer):
         kind = type(inner).__name__
@@ -270,24 +270,23 @@ def _made(part: Part, config: TrainConfig) -> OwnOptimizer:
         raise ConfigError(
             f"optimizer={part.name} has a schedule of its own: give it c.lr, and use --schedule"
         )
-    return OwnOptimizer(inner)
+    return _OwnOptimizer(inner)
 
 
-Claim = Callable[[str, mx.array], bool]  # whether the parameter of that name belongs to a group
+_Claim = Callable[[str, mx.array], bool]  # whether the parameter of that name belongs to a group
 
 
 @dataclass(slots=True)
-class Group:
+class _Group:
     """Parameters that share an optimizer and a learning rate."""
 
     name: str
-    claims: Claim
-    optimizer: AdamW | Muon | OwnOptimizer
+    claims: _Claim
+    optimizer: AdamW | Muon | _OwnOptimizer
     peak: float  # highest learning rate of the schedule
     parameters: tuple[str, ...] = ()  # names of those that belong to it
 
     def own(self, arrays: Arrays) -> Arrays:
-        """Return the group's arrays from arrays named like the parameters."""
         return {name: arrays[name] for name in self.parameters}
 
 
@@ -313,7 +312,7 @@ def _makes_scores(name: str, array: mx.array) -> bool:
     return _is_factor(name, array) or _is_merged(name, array)
 
 
-def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
+def _groups(config: TrainConfig, n_heads: int, width: int) -> list[_Group]:
     """Return the groups in the order in which they claim parameters; the last one takes the rest.
 
     The merged S moves its scores about H times further per step of Adam than its factors do, so its
@@ -327,19 +326,19 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
     Oswald, arXiv:2410.23819), so it is available on its own.
     """
 
-    def adamw(name: str, claims: Claim, peak: float, decay: float) -> Group:
+    def adamw(name: str, claims: _Claim, peak: float, decay: float) -> _Group:
         betas = [config.beta1, config.beta2]
-        return Group(name, claims, AdamW(config.lr, betas, weight_decay=decay), peak)
+        return _Group(name, claims, AdamW(config.lr, betas, weight_decay=decay), peak)
 
-    def muon(name: str, claims: Claim, peak: float) -> Group:
-        return Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
+    def muon(name: str, claims: _Claim, peak: float) -> _Group:
+        return _Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
 
     lr, decay, ratio = config.lr, config.weight_decay, config.query_key_lr
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
     of_matrices = 0.0 if config.decay == "query-key" else decay
-    groups: list[Group] = []
+    groups: list[_Group] = []
     if own := own_part("optimizer", config.optimizer):
-        groups.append(Group("own", own.claims, _own_optimizer(own, config), lr))
+        groups.append(_Group("own", own.claims, _own_optimizer(own, config), lr))
     if config.optimizer == "muon" and ratio != 1:
         groups.append(muon("scores", _makes_scores, ratio * config.muon_lr))
     if config.optimizer == "muon":
@@ -370,7 +369,7 @@ class GroupedOptimizer:
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
         parameters = named_arrays(model.trainable_parameters())
-        self.groups: list[Group] = []
+        self.groups: list[_Group] = []
         self._left: Arrays = {}
         for group in _groups(config, n_heads, width):
             # Each parameter goes to the first group that claims it.

@@ -45,13 +45,12 @@ def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
 
 def _summary(path: Path, name: str) -> RunSummary:
     changed, n_bytes = 0.0, 0
-    for file in path.rglob("*"):
+    for file in filter(Path.is_file, path.rglob("*")):
         with suppress(OSError):  # files disappear during a training
             state = file.stat()
-            if file.is_file():
-                n_bytes += state.st_size
-                # Pages are written by `open` and `probe`, not by a training.
-                changed = changed if file.suffix == ".html" else max(changed, state.st_mtime)
+            n_bytes += state.st_size
+            # Pages are written by `open` and `probe`, not by a training.
+            changed = changed if file.suffix == ".html" else max(changed, state.st_mtime)
     summary = RunSummary(name, path, changed, n_bytes)
     try:
         run = open_run(path)
@@ -99,24 +98,20 @@ def neighbour_of(run: Run) -> Run | None:
     It has the same text, sizes and recipe. The standard form with the same seed comes first; of
     several, the latest.
     """
-    others = [other for path in find_runs(run.path.parent) if (other := _twin(run, path))]
-    seed = run.settings["training"].get("seed")
+    twins, seed = [], run.settings["training"].get("seed")
+    for path in find_runs(run.path.parent):
+        with suppress(RunError):
+            other = open_run(path)
+            is_twin = path != run.path and _comparable(run) == _comparable(other)
+            if is_twin and other.is_finished() and other.best_validation():
+                twins.append(other)
 
     # `min` picks the first of equals, so the latest run wins among equally good ones.
     def rank(other: Run) -> tuple[bool, bool]:
         is_standard = other.settings.get("variant") == "standard"
         return not is_standard, other.settings["training"].get("seed") != seed
 
-    return min(others, key=rank, default=None) if run.best_validation() else None
-
-
-def _twin(run: Run, path: Path) -> Run | None:
-    """Return the run at a path if its loss is comparable with another run's."""
-    with suppress(RunError):
-        other = open_run(path)
-        is_twin = path != run.path and _comparable(run) == _comparable(other)
-        return other if is_twin and other.is_finished() and other.best_validation() else None
-    return None
+    return min(twins, key=rank, default=None) if run.best_validation() else None
 
 
 def _comparable(run: Run) -> tuple[Any, ...]:

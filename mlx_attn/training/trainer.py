@@ -83,20 +83,18 @@ def check_memory(
 
 def check_blocks_can_be_computed_again(model: GPT) -> None:
     """Raise a `ConfigError` if computing a block again would give another result."""
-    if model.config.drop_rate:
+    config, values = model.config, [block.att.maps.value for block in model.trf_blocks]
+    if config.drop_rate:
         raise ConfigError(
-            f"checkpoint_blocks computes every block twice, and drop_rate={model.config.drop_rate} "
+            f"checkpoint_blocks computes every block twice, and drop_rate={config.drop_rate} "
             "would drop different numbers each time: use one of the two"
         )
-    for value in (block.att.maps.value for block in model.trf_blocks):
-        if value.carries:
-            setting = f"value={value.name}"
-            if model.config.kv_sharing:
-                setting = f"kv_sharing={model.config.kv_sharing}"
-            raise ConfigError(
-                f"checkpoint_blocks passes only x between blocks, and {setting} reads more: leave "
-                "out one of the two"
-            )
+    if carrying := [value.name for value in values if value.carries]:
+        sharing = f"kv_sharing={config.kv_sharing}" if config.kv_sharing else ""
+        raise ConfigError(
+            "checkpoint_blocks passes only x between blocks, and "
+            f"{sharing or f'value={carrying[0]}'} reads more: leave out one of the two"
+        )
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
@@ -132,16 +130,13 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """One training.
+    """One training of a recipe on a text.
 
     Args:
         settings: The recipe.
         corpus: The text.
         ranks: The processes that train together, of which rank 0 gets a `run`.
         draw: Whether to draw weights: a plan needs none, and resuming loads them.
-
-    Raises:
-        ConfigError: The text is too short, or settings contradict each other.
     """
 
     def __init__(
@@ -190,19 +185,12 @@ class Trainer:
         self.step = TrainStep(self.model, self.optimizer, objective, config, ranks)
 
     def start_from(self, source: GPT) -> None:
-        """Load the weights of a model of the same form, and track the drift from it.
-
-        Call this before the first step.
-        """
+        """Load the weights of a model of the same form, and track the drift from it."""
         self.model.load_weights(list(named_arrays(source).items()))
         self.origin = source
 
     def resume(self, run: Run) -> None:
-        """Resume from a run's checkpoint; call this before the first step.
-
-        Raises:
-            RunError: The checkpoint is missing, damaged, or has another configuration.
-        """
+        """Resume from a run's checkpoint; call this before the first step."""
         self.run = run
         # The drift is from the first step's weights, not from the checkpoint's.
         if self.config.track and 0 in snapshots(run):
@@ -218,11 +206,7 @@ class Trainer:
         return {**self.model.config.as_dict(), **fixed, "text": self.text[0]}
 
     def join(self) -> None:
-        """Copy the state of rank 0; call this on every rank before the first step.
-
-        Raises:
-            ConfigError: The ranks train on different texts, or another model or recipe.
-        """
+        """Copy the state of rank 0; call this on every rank before the first step."""
         model, recipe = self.model.config.as_dict(), self.recipe()
         self.ranks.check_same(text=self.text, model=model, recipe=recipe)
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
@@ -263,11 +247,7 @@ class Trainer:
         return self.config.lr * self._factor(max(0, step - 1))
 
     def evaluate(self) -> tuple[Evaluation, bool]:
-        """Validate, save the weights if they are the best so far, and return whether they are.
-
-        Raises:
-            RunError: The loss is not finite, or the weights cannot be written.
-        """
+        """Validate, save the weights if they are the best so far, and return whether they are."""
         result = self.evaluator(self.model)
         if not math.isfinite(result.val_loss):
             raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
@@ -304,19 +284,12 @@ class Trainer:
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
-        """Refuse to save a model that is far worse than an untrained one.
-
-        Raises:
-            Diverged: The loss exceeds both the loss of guessing, ln(vocab_size), and the loss of
-                the first step by a factor of more than `EXPLODED`.
-        """
+        """Raise `Diverged` if a model is far worse than an untrained one: it must not be saved."""
         # A start far from uniform may have a larger loss than guessing without diverging.
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if loss > worst:
-            raise self.divergence(
-                f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,",
-                self.progress.step,
-            )
+            reason = f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,"
+            raise self.divergence(reason, self.progress.step)
 
     def divergence(self, what: str, step: int) -> Diverged:
         """Return the error for a training that has diverged, with the most likely way out."""
