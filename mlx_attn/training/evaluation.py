@@ -193,22 +193,20 @@ class Evaluator:
         """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
         split, own = self.split, sums[: len(self.metrics)]
         right, answers, nats, *by_ability = sums[len(own) :]
-        is_text = split.scored is None
+        is_text, n_scored = split.scored is None, max(split.n_scored, 1)
         # nats / (ln 2 * bytes) is bits per byte.
-        unit = math.log(2) * split.n_bytes if is_text else split.n_scored
+        unit = math.log(2) * split.n_bytes if is_text else n_scored
         floors = (split.ability_floor_nats or {}).items()
         return Evaluation(
-            val_loss=nats / split.n_scored,
+            val_loss=nats / n_scored,
             bits_per_byte=nats / unit if is_text else None,
             above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
             abilities={
                 name: (spent - floor) / unit
                 for (name, floor), spent in zip(floors, by_ability, strict=False)
             },
-            accuracy=None if is_text else right / answers,
-            metrics={
-                name: total / split.n_scored for name, total in zip(self.metrics, own, strict=True)
-            },
+            accuracy=None if is_text else right / max(answers, 1),
+            metrics={n: total / n_scored for n, total in zip(self.metrics, own, strict=True)},
         )
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
