@@ -294,9 +294,12 @@ class Trainer:
     def divergence(self, what: str, step: int) -> Diverged:
         """Return the error for a training that has diverged, with the most likely way out."""
         scale, usual = self.model.config.scale, self.model.config.head_dim**-0.5
+        decay = self.config.lr * self.config.weight_decay
         advice = "try a smaller --lr, or --clip 1"
         if scale > _STEEP * usual:
             advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
+        elif decay >= 1:  # which turns weights over
+            advice = f"try a smaller --weight-decay, which times --lr is {decay:.2g} now"
         return Diverged(
             f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: {advice}; "
             f"{self.last_checkpoint()}"
