@@ -23,6 +23,7 @@ from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
+from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.show import closing_lines, draw_losses
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import figure_for_page
@@ -53,7 +54,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
-            recorder = loop.RunRecorder(self.trainer, self.corpus.tokenizer)
+            recorder = RunRecorder(self.trainer, self.corpus.tokenizer)
             for event in loop.train(self.trainer):
                 recorder(event)
                 self.events.append(event)

@@ -62,7 +62,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     batch.
     """
     from mlx_attn.runs import RUNS, free_name
-    from mlx_attn.training.loggers import check_logger, logging_to
+    from mlx_attn.training.recording import load_logger, logging_to
     from mlx_attn.training.show import Display, display_for
     from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import stderr_console
@@ -79,7 +79,8 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
                 _train(trainer, corpus, display)
             return
         display = display_for(as_json, quiet, stderr_console())
-        check_logger(log_to or "")
+        if log_to:
+            load_logger(log_to)
         training = _training(ranks, display, dry_run, options)
         trainer = training.trainer
         _show_plan(training, dry_run, as_json, quiet)

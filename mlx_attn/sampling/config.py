@@ -3,12 +3,9 @@
 Fields with a help text become options of `mlx-attn sample` and settings of the REPL.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from mlx_attn.errors import ConfigError
-from mlx_attn.keys import setting
+from mlx_attn.keys import check_bounds, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +26,15 @@ class SamplerConfig:
     seed: int | None = setting(None, "the same seed, the same text; none is random")
 
     def __post_init__(self):
-        for name, (fits, range_) in _RANGES.items():
-            value = getattr(self, name)
-            if not fits(value):
-                raise ConfigError(f"{name}={value} must be {range_}")
+        check_bounds(self, {k: v for k, v in _BOUNDS.items() if getattr(self, k) is not None})
 
 
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temp": (lambda t: 0 <= t <= 1e6, "0 (the likeliest token) or more, at most 1e6"),
-    "top_k": (lambda k: k >= 0, "0 (all tokens) or more"),
-    "top_p": (lambda p: 1e-6 <= p <= 1, "above 0, from 1e-6 to 1 (all tokens)"),
-    "min_p": (lambda p: 0 <= p <= 1, "from 0 (all tokens) to 1"),
-    "repetition_penalty": (lambda r: 1e-6 <= r <= 1e6, "above 0, from 1e-6 to 1e6; 1 is none"),
-    "repetition_window": (lambda n: 1 <= n <= 2**20, "from 1 to 2^20"),
-    "seed": (lambda s: s is None or 0 <= s < 2**64, "from 0 to 2^64 - 1"),
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "temp": (0, 1e6),
+    "top_k": (0, 2**62),
+    "top_p": (1e-6, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (1e-6, 1e6),
+    "repetition_window": (1, 2**20),
+    "seed": (0, 2**64 - 1),
 }

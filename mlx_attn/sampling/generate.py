@@ -135,7 +135,7 @@ def stream_batch(
         if not 1 <= value < 2**31:
             raise ConfigError(f"{name}={value} must be at least 1 and less than 2^31")
     needed = sampling_memory(model.config, count) if count > 1 else 0  # one may need less
-    if needed and needed > (usable := usable_memory()):
+    if needed > (usable := usable_memory()):
         raise ConfigError(
             f"num_samples={count}: so many texts at once may need {needed / 1e9:,.1f} GB, and "
             f"there are {usable / 1e9:,.1f} GB: write fewer at a time"
@@ -219,6 +219,10 @@ class LoadedRun:
         return self.run.title
 
     @property
+    def _corpus(self) -> str:
+        return str(self.run.settings.get("corpus", ""))
+
+    @property
     def document_ends(self) -> tuple[str, ...]:
         """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
         return document_ends(self.tokenizer, self._corpus)
@@ -245,10 +249,6 @@ class LoadedRun:
             "train --data notes/"
         )
 
-    @property
-    def _corpus(self) -> str:
-        return str(self.run.settings.get("corpus", ""))
-
     def stream(
         self,
         prompt: str,
@@ -257,8 +257,7 @@ class LoadedRun:
         stop: Sequence[str] = (),
     ) -> Iterator[GenerationStep]:
         """Return the continuation of a prompt; see `stream_generate`."""
-        arguments = (prompt, config, max_tokens, stop, self.step, self.start_tokens)
-        return stream_generate(self.model, self.tokenizer, *arguments)
+        return (step for _, step in self.stream_batch(prompt, 1, config, max_tokens, stop))
 
     def stream_batch(
         self,

@@ -16,8 +16,7 @@ from jaxtyping import Float, Integer
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
 
-BATCH_STREAM = 0x6D6C78
-"""Separates the random numbers of batches from others drawn with the same seed."""
+_STREAM = 0x6D6C78  # separates the random numbers of batches from others drawn with a seed
 
 Starts = Integer[mx.array, " B"]  # the start positions of windows
 
@@ -39,7 +38,6 @@ class RandomWindows:
         batch_size: int,
         places: Integer[np.ndarray, " places"] | None = None,
     ):
-        # The last start whose T + 1 tokens fit.
         self.last = last_start(n_tokens, context_length)
         self.batch_size = batch_size
         # Random windows overlap, so an epoch is a count of tokens: as many as the text has.
@@ -49,7 +47,7 @@ class RandomWindows:
 
     def starts(self, seed: int, step: int) -> Starts:
         """Draw the starts of a step's windows uniformly."""
-        key = mx.array([seed ^ BATCH_STREAM, step], dtype=mx.uint32)
+        key = mx.array([seed ^ _STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
         # [B, 2]: keys are twice 32 random bits. `randint` draws floats, which reach only every
         # sixth start of a corpus of 100 million tokens.
@@ -82,7 +80,7 @@ class EpochWindows:
         """Return the starts of a step, from the order of its epoch."""
         # No state: the epoch and the place in it follow from the step.
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = epoch_order(seed, epoch, self.n_windows)
+        order = _epoch_order(seed, epoch, self.n_windows)
         windows = order[place * self.batch_size :][: self.batch_size]
         # [B]; int64, because a start may exceed the uint32 of the window's number.
         return mx.array(windows.astype(np.int64) * self.context_length)
@@ -92,10 +90,9 @@ BatchSampler = RandomWindows | EpochWindows  # draws the windows of a step
 
 
 @lru_cache(maxsize=4)
-def epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " windows"]:
-    """Return the order of an epoch's windows."""
-    generator = np.random.Generator(np.random.Philox(key=[seed ^ BATCH_STREAM, epoch]))
+def _epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, " windows"]:
     # Philox is a counter-based generator: key (seed, epoch) gives the same order everywhere.
+    generator = np.random.Generator(np.random.Philox(key=[seed ^ _STREAM, epoch]))
     return generator.permutation(np.arange(n_windows, dtype=np.uint32))  # half of int64's memory
 
 
@@ -111,41 +108,6 @@ def last_start(n_tokens: int, context_length: int) -> int:
             f"context_length={context_length}: use a longer text or a shorter context"
         )
     return n_tokens - context_length - 1
-
-
-class TokenSource:
-    """The windows of a text: gathered on the device, or read from the disk if it is long.
-
-    `fetch` runs on the host before a step and `windows` inside it.
-
-    Args:
-        tokens: The text; a GPU uses a memory-mapped file without copying it.
-        context_length: T.
-        token_memory: The most megabytes of tokens to keep on the device.
-    """
-
-    def __init__(
-        self,
-        tokens: Integer[np.ndarray, " N"],
-        context_length: int,
-        token_memory: int | float = math.inf,
-    ):
-        self.streams = tokens.nbytes > token_memory * 1_000_000
-        self._text = tokens
-        self._tokens = mx.zeros(0) if self.streams else mx.asarray(tokens)
-        # From NumPy: a lazy `mx.arange` would be computed again in every compiled step.
-        self._offsets = mx.array(np.arange(context_length + 1, dtype=np.int32))
-
-    def fetch(self, starts: Starts) -> Starts | Integer[mx.array, "B T1"]:
-        """Return the starts themselves, or the windows if the host reads them."""
-        if not self.streams:
-            return starts
-        return mx.array(read_windows(self._text, np.array(starts, np.int64), self._offsets.size))
-
-    def windows(self, fetched: mx.array) -> Integer[mx.array, "B T1"]:
-        """Return the T + 1 tokens from each start."""
-        # [B, 1] + [T + 1] -> [B, T + 1]
-        return fetched if self.streams else self._tokens[fetched[..., None] + self._offsets]
 
 
 def read_windows(
@@ -169,8 +131,11 @@ Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 class Objective:
     """The mean loss of a batch: over all tokens of a text, or over the scored tokens of a task.
 
+    Windows are gathered on the device, or read from the disk if the text is long. `fetch` runs on
+    the host before a step, `gather` inside it.
+
     Args:
-        tokens: The text to train on.
+        tokens: The text to train on; a GPU uses a memory-mapped file without copying it.
         context_length: T.
         scored: Of a task: 1 for each token that is scored, else 0.
         token_memory: The most megabytes of tokens to keep on the device.
@@ -183,17 +148,27 @@ class Objective:
         scored: Integer[np.ndarray, " N"] | None = None,
         token_memory: int | float = math.inf,
     ):
-        arrays = [tokens] if scored is None else [tokens, scored]
-        self._sources = [TokenSource(array, context_length, token_memory) for array in arrays]
+        self.streams = tokens.nbytes > token_memory * 1_000_000
+        self._texts = [tokens] if scored is None else [tokens, scored]
+        self._resident = [] if self.streams else [mx.asarray(text) for text in self._texts]
+        # From NumPy: a lazy `mx.arange` would be computed again in every compiled step.
+        self._offsets = mx.array(np.arange(context_length + 1, dtype=np.int32))
 
     def fetch(self, starts: Starts) -> list[mx.array]:
-        """Return what `gather` needs; runs on the host before a step."""
-        return [source.fetch(starts) for source in self._sources]
+        """Return the starts themselves, or what is read there if the host reads the text."""
+        if not self.streams:
+            return [starts]
+        places, length = np.array(starts, np.int64), self._offsets.size
+        return [mx.array(read_windows(text, places, length)) for text in self._texts]
 
     def gather(self, fetched: Sequence[mx.array]) -> list[mx.array]:
-        """Return a batch, inside a step: the windows, and of a task which targets are scored."""
-        pairs = zip(self._sources, fetched, strict=True)
-        windows, *scored = (source.windows(part) for source, part in pairs)
+        """Return a batch: windows of T + 1 tokens, and of a task which targets are scored."""
+        read = fetched
+        if not self.streams:
+            # [B, 1] + [T + 1] -> [B, T + 1]
+            places = fetched[0][..., None] + self._offsets
+            read = [text[places] for text in self._resident]
+        windows, *scored = read
         # The first token of a window is not a target.
         return [windows, *(marks[..., 1:] for marks in scored)]
 

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import Arrays, check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
@@ -23,12 +23,12 @@ from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 
-def get_state(model: GPT, optimizer: GroupedOptimizer) -> dict[str, mx.array]:
+def get_state(model: GPT, optimizer: GroupedOptimizer) -> Arrays:
     """Return the current weights and optimizer states."""
     return named_arrays({"model": model.parameters(), "optimizer": optimizer.state})
 
 
-def set_state(arrays: Mapping[str, mx.array], model: GPT, optimizer: GroupedOptimizer) -> None:
+def set_state(arrays: Arrays, model: GPT, optimizer: GroupedOptimizer) -> None:
     """Copy the arrays of `get_state` into a training, within its own containers."""
     tree: Any = tree_unflatten(list(arrays.items()))
     model.update(tree["model"])
@@ -62,22 +62,18 @@ class Progress:
     @property
     def unreported(self) -> set[str]:
         """Return the events that are still missing for the current step."""
-        missing = {
-            "step": bool(self.losses),
-            "eval": self.evaluated_step != self.step,
-            "track": self.tracked_step != self.step,
-        }
-        return {event for event, is_missing in missing.items() if is_missing}
+        done = {"eval": self.evaluated_step, "track": self.tracked_step}
+        missing = {event for event, step in done.items() if step != self.step}
+        return missing | ({"step"} if self.losses else set())
 
     def record(self, evaluation: Evaluation) -> bool:
         """Record a validation of this step, and return whether it is the best so far."""
-        best = self.best is None or evaluation.val_loss < self.best.val_loss
         self.evaluated_step = self.step
-        # `patience` counts validations, not steps.
-        self.waited = 0 if best else self.waited + 1
-        if best:
-            self.best = evaluation
-        return best
+        self.waited += 1
+        if self.best and evaluation.val_loss >= self.best.val_loss:
+            return False
+        self.best, self.waited = evaluation, 0
+        return True
 
     def as_record(self) -> dict[str, Any]:
         """Return all fields as JSON; the best evaluation's keys begin with "best_"."""
@@ -87,11 +83,7 @@ class Progress:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
-        """Read the result of `as_record`, ignoring keys that this version does not know.
-
-        Raises:
-            RunError: A value is invalid; the message names the place.
-        """
+        """Read the result of `as_record`, ignoring keys that this version does not know."""
         # Without a validation all of these are None in the file.
         best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
         return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)
@@ -102,19 +94,15 @@ _BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Eva
 
 
 def save_checkpoint(
-    path: Path,
-    model: GPT,
-    optimizer: GroupedOptimizer,
-    progress: Progress,
-    recipe: Mapping[str, Any],
+    path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress, recipe: Object
 ) -> None:
     """Write everything that resuming needs, and the recipe that belongs to it."""
-    facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(dict(recipe))}
+    facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(recipe)}
     save_arrays(path, get_state(model, optimizer), facts)
 
 
 def load_checkpoint(
-    path: Path, model: GPT, optimizer: GroupedOptimizer, recipe: Mapping[str, Any]
+    path: Path, model: GPT, optimizer: GroupedOptimizer, recipe: Object
 ) -> Progress:
     """Restore model and optimizer in place, and return the progress.
 
@@ -147,20 +135,15 @@ def load_checkpoint(
     return restored
 
 
-def _resplit_like(
-    now: Mapping[str, mx.array], saved: Mapping[str, mx.array]
-) -> dict[str, mx.array]:
+def _resplit_like(now: Arrays, saved: Arrays) -> Arrays:
     """Return the saved arrays with AdamW's vectors divided as they are now.
 
     Version 0.1.0 stored two vectors, whatever the size of the model.
     """
     arrays = dict(saved)
-    firsts = [
-        match for name in now if (match := re.fullmatch(r"(optimizer\.\d+\.)0(\.[mv])", name))
-    ]
-    for first in firsts:
+    for first in filter(re.compile(r"optimizer\.\d+\.0\.[mv]").fullmatch, now):
         # The vectors of one moment of one optimizer: optimizer.1.0.m, optimizer.1.1.m, ...
-        names = [f"{first[1]}{i}{first[2]}" for i in range(len(saved) + len(now))]
+        names = [f"{first[:-3]}{i}{first[-2:]}" for i in range(len(saved) + len(now))]
         old, new = ([name for name in names if name in each] for each in (saved, now))
         sizes = [sum(each[name].size for name in names if name in each) for each in (saved, now)]
         # The same numbers in another number of vectors: join them and cut them again.

@@ -215,36 +215,33 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
     Raises:
         ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
     """
-    check_plugins(record)
-    changes = expanded(changes)
-    recorded = {**record, **record["model"], **record["training"], **record["text"]}
+    settings, changes = layer_from(record), expanded(changes)
+    preset = settings["preset"] = str(record.get("preset", ""))
     for key, value in changes.items():
-        if key not in RESUMABLE and recorded.get(key) != value:
+        if key not in RESUMABLE and settings.get(key) != value:
             raise ConfigError(
                 f"{key}={value!r} cannot change when a training is resumed: it is "
-                f"{recorded.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
+                f"{settings.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
             )
-    training, text = keys_of(TrainConfig), keys_of(TextConfig)
-    try:
-        model = saved_settings(record["model"])
-        # A new budget replaces all of the run's budgets; other keys change one by one.
-        recipe = _join((validate(record["training"], training), _select(changes, training)))
-        source = validate(record["text"], text) | _select(changes, text)
-    except ConfigError as error:
-        raise ConfigError(f"config.json: {error}") from error
-    model.pop("vocab_size", None)
-    return Settings(
-        str(record.get("preset", "")), model, TrainConfig(**recipe), TextConfig(**source)
-    )
+    # A new budget replaces all of the run's budgets; other keys change one by one.
+    return _settings(preset, _join((settings, changes)))
 
 
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a config.json as a layer for `resolve`."""
+    """Return the settings of a config.json as a layer for `resolve`.
+
+    Raises:
+        ConfigError: A value cannot work.
+    """
     check_plugins(record)
-    model = saved_settings(record["model"])
-    model.pop("vocab_size", None)
     preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
-    return {**preset, **model, **record["training"], **record["text"]}
+    try:
+        model = saved_settings(record["model"])
+        model.pop("vocab_size", None)
+        training = validate(record["training"], keys_of(TrainConfig))
+        return {**preset, **model, **training, **validate(record["text"], keys_of(TextConfig))}
+    except ConfigError as error:
+        raise ConfigError(f"config.json: {error}") from error
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
@@ -261,22 +258,22 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     # The last layer that names a variant decides: it replaces the whole variant of a lower layer,
     # including its windows and its pattern.
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
-    below = [
-        {k: v for k, v in x.items() if k not in ("variant", "pattern")} for x in layers[:named]
+    own = [
+        expanded({k: v for k, v in layer.items() if i >= named or k not in ("variant", "pattern")})
+        for i, layer in enumerate(layers)
     ]
-    own = [expanded(layer) for layer in (*below, *layers[named:])]
     # Lowest first: preset or task, then the caller's layers.
     preset, base = _base_layer(_join(own))
-    merged = _join((base, *own))
-    text = keys_of(TextConfig)
+    return _settings(preset, _join((base, *own)))
+
+
+def _settings(preset: str, merged: Mapping[str, Any]) -> Settings:
+    def of(config: type) -> dict[str, Any]:
+        return {key: merged[key] for key in keys_of(config) if key in merged}
+
     # `vocab_size` is a setting of the text; the tokenizer decides the model's.
-    model = {k: v for k, v in _select(merged, keys_of(GPTConfig)).items() if k not in text}
-    return Settings(
-        preset,
-        model,
-        TrainConfig(**_select(merged, keys_of(TrainConfig))),
-        TextConfig(**_select(merged, text)),
-    )
+    model = {key: value for key, value in of(GPTConfig).items() if key != "vocab_size"}
+    return Settings(preset, model, TrainConfig(**of(TrainConfig)), TextConfig(**of(TextConfig)))
 
 
 def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -332,15 +329,15 @@ def variant_name(model: Mapping[str, Any]) -> str:
     of_layers = ("window", "global_every", "kv_sharing")
     differences = [bool(model.get(key)) for key in of_layers]
 
-    def differs(row: Variant) -> tuple[bool, bool, int]:
+    def rank(row: Variant) -> tuple[bool, bool, int]:
         other_layers = [bool(getattr(row, key)) for key in of_layers] != differences
         lacks = any(model.get(key) != value for key, value in row.needs.items())
         return other_layers, lacks, -len(row.needs)
 
-    names = [row.name for row in sorted(VARIANTS.values(), key=differs) if row.maps == maps]
+    if rows := [row for row in VARIANTS.values() if row.maps == maps]:
+        return min(rows, key=rank).name
     always = ("score", "value", "output")
-    words = [word for key, word in maps.items() if key in always or word != MAPS[key]]
-    return names[0] if names else "+".join(words)
+    return "+".join(word for key, word in maps.items() if key in always or word != MAPS[key])
 
 
 def _join(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -352,7 +349,3 @@ def _join(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             merged = {k: v for k, v in merged.items() if k not in _BUDGETS}
         merged |= layer
     return merged
-
-
-def _select(settings: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: settings[key] for key in keys if key in settings}

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,7 @@ from mlx_attn.machine import messages
 
 Item = TypeVar("Item")
 
-RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Environment variables that contain a process's rank; `mlx.launch` and MPI set them."""
+_RANK = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # environment variables of launchers
 
 DEFAULT_TIMEOUT = 600.0  # seconds that a rank waits for the others by default
 
@@ -61,10 +61,7 @@ class Distributed:
             self._stream = mx.new_stream(mx.cpu)
 
     def average(self, tree: Any) -> Any:
-        """Average every array of a tree, such as a gradient, over the ranks; may be compiled.
-
-        On a GPU this happens message by message during the backward pass.
-        """
+        """Average a tree of arrays, on a GPU message by message during the backward pass."""
         if self._group is None:
             return tree
         return messages.average_gradients(tree, self._group, self._stream)
@@ -79,9 +76,8 @@ class Distributed:
     def sent_bytes(self, tree: Any) -> int:
         """Return the bytes that a rank sends to average a tree.
 
-        In a ring of n ranks, each rank sends n - 1 of an array's n parts twice, once to be summed
-        and once to be passed on: 2 (n - 1) / n of the array (Patarasuk and Yuan, "Bandwidth optimal
-        all-reduce algorithms", 2009).
+        In a ring of n ranks each sends n - 1 of an array's n parts twice, once to be summed and
+        once to be passed on (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
         """
         total = sum(array.nbytes for array in named_arrays(tree).values())
         return 2 * (self.size - 1) * total // self.size
@@ -91,11 +87,7 @@ class Distributed:
         return array if self._group is None else self._exchanged(mx.distributed.all_sum, array)
 
     def gather(self, record: Any) -> list[Any]:
-        """Return every rank's record (any JSON value), by rank.
-
-        Raises:
-            LostRank: A rank is gone.
-        """
+        """Return every rank's record (any JSON value), by rank; raise `LostRank` if one is gone."""
         if self._group is None:
             return [record]
         data = json.dumps(record).encode()
@@ -173,11 +165,10 @@ class Distributed:
 
     def check_same(self, **values: Any) -> None:
         """Raise a `ConfigError` if one of a rank's values, by name, differs from rank 0's."""
-        first, *others = self.gather(values)
-        for rank, other in enumerate(others, 1):
-            for name in values:
-                if other[name] != first[name]:
-                    raise ConfigError(f"rank {rank} has another {name} than rank 0")
+        ranks = self.gather(values)
+        for rank, name in product(range(1, len(ranks)), values):
+            if ranks[rank][name] != ranks[0][name]:
+                raise ConfigError(f"rank {rank} has another {name} than rank 0")
 
     def random_seed(self, seed: int, step: int) -> int:
         """Return the seed of this rank's random numbers, such as dropout's, for one step.
@@ -193,15 +184,13 @@ SINGLE_PROCESS = Distributed()
 
 
 def init_distributed(timeout: float, give_up: Callable[[str], None]) -> Distributed:
-    """Join the ranks launched with this process; wait until all are there.
-
-    See `Distributed` for the arguments.
+    """Join the ranks launched with this process; for the arguments see `Distributed`.
 
     Raises:
         RunError: The environment names ranks that cannot be connected.
     """
     # Without a launcher's variables this is a single process, and MLX is not asked.
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    rank = next((os.environ[name] for name in _RANK if name in os.environ), None)
     if rank is None:
         return SINGLE_PROCESS
     try:

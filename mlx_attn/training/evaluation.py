@@ -1,8 +1,8 @@
 """Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
 
 
 EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
-SPAN = 256  # forward passes whose losses stay in memory until they are summed
+SPAN = 256  # batches whose losses stay in memory until they are summed
 
 LOGITS = 2**23
 """The most logits per core at a time: 34 MB, and as much again for each operation on them.
@@ -76,10 +76,8 @@ def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
 
     Without a validation, all values but `abilities` are None; `metrics` is there if it has some.
     """
-    if evaluation is None:
-        record = {field.name: None for field in fields(Evaluation)} | {"abilities": {}}
-    else:
-        record = asdict(evaluation)
+    record = {key.name: getattr(evaluation, key.name, None) for key in fields(Evaluation)}
+    record["abilities"] = dict(record["abilities"] or {})
     if not record["metrics"]:
         del record["metrics"]
     return record
@@ -114,7 +112,6 @@ class Evaluator:
         self.split, self.ranks = split, ranks
         self.metrics = {name: _own_metric(name) for name in metric.split("+") if name}
         self.context_length = min(context_length, n_tokens - 1)
-        self._batch_size = _batch_size(self.context_length)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
 
     def __call__(self, model: GPT) -> Evaluation:
@@ -126,70 +123,54 @@ class Evaluator:
         model.train(training)
         return self._evaluation(sums.tolist())
 
-    def try_out(self, model: GPT) -> float:
-        """Evaluate a batch on every core, and return its fraction of all windows."""
-        training = model.training
-        model.eval()
-        windows = self.windows[: self._batch_size * cores()]
-        for _ in self._measured(model, list(_parts(windows, self._batch_size))):
-            pass
-        model.train(training)
-        return len(windows) / len(self.windows)
-
     def spans(self, model: GPT) -> Iterator[tuple[slice, Float[np.ndarray, "measures N"]]]:
         """Yield spans of all tokens but the first, with the measures of each token."""
         # Token 0 has nothing before it and is never a target.
-        start = 1
-        for windows in _parts(self.windows, self._batch_size * SPAN):
+        start, batch_size = 1, _batch_size(self.context_length)
+        n_measures = len(self.metrics) + (1 if self.split.scored is None else 2)
+        for windows in _parts(self.windows, batch_size * SPAN):
             span = slice(start, int(windows[-1].start + windows[-1].last + 1))
             # Each rank takes every n-th batch and leaves the others' tokens 0, so a sum joins them.
-            batches = self.ranks.share(list(_parts(windows, self._batch_size)))
-            n_measures = len(self.metrics) + (1 if self.split.scored is None else 2)
+            batches = self.ranks.share(list(_parts(windows, batch_size)))
             numbers = np.zeros((n_measures, span.stop - start), np.float32)
-            for batch, rows in zip(batches, self._measured(model, batches), strict=True):
-                for i, (first_token, first, last) in enumerate(batch.tolist()):
-                    # Target i of a window is its token i + 1.
-                    place = first_token + 1 - start
-                    numbers[:, place + first : place + last] = rows[:, i, first:last]
+            for group in _parts(batches, cores()):
+                measured = parallel_map(partial(self._measured, model), [*map(self._read, group)])
+                for batch, parts in zip(group, measured, strict=True):
+                    # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
+                    rows = np.concatenate([np.array(part) for part in parts], axis=-1)
+                    rows = rows.reshape(n_measures, len(batch), -1)
+                    for i, (first_token, first, last) in enumerate(batch.tolist()):
+                        # Target i of a window is its token i + 1.
+                        place = first_token + 1 - start
+                        numbers[:, place + first : place + last] = rows[:, i, first:last]
             # float64, because sums over millions of tokens follow.
             yield span, np.array(self.ranks.sum(mx.array(numbers)), np.float64)
             start = span.stop
 
-    def _measured(
-        self, model: GPT, batches: Sequence[Windows]
-    ) -> Iterator[Float[np.ndarray, "measures B T"]]:
-        """Yield the measures of each batch, computed on all cores."""
-        length = self.context_length + 1
-        for group in _parts(batches, cores()):
-            read = (read_windows(self.split.tokens, batch.start, length) for batch in group)
-            windows = [mx.array(batch) for batch in read]
-            for parts in parallel_map(partial(self._by_parts, model), windows):
-                # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
-                numbers = np.concatenate([np.array(part) for part in parts], axis=-1)
-                yield numbers.reshape(len(numbers), -1, self.context_length)
+    def _read(self, batch: Windows) -> Integer[mx.array, "B T1"]:
+        return mx.array(read_windows(self.split.tokens, batch.start, self.context_length + 1))
 
-    def _by_parts(self, model: GPT, windows: Integer[mx.array, "B T1"]) -> list[mx.array]:
-        """Return the measures of every target of the windows, in parts of tokens."""
+    def _measured(
+        self, model: GPT, windows: Integer[mx.array, "B T1"]
+    ) -> list[Float[mx.array, "measures 1 n"]]:
+        """Return the measures of every target, in parts whose logits fit into memory.
+
+        These are the user's metrics, the loss, and for a task whether the answer is right.
+        """
         features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
         # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
         x = features.reshape(1, -1, features.shape[-1])
-        # Each part's logits, [1, size, V], are freed before the next part needs memory.
-        size = _rows(model.config.vocab_size)
-        parts = [slice(start, start + size) for start in range(0, targets.size, size)]
-        return [
-            self._measures(model.head(x[:, part]).astype(mx.float32), targets[:, part])
-            for part in parts
-        ]
-
-    def _measures(
-        self, logits: Float[mx.array, "1 N V"], targets: Integer[mx.array, "1 N"]
-    ) -> Float[mx.array, "measures 1 N"]:
-        """Return the user's metrics, the losses, and for a task whether each answer is right."""
-        measures = [metric(logits, targets) for metric in self.metrics.values()]
-        measures.append(cross_entropy(logits, targets))
-        if self.split.scored is not None:
-            measures.append(logits.argmax(axis=-1) == targets)
-        return mx.stack([measure.astype(mx.float32) for measure in measures])
+        size, parts = _rows(model.config.vocab_size), []
+        for start in range(0, targets.size, size):
+            # [1, size, V]
+            logits = model.head(x[:, start : start + size]).astype(mx.float32)
+            right = targets[:, start : start + size]
+            measures = [metric(logits, right) for metric in self.metrics.values()]
+            measures.append(cross_entropy(logits, right))
+            if self.split.scored is not None:
+                measures.append(logits.argmax(axis=-1) == right)
+            parts.append(mx.stack([measure.astype(mx.float32) for measure in measures]))
+        return parts
 
     def _sums(
         self, span: slice, measured: Float[np.ndarray, "measures N"]
@@ -212,24 +193,20 @@ class Evaluator:
         """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
         split, own = self.split, sums[: len(self.metrics)]
         right, answers, nats, *by_ability = sums[len(own) :]
-        is_text = split.scored is None
-        tokens = len(split.tokens) - 1 if is_text else split.n_scored
+        is_text, n_scored = split.scored is None, max(split.n_scored, 1)
         # nats / (ln 2 * bytes) is bits per byte.
-        unit = math.log(2) * split.n_bytes if is_text else tokens
+        unit = math.log(2) * split.n_bytes if is_text else n_scored
         floors = (split.ability_floor_nats or {}).items()
-        abilities = {
-            name: (spent - floor) / unit
-            for (name, floor), spent in zip(floors, by_ability, strict=False)
-        }
         return Evaluation(
-            val_loss=nats / tokens,
+            val_loss=nats / n_scored,
             bits_per_byte=nats / unit if is_text else None,
             above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
-            abilities=abilities,
-            accuracy=None if is_text else right / answers,
-            metrics={
-                name: total / split.n_scored for name, total in zip(self.metrics, own, strict=True)
+            abilities={
+                name: (spent - floor) / unit
+                for (name, floor), spent in zip(floors, by_ability, strict=False)
             },
+            accuracy=None if is_text else right / max(answers, 1),
+            metrics={n: total / n_scored for n, total in zip(self.metrics, own, strict=True)},
         )
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
@@ -301,7 +278,7 @@ def beginning(split: Split, share: float) -> Split:
     """Return the first part of a split; it ends with a document if their starts are known."""
     stop = max(2, int(share * len(split.tokens)))
     starts = split.document_starts
-    if starts is not None:
+    if starts is not None and len(starts) > 1:
         starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
         # The last start ends the document before it; one more token is its last target.
         stop, starts = int(starts[-1]) + 1, starts[:-1]
@@ -329,18 +306,15 @@ def evaluation_windows(
     Raises:
         ConfigError: The text is shorter than one window.
     """
-
-    def rows() -> Iterable[tuple[int, int, int]]:
-        last, stop = last_start(n_tokens, context_length), 0
-        while stop < n_tokens - 1:
-            place, stop = stop, min(stop + context_length, n_tokens - 1)
-            if document_starts is not None and stop < n_tokens - 1:
-                # Stop at the last document that begins in the window, unless one document fills it.
-                i = int(np.searchsorted(document_starts, stop, side="right")) - 1
-                stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
-            # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
-            start = min(place, last)
-            yield start, place - start, stop - start
-
+    rows, stop = [], 0
+    while stop < n_tokens - 1:
+        place, stop = stop, min(stop + context_length, n_tokens - 1)
+        if document_starts is not None and stop < n_tokens - 1:
+            # Stop at the last document that begins in the window, unless one document fills it.
+            i = int(np.searchsorted(document_starts, stop, side="right")) - 1
+            stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
+        # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
+        start = min(place, last_start(n_tokens, context_length))
+        rows.append((start, place - start, stop - start))
     kind = np.dtype([("start", np.int64), ("first", np.int64), ("last", np.int64)])
-    return np.fromiter(rows(), kind).view(np.recarray)
+    return np.array(rows, kind).view(np.recarray)

@@ -18,14 +18,12 @@ from jaxtyping import Float
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
+from mlx_attn.training.evaluation import EVALUATION_TOKENS, Evaluator, beginning
 from mlx_attn.training.trainer import Trainer
 
-DEPTHS = (2, 4)
-"""Layers of the measured models; both even, because two streams hold different memory at odd
-depths."""
-
-STEPS = 3  # the most steps to time, after a first one whose memory is measured
-ENOUGH = 2.0  # stop timing steps after this many seconds
+_DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
+_STEPS = 3  # the most steps to time, after a first one whose memory is measured
+_ENOUGH = 2.0  # stop timing steps after this many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +45,14 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
     MLX's random state does change; a training seeds every step itself.
     """
     config, layers = trainer.config, trainer.model.config.n_layers
-    if layers <= DEPTHS[1] or trainer.settings.model.get("pattern"):
+    if layers <= _DEPTHS[1] or trainer.settings.model.get("pattern"):
         measured = _measure(trainer.settings, layers, corpus)
     else:
         # Two points of each line: the slope is the cost of a layer, the rest does not depend on
         # depth.
-        few, many = (_measure(trainer.settings, depth, corpus) for depth in DEPTHS)
-        slope = np.maximum(many - few, 0) / (DEPTHS[1] - DEPTHS[0])
-        measured = few + slope * (layers - DEPTHS[0])
+        few, many = (_measure(trainer.settings, depth, corpus) for depth in _DEPTHS)
+        slope = np.maximum(many - few, 0) / (_DEPTHS[1] - _DEPTHS[0])
+        measured = few + slope * (layers - _DEPTHS[0])
     step_seconds, validation_seconds, *peaks = measured.tolist()
     left = max(trainer.steps - trainer.progress.step, 0)
     by_clock = config.minutes * 60
@@ -89,15 +87,20 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarra
         peaks.append(mx.get_peak_memory() - others)
         mx.reset_peak_memory()
     seconds: list[float] = []
-    while not seconds or (len(seconds) < STEPS and sum(seconds) < ENOUGH):
+    while not seconds or (len(seconds) < _STEPS and sum(seconds) < _ENOUGH):
         began = time.perf_counter()
         # Waits for the whole step; nothing is queued ahead while it is timed.
         mx.eval(*trainer.launch_step(), *trainer.step.state)
         seconds.append(time.perf_counter() - began)
-    trainer.evaluator.try_out(trainer.model)  # warms up
+    whole = trainer.evaluator
+    # About one batch on every core, a known fraction of the whole validation.
+    share = min(1.0, EVALUATION_TOKENS / len(whole.split.tokens))
+    part = Evaluator(
+        beginning(whole.split, share), whole.context_length, metric=trainer.config.metric
+    )
+    part(trainer.model)  # warms up
     began = time.perf_counter()
-    share = trainer.evaluator.try_out(trainer.model)
-    # A batch on every core takes a known fraction of the whole validation.
-    validation = (time.perf_counter() - began) / share
+    part(trainer.model)
+    validation = (time.perf_counter() - began) * len(whole.windows) / len(part.windows)
     # The median ignores a step that something else on the machine delayed.
     return np.array([median(seconds), validation, *peaks])

@@ -1,4 +1,4 @@
-"""The training loop: a generator of events, and a recorder that stores them in the run directory.
+"""The training loop: a generator of events.
 
 Each step is launched before the loss of the previous one is read, so that the host prepares a step
 while the device computes one.
@@ -13,13 +13,8 @@ import mlx.core as mx
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.machine.streams import compiles_step
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.documents import document_ends, start_tokens
-from mlx_attn.sampling.generate import stream_generate
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.distributed import LostRank
-from mlx_attn.training.evaluation import task_predictions
-from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked, as_record
+from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 
 INTERRUPTED = "interrupted"
@@ -46,53 +41,53 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     trainer.join()
     trainer.model.train()
     mx.reset_peak_memory()
-    monitor = Monitor(trainer)
+    monitor = _Monitor(trainer)
     try:
         with translate_mlx_errors():
             yield monitor.started()
-            reason = yield from between_steps(trainer, monitor, should_stop)
+            reason = yield from _between_steps(trainer, monitor, should_stop)
             while not reason:
                 # Returns before the step is computed; `launched` reads the loss of the step before.
                 monitor.launched(trainer.launch_step())
-                reason = yield from between_steps(trainer, monitor, should_stop)
+                reason = yield from _between_steps(trainer, monitor, should_stop)
             yield monitor.ended(reason)
     except LostRank as lost:
         resumable = f"{trainer.last_checkpoint()}; --resume takes any number of ranks"
         raise LostRank(f"{lost}: {resumable}") from lost
 
 
-def between_steps(
-    trainer: Trainer, monitor: "Monitor", should_stop: Callable[[], bool]
+def _between_steps(
+    trainer: Trainer, monitor: "_Monitor", should_stop: Callable[[], bool]
 ) -> Generator[Event, None, str]:
-    """Report, validate and save whatever is due after the latest step.
-
-    Returns:
-        Why the training ends now: "interrupted", "done", "time" or "patience"; "" if it continues.
-    """
+    """Report, validate and save whatever is due; return why the training ends now, "" if not."""
     config, step = trainer.config, trainer.progress.step
+
+    def due(every: int) -> bool:
+        return bool(step and every) and step % every == 0
+
     # The heads at step 0 are tracked too: they are the start of every curve.
     if config.track and step % config.track == 0 and step != trainer.progress.tracked_step:
         yield monitor.tracked()
     reason = _agreed_reason(trainer, should_stop)
-    # An interrupted training validates when it resumes.
+    # An interrupted training validates and reports when it resumes, so that the reported loss is a
+    # mean over as many steps as without the interruption.
+    ends = reason not in ("", INTERRUPTED)
     evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
-    evaluates = evaluates and (bool(reason) or _due(step, config.eval_every))
-    # It also reports then, so that the loss is a mean over as many steps as without the interrupt.
-    ends = bool(reason) and reason != INTERRUPTED
-    if monitor.unreported and (ends or evaluates or _due(step, config.log_every)):
+    evaluates = evaluates and (ends or due(config.eval_every))
+    if monitor.unreported and (ends or evaluates or due(config.log_every)):
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
         reason = reason or _agreed_reason(trainer, should_stop)
     # A checkpoint comes after the validation: it stores whether that was the best one.
-    if reason or _due(step, config.save_every or config.eval_every):
+    if reason or due(config.save_every or config.eval_every):
         monitor.save()
-    monitor.pause()
+    monitor.lap()
     return reason
 
 
 def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
-    """Return the reason to end that all ranks agree on.
+    """Return the reason to end that all ranks agree on: one of `Ended.reason`, or "".
 
     Any rank may interrupt; otherwise rank 0 decides. Once all ranks have answered, all have
     finished the previous step, so no saved state lacks the gradients of a lost rank.
@@ -112,15 +107,11 @@ def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
     return INTERRUPTED if any(answer[0] == INTERRUPTED for answer in answers) else reason
 
 
-def _due(step: int, every: int) -> bool:
-    return bool(step and every) and step % every == 0
+class _Monitor:
+    """Reads the losses of launched steps, keeps time, and makes the events of one training.
 
-
-class Monitor:
-    """Reads the losses of launched steps, keeps time, and makes the reports of one training.
-
-    Time is counted in laps of either training or pausing. Validating, saving, displaying and the
-    first step, which compiles, are pauses; only training counts for tokens per second.
+    Time is counted in laps. Those of validating, saving, displaying and the first step, which
+    compiles, are not training and do not count for tokens per second.
     """
 
     def __init__(self, trainer: Trainer):
@@ -133,8 +124,20 @@ class Monitor:
 
     @property
     def unreported(self) -> bool:
-        """Return whether there was a step since the last report."""
         return bool(self.progress.losses) or self._unread is not None
+
+    @property
+    def _tokens(self) -> int:
+        return self.progress.step * self.trainer.tokens_per_step
+
+    def lap(self, trained: bool = False) -> None:
+        """End a lap, of training or of anything else."""
+        now = time.perf_counter()
+        before = self.progress.seconds
+        self.progress.seconds += now - self._lap_start
+        self._lap_start = now
+        if trained:
+            self.progress.training_seconds += self.progress.seconds - before
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
@@ -142,113 +145,13 @@ class Monitor:
         self._read()
         self._unread = (self.progress.step, *result)
         if self._warm:
-            self._count_training()
+            self.lap(trained=True)
             self.progress.timed_steps += 1
             return
         # The first step includes compiling, so it is read at once and not timed.
         self._read()
         self._warm = True
-        self.pause()
-
-    def started(self) -> Started:
-        """Return the report that opens a training."""
-        trainer = self.trainer
-        return Started(
-            variant=trainer.settings.variant,
-            step=self.progress.step,
-            steps=trainer.steps,
-            params=count_parameters(trainer.model),
-            tokens_per_step=trainer.tokens_per_step,
-            run=str(trainer.run.path) if trainer.run else "",
-            compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
-        )
-
-    def stepped(self) -> Stepped:
-        """Return the report of the steps since the previous one."""
-        self._read()
-        trainer, progress = self.trainer, self.progress
-        self._count_training()
-        progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
-        # The report's loss is a mean over all steps since the last report, not of one batch.
-        losses, progress.losses = progress.losses, []
-        reported = self._reported
-        self._reported = progress.timed_steps, progress.training_seconds
-        left = math.inf
-        if trainer.steps:
-            # Seconds per step so far, validations included.
-            left = (trainer.steps - progress.step) * progress.seconds / progress.step
-        if trainer.config.minutes:
-            left = min(left, 60 * trainer.config.minutes - progress.seconds)
-        return Stepped(
-            step=progress.step,
-            steps=trainer.steps,
-            tokens=progress.step * trainer.tokens_per_step,
-            loss=sum(losses) / len(losses),
-            grad_norm=progress.grad_norm,
-            lr=trainer.learning_rate(progress.step),
-            tok_s=self._speed(self._reported[0] - reported[0], self._reported[1] - reported[1]),
-            peak_memory=progress.peak_memory,
-            seconds=progress.seconds,
-            seconds_left=max(0.0, left),
-        )
-
-    def evaluated(self) -> Evaluated:
-        """Validate and return the report; see `Trainer.evaluate`."""
-        trainer, progress = self.trainer, self.progress
-        evaluation, best = trainer.evaluate()
-        self.pause()
-        return Evaluated(
-            step=progress.step,
-            tokens=progress.step * trainer.tokens_per_step,
-            evaluation=evaluation,
-            best=best,
-            seconds=progress.seconds,
-        )
-
-    def tracked(self) -> Tracked:
-        """Measure the heads' matrices once the loss is known to be finite."""
-        self._read()
-        self._count_training()
-        tracked = self.trainer.track()
-        self.progress.tracked_step = tracked.step
-        self.pause()
-        return tracked
-
-    def ended(self, reason: str) -> Ended:
-        """Return the report that closes a training."""
-        trainer, progress = self.trainer, self.progress
-        return Ended(
-            variant=trainer.settings.variant,
-            steps=progress.step,
-            tokens=progress.step * trainer.tokens_per_step,
-            evaluation=progress.best,
-            params=count_parameters(trainer.model),
-            tok_s=self._speed(progress.timed_steps, progress.training_seconds),
-            peak_memory=progress.peak_memory,
-            seconds=progress.seconds,
-            run=str(trainer.run.path) if trainer.run else "",
-            reason=reason,
-        )
-
-    def save(self) -> None:
-        """Write a checkpoint, unless the loss shows that the training has diverged."""
-        self._read()
-        # A checkpoint of a diverged model would replace the last good one.
-        if self.progress.losses:
-            self.trainer.check_sane("loss", self.progress.losses[-1])
-        self.trainer.save()
-
-    def pause(self) -> None:
-        """End a lap that was not training."""
-        now = time.perf_counter()
-        self.progress.seconds += now - self._lap_start
-        self._lap_start = now
-
-    def _count_training(self) -> None:
-        """End a lap that was training."""
-        before = self.progress.seconds
-        self.pause()
-        self.progress.training_seconds += self.progress.seconds - before
+        self.lap()
 
     def _read(self) -> None:
         """Wait for the launched step and store its loss."""
@@ -265,51 +168,91 @@ class Monitor:
         self.progress.losses.append(loss)
         self.progress.grad_norm = norm
 
+    def started(self) -> Started:
+        trainer = self.trainer
+        return Started(
+            variant=trainer.settings.variant,
+            step=self.progress.step,
+            steps=trainer.steps,
+            params=count_parameters(trainer.model),
+            tokens_per_step=trainer.tokens_per_step,
+            run=str(trainer.run.path) if trainer.run else "",
+            compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
+        )
+
+    def stepped(self) -> Stepped:
+        self._read()
+        trainer, progress = self.trainer, self.progress
+        self.lap(trained=True)
+        progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
+        # The report's loss is a mean over all steps since the last report, not of one batch.
+        losses, progress.losses = progress.losses, []
+        steps, seconds = self._reported
+        self._reported = progress.timed_steps, progress.training_seconds
+        left = math.inf
+        if trainer.steps:
+            # Seconds per step so far, validations included.
+            left = (trainer.steps - progress.step) * progress.seconds / progress.step
+        if trainer.config.minutes:
+            left = min(left, 60 * trainer.config.minutes - progress.seconds)
+        return Stepped(
+            step=progress.step,
+            steps=trainer.steps,
+            tokens=self._tokens,
+            loss=sum(losses) / len(losses),
+            grad_norm=progress.grad_norm,
+            lr=trainer.learning_rate(progress.step),
+            tok_s=self._speed(progress.timed_steps - steps, progress.training_seconds - seconds),
+            peak_memory=progress.peak_memory,
+            seconds=progress.seconds,
+            seconds_left=max(0.0, left),
+        )
+
+    def evaluated(self) -> Evaluated:
+        evaluation, best = self.trainer.evaluate()
+        self.lap()
+        return Evaluated(
+            step=self.progress.step,
+            tokens=self._tokens,
+            evaluation=evaluation,
+            best=best,
+            seconds=self.progress.seconds,
+        )
+
+    def tracked(self) -> Tracked:
+        """Measure the heads' matrices once the loss is known to be finite."""
+        self._read()
+        self.lap(trained=True)
+        tracked = self.trainer.track()
+        self.progress.tracked_step = tracked.step
+        self.lap()
+        return tracked
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the loss shows that the training has diverged."""
+        self._read()
+        # A checkpoint of a diverged model would replace the last good one.
+        if self.progress.losses:
+            self.trainer.check_sane("loss", self.progress.losses[-1])
+        self.trainer.save()
+
+    def ended(self, reason: str) -> Ended:
+        trainer, progress = self.trainer, self.progress
+        return Ended(
+            variant=trainer.settings.variant,
+            steps=progress.step,
+            tokens=self._tokens,
+            evaluation=progress.best,
+            params=count_parameters(trainer.model),
+            tok_s=self._speed(progress.timed_steps, progress.training_seconds),
+            peak_memory=progress.peak_memory,
+            seconds=progress.seconds,
+            run=str(trainer.run.path) if trainer.run else "",
+            reason=reason,
+        )
+
     def _speed(self, steps: int, seconds: float) -> float:
-        """Return tokens per second; of the first step if it was the only one."""
-        # Only the first step was taken, which is never timed.
+        """Return tokens per second; of the first step, which is never timed, if it is the only."""
         if not steps:
             steps, seconds = self.progress.step, self.progress.seconds
         return steps * self.trainer.tokens_per_step / max(seconds, 1e-9)
-
-
-SAMPLE_TOKENS = 120
-
-
-class RunRecorder:
-    """Stores events and samples in the run directory; first deletes those after the checkpoint."""
-
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
-        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
-        self.last: Event | None = None
-        if trainer.run:
-            # Events after the checkpoint will happen again; the reports must not have them twice.
-            trainer.run.forget_after(trainer.progress.step, trainer.progress.unreported)
-
-    def __call__(self, event: Event) -> None:
-        """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
-        self.last, run = event, self.trainer.run
-        if not run:
-            return
-        run.add_report(as_record(event))
-        self.trainer.log(event)
-        if isinstance(event, Evaluated):
-            self.sample = write_sample(self.trainer, self.tokenizer)
-            run.add_sample(event.step, self.sample)
-
-
-def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
-    """Return a sample of the model's output: a text from nothing, or its answers to a task."""
-    model, split = trainer.model, trainer.evaluator.split
-    model.eval()
-    if split.scored is None:
-        # A fixed seed: samples of one training differ only by its weights.
-        sampler = SamplerConfig(temp=0.8, seed=0)
-        corpus = trainer.settings.text.data
-        ends, start = document_ends(tokenizer, corpus), start_tokens(tokenizer, corpus)
-        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends, start=start)
-        text = "".join(step.text for step in steps)
-    else:
-        text = task_predictions(model, split, tokenizer)
-    model.train()
-    return text

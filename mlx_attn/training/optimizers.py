@@ -1,12 +1,14 @@
-"""Learning rate schedules, and the optimizers AdamW and Muon on a few packed arrays.
+"""AdamW, Muon and a user's optimizer, each for a group of the weights.
 
-Progress is the fraction of the budget that is spent, in steps or in seconds.
+An optimizer computes a few packed arrays, because starting an operation for every small parameter
+takes longer than the numbers. Each has the same three methods: `packed` packs arrays named like the
+parameters, `init` starts the state of the packed arrays, and `updated` takes a step.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import Any
 
@@ -14,67 +16,136 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 from jaxtyping import Float
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
-from mlx_attn.parts import own_part
-from mlx_attn.training.config import WSD, TrainConfig
-from mlx_attn.training.own_optimizer import OwnOptimizer, own_optimizer
+from mlx_attn.parts import Part, own_part
+from mlx_attn.training.config import TrainConfig
+
+Vector = Float[mx.array, "_"]  # a vector of any length
 
 
-def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """Return the factor of the peak learning rates, in [0, 1].
+class AdamW(optim.AdamW):
+    """AdamW (arXiv:1711.05101, algorithm 2), on a few vectors of all parameters.
 
-    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
-    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
-    (warmup-stable-decay, arXiv:2405.18392).
+        m <- beta1 m + (1 - beta1) g
+        v <- beta2 v + (1 - beta2) g^2
+        W <- (1 - lr decay) W - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 
-    Args:
-        config: The recipe.
-        step: Steps done.
-        steps: Bound in steps; 0 without one.
-        seconds: Training time so far.
+    It changes each weight independently, so the numbers are MLX's, but it starts eighteen
+    operations once instead of once per parameter. The parameters stay flat from step to step:
+    `updated` returns views of `held`.
     """
-    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
-    if step < config.warmup:
-        return (step + 1) / (config.warmup + 1)
-    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
-    # With two bounds, the one that ends the training first sets the rate.
-    if config.minutes:
-        spent = max(spent, seconds / (60 * config.minutes))
-    spent, floor = min(1.0, spent), config.min_lr / config.lr
-    if config.schedule == "cosine":
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
-    if config.schedule == WSD and spent > 1 - config.cooldown:
-        return floor + (1 - floor) * (1 - spent) / config.cooldown
-    return 1.0
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.held: list[Vector] = []
+
+    def hold(self, parameters: Arrays) -> Arrays:
+        """Flatten the parameters and return views of the result."""
+        self.held[:] = self.packed(parameters)
+        views: Arrays = {}
+        for vector, part in zip(self.held, _parts(parameters), strict=True):
+            views |= _unflatten(vector, part)
+        return views
+
+    def packed(self, arrays: Arrays) -> list[Vector]:
+        """Flatten all arrays into two vectors, computed in parallel; large ones into more."""
+        return [mx.concatenate([a.reshape(-1) for a in p.values()]) for p in _parts(arrays)]
+
+    def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
+        """Return the parameters after one step.
+
+        Args:
+            gradients: As `packed` returns them.
+            parameters: The parameters before the step.
+            factor: Multiplies the gradients, to clip their norm.
+        """
+        self.state["step"] = self.step + 1
+        beta1, beta2 = self.betas
+        # Scalars, so that no whole vector is clipped or corrected. Clipping multiplies g by
+        # `factor`, hence m by it and v by its square.
+        new, new_square = (1 - beta1) * factor, (1 - beta2) * factor * factor
+        # Both sides of the fraction are multiplied by sqrt(1 - beta2^t).
+        correction = mx.sqrt(1 - beta2**self.step)
+        rate = self.learning_rate * correction / (1 - beta1**self.step)
+        eps = self.eps * correction
+        decay = 1 - self.learning_rate * self.weight_decay
+        # The scalars are arguments because all vectors wait for them.
+        scalars = [new, new_square, rate, eps, decay]
+        parts = _parts(parameters)
+        inputs = ((g, self.held[i], self.state[str(i)], scalars) for i, g in enumerate(gradients))
+        arrays: Arrays = {}
+        for i, (vector, state) in enumerate(_some_at_a_time(self._moved, inputs)):
+            self.state[str(i)] |= state
+            self.held[i] = vector
+            arrays |= _unflatten(vector, parts[i])
+        return arrays
+
+    def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
+        gradient, parameter, state, (new, new_square, rate, eps, decay) = inputs
+        beta1, beta2 = self.betas
+        m = beta1 * state["m"] + new * gradient
+        v = beta2 * state["v"] + new_square * mx.square(gradient)
+        return parameter * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+
+
+MAX_FLAT = 2**24
+"""The most numbers to flatten into one vector; beyond that, copying costs more memory than starting
+fewer operations saves time."""
+
+
+def _parts(arrays: Arrays) -> list[Arrays]:
+    """Divide the arrays, in order, into groups that become one vector each.
+
+    They are cut where half of the numbers are reached; of a large model, into more groups.
+    """
+    total = sum(array.size for array in arrays.values())
+    parts: list[Arrays] = [{}]
+    size = 0  # of the last group, in numbers
+    for name, array in arrays.items():
+        if total <= MAX_FLAT:
+            is_full = size >= total / 2 and len(parts) == 1
+        else:
+            is_full = size + array.size > MAX_FLAT // 16
+        if is_full and parts[-1]:
+            parts.append({})
+            size = 0
+        parts[-1][name] = array
+        size += array.size
+    return parts
+
+
+def _unflatten(vector: Vector, like: Arrays) -> Arrays:
+    """Cut a vector into arrays with the names and shapes of `like`, one after the other."""
+    *ends, _ = accumulate(array.size for array in like.values())  # where to cut
+    pairs = zip(like.items(), mx.split(vector, ends), strict=True)
+    return {name: part.reshape(array.shape) for (name, array), part in pairs}
+
+
+def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+    """Apply `parallel_map` to as many parts at a time as there are cores.
+
+    The memory of large parts is free again before the next ones start.
+    """
+    waiting = iter(parts)  # a generator, so that parts are computed only when they are taken
+    while some := list(islice(waiting, max(2, cores()))):
+        yield from parallel_map(function, some)
 
 
 Stack = Float[mx.array, "n rows columns"]
 Stacks = list[Float[mx.array, "_ _ _"]]
 
 
-class Muon(optim.Optimizer):
-    """Muon: W - lr sqrt(max(1, rows / columns)) orthogonal(u), with u = (1 - m) g + m v.
+class Muon(optim.Muon):
+    """Muon (kellerjordan.github.io/posts/muon), on stacks of matrices of one shape.
 
-    The momentum v is the moving average m v + (1 - m) g, and u is Nesterov's. The state belongs to
-    the stacks of `packed`, not to single matrices; initialise it with those.
-
-    Args:
-        learning_rate: lr.
-        momentum: m.
+    v <- m v + (1 - m) g, a moving average
+    u  = m v + (1 - m) g, Nesterov's: the momentum of one more equal gradient
+    W <- W - lr sqrt(max(1, rows / columns)) orthogonal(u)
     """
-
-    def __init__(self, learning_rate: float, momentum: float = 0.95):
-        super().__init__()
-        self._maybe_schedule("learning_rate", learning_rate)
-        self.momentum = momentum
-
-    def init_single(self, parameter: mx.array, state: dict) -> None:
-        """Start the momentum of a stack of matrices at 0."""
-        state["v"] = mx.zeros_like(parameter)
 
     def packed(self, arrays: Arrays) -> Stacks:
         """Stack matrices of the same shape, or its transpose, as wide matrices."""
@@ -82,20 +153,14 @@ class Muon(optim.Optimizer):
         return [mx.stack([wide[name] for name in names]) for names in _by_shape(arrays)]
 
     def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the matrices after one step.
-
-        Args:
-            gradients: As `packed` returns them.
-            parameters: The matrices before the step.
-            factor: Multiplies the gradients, to clip their norm.
-        """
+        """Return the matrices after one step; see `AdamW.updated` for the arguments."""
         self.state["step"] = self.step + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
         # The clipping factor is a scalar: multiplying it here saves a pass over every gradient.
         new = (1 - self.momentum) * factor
         inputs = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
-        directions = {}
-        for i, (v, u) in enumerate(parallel_map(self._update, inputs)):
+        directions: Arrays = {}
+        for i, (v, u) in enumerate(parallel_map(self._nesterov, inputs)):
             self.state[str(i)]["v"] = v
             # [n, rows, columns], divided along n among the processor's cores.
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
@@ -108,19 +173,11 @@ class Muon(optim.Optimizer):
             moved[name] = parameter - (step.T if _is_tall(parameter) else step)  # -> (out, in)
         return moved
 
-    def _update(self, inputs: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
+    def _nesterov(self, inputs: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs
         newest = new * gradient
         v = self.momentum * v + newest
-        return v, newest + self.momentum * v  # Nesterov's: the momentum of one more equal gradient
-
-
-def _by_shape(matrices: Arrays) -> list[list[str]]:
-    """Group the names of matrices by shape, with transposes in one group."""
-    shapes = defaultdict(list)
-    for name, matrix in matrices.items():
-        shapes[tuple(sorted(matrix.shape))].append(name)
-    return list(shapes.values())
+        return v, newest + self.momentum * v
 
 
 def newton_schulz(stack: Stack) -> Stack:
@@ -139,131 +196,162 @@ def newton_schulz(stack: Stack) -> Stack:
     return x
 
 
+def _by_shape(matrices: Arrays) -> list[list[str]]:
+    """Group the names of matrices by shape, with transposes in one group."""
+    shapes = defaultdict(list)
+    for name, matrix in matrices.items():
+        shapes[tuple(sorted(matrix.shape))].append(name)
+    return list(shapes.values())
+
+
 def _is_tall(matrix: mx.array) -> bool:
     return matrix.shape[0] > matrix.shape[1]
 
 
-Vector = Float[mx.array, "_"]  # a vector of any length
+class _OwnOptimizer:
+    """A user's optimizer: any of MLX's, one array at a time.
 
-MAX_FLAT = 2**24
-"""The most numbers to flatten into one vector; beyond that, copying costs more memory than starting
-fewer operations saves time."""
-
-
-class AdamW(optim.AdamW):
-    """AdamW (arXiv:1711.05101, algorithm 2) on flattened parameters, with bias correction.
-
-    It updates each weight independently, so the numbers are MLX's, but it starts eighteen
-    operations once instead of once per parameter. Two vectors are computed in parallel. Its state
-    belongs to the vectors of `packed`. The parameters stay flat: `updated` returns views of `held`.
+    Its arrays are numbered, not named: the state must not depend on the names of the parameters.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.held: list[Vector] = []
+    def __init__(self, inner: optim.Optimizer):
+        self.inner, self.init = inner, inner.init
 
-    def hold(self, parameters: Arrays) -> Arrays:
-        """Flatten the parameters and return views of the result."""
-        self.held[:] = self.packed(parameters)
-        views: Arrays = {}
-        for vector, part in zip(self.held, _parts(parameters), strict=True):
-            views |= unflatten(vector, part)
-        return views
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.inner.state
 
-    def packed(self, arrays: Arrays) -> list[Vector]:
-        """Flatten all arrays into two vectors; large arrays get vectors of their own."""
-        return [mx.concatenate([a.reshape(-1) for a in p.values()]) for p in _parts(arrays)]
+    def packed(self, arrays: Arrays) -> list[mx.array]:
+        return list(arrays.values())
 
-    def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the parameters after one step; see `Muon.updated` for the arguments."""
-        self.state["step"] = self.step + 1
-        parts, rates = _parts(parameters), self._rates(factor)
-        # The rates are arguments because both vectors wait for them.
-        inputs = (
-            (gradient, self.held[i], self.state[str(i)], rates)
-            for i, gradient in enumerate(gradients)
+    def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
+        clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
+        arrays = {str(i): array for i, array in enumerate(parameters.values())}
+        moved = self.inner.apply_gradients(clipped, arrays)
+        return {name: moved[str(i)] for i, name in enumerate(parameters)}
+
+
+def _own_optimizer(part: Part, config: TrainConfig) -> _OwnOptimizer:
+    """Return a user's optimizer, if it resumes from its state to the same numbers."""
+    name = f"optimizer={part.name}"
+    start = {"0": mx.arange(12.0).reshape(4, 3) / 12, "1": mx.ones(3)}
+    first, resumed = _made(part, config), _made(part, config)
+    first.init(start)
+    resumed.init(start)
+
+    def step(optimizer: _OwnOptimizer, arrays: Arrays) -> Arrays:
+        optimizer.state["learning_rate"] = mx.array(1e-3)
+        return optimizer.updated([mx.cos(a) for a in arrays.values()], arrays, mx.array(1.0))
+
+    moved = step(first, start)
+    if any(moved[key].shape != array.shape for key, array in start.items()):
+        raise ConfigError(f"{name} changes the shape of a parameter")
+    for path, leaf in tree_flatten(first.state):
+        if not isinstance(leaf, mx.array):
+            raise ConfigError(f"{name} has a state that is not saved: {path} must be an mx.array")
+    resumed.state.update(tree_map(lambda array: array, first.state))  # a copy of the containers
+    again = step(resumed, moved)
+    last = step(first, moved)
+    if not all(mx.array_equal(a, again[key], equal_nan=True) for key, a in last.items()):
+        raise ConfigError(
+            f"{name} does not resume to the same numbers: keep all that it remembers in its state"
         )
-        arrays: Arrays = {}
-        for i, (vector, state) in enumerate(_some_at_a_time(self._updated, inputs)):
-            self.state[str(i)] |= state
-            self.held[i] = vector
-            arrays |= unflatten(vector, parts[i])
-        return arrays
-
-    def _rates(self, factor: mx.array) -> list[mx.array]:
-        """Return the scalars of the formulas, so that no whole vector is corrected or clipped."""
-        beta1, beta2 = self.betas
-        correction = mx.sqrt(1 - beta2**self.step)
-        return [
-            # Clipping multiplies g by `factor`, hence m by it and v by its square.
-            (1 - beta1) * factor,
-            (1 - beta2) * factor * factor,
-            # lr m_hat / (sqrt(v_hat) + eps) with both sides multiplied by sqrt(1 - beta2^t).
-            self.learning_rate * correction / (1 - beta1**self.step),
-            self.eps * correction,
-            # Decoupled weight decay.
-            1 - self.learning_rate * self.weight_decay,
-        ]
-
-    def _updated(self, inputs: tuple) -> tuple[Vector, dict]:
-        gradient, parameter, state, (new, new_square, rate, eps, decay) = inputs
-        beta1, beta2 = self.betas
-        m = beta1 * state["m"] + new * gradient
-        v = beta2 * state["v"] + new_square * mx.square(gradient)
-        return parameter * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+    return _made(part, config)
 
 
-def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-    """Apply `parallel_map` to as many parts at a time as there are cores.
-
-    The memory of large parts is free again before the next ones start.
-    """
-    waiting = iter(parts)  # a generator, so that parts are computed only when they are taken
-    while some := list(islice(waiting, max(2, cores()))):
-        yield from parallel_map(function, some)
-
-
-def _parts(arrays: Arrays) -> list[Arrays]:
-    """Divide the arrays, in order, into groups that become one vector each.
-
-    They are cut where half of the numbers are reached; of a large model, into more groups.
-    """
-    total = sum(array.size for array in arrays.values())
-    parts: list[Arrays] = [{}]
-    start, stop = 0, 0  # of the last group, in numbers
-    for name, array in arrays.items():
-        if total <= MAX_FLAT:
-            is_full = stop >= total / 2 and len(parts) == 1
-        else:
-            is_full = stop - start + array.size > MAX_FLAT // 16
-        if is_full and parts[-1]:
-            parts.append({})
-            start = stop
-        parts[-1][name] = array
-        stop += array.size
-    return parts
+def _made(part: Part, config: TrainConfig) -> _OwnOptimizer:
+    inner = part.apply(config) if part.apply else None
+    if not isinstance(inner, optim.Optimizer):
+        kind = type(inner).__name__
+        raise ConfigError(
+            f"optimizer={part.name} must return an mlx.optimizers.Optimizer, not a {kind}"
+        )
+    if "learning_rate" in getattr(inner, "_schedulers", {}):
+        raise ConfigError(
+            f"optimizer={part.name} has a schedule of its own: give it c.lr, and use --schedule"
+        )
+    return _OwnOptimizer(inner)
 
 
-def unflatten(vector: Vector, like: Arrays) -> Arrays:
-    """Cut a vector into arrays with the names and shapes of `like`, one after the other."""
-    *ends, _ = accumulate(array.size for array in like.values())  # where to cut
-    pairs = zip(like.items(), mx.split(vector, ends), strict=True)
-    return {name: part.reshape(array.shape) for (name, array), part in pairs}
+_Claim = Callable[[str, mx.array], bool]  # whether the parameter of that name belongs to a group
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+@dataclass(slots=True)
+class _Group:
     """Parameters that share an optimizer and a learning rate."""
 
     name: str
-    claims: Callable[[str, mx.array], bool]  # whether a parameter belongs to the group
-    optimizer: AdamW | Muon | OwnOptimizer
+    claims: _Claim
+    optimizer: AdamW | Muon | _OwnOptimizer
     peak: float  # highest learning rate of the schedule
     parameters: tuple[str, ...] = ()  # names of those that belong to it
 
     def own(self, arrays: Arrays) -> Arrays:
-        """Return the group's arrays from arrays named like the parameters."""
         return {name: arrays[name] for name in self.parameters}
+
+
+def _is_hidden_matrix(name: str, array: mx.array) -> bool:
+    """Return whether a parameter is a matrix in a block that is multiplied, not looked up."""
+    in_block = name.startswith("trf_blocks.") and name.endswith("weight")
+    return array.ndim == 2 and in_block and "table" not in name
+
+
+def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
+    return _is_hidden_matrix(name, array) or name == "out_head.weight"
+
+
+def _is_factor(name: str, _: mx.array) -> bool:  # of S = W_query W_key^T
+    return name.endswith(("att.W_query.weight", "att.W_key.weight"))
+
+
+def _is_merged(name: str, _: mx.array) -> bool:
+    return name.endswith("att.S.weight")
+
+
+def _makes_scores(name: str, array: mx.array) -> bool:
+    return _is_factor(name, array) or _is_merged(name, array)
+
+
+def _groups(config: TrainConfig, n_heads: int, width: int) -> list[_Group]:
+    """Return the groups in the order in which they claim parameters; the last one takes the rest.
+
+    The merged S moves its scores about H times further per step of Adam than its factors do, so its
+    learning rate starts at lr / H.
+
+    A step of Adam changes every number of a matrix by about the learning rate, so it changes x W by
+    that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
+    arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
+
+    Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
+    Oswald, arXiv:2410.23819), so it is available on its own.
+    """
+
+    def adamw(name: str, claims: _Claim, peak: float, decay: float) -> _Group:
+        betas = [config.beta1, config.beta2]
+        return _Group(name, claims, AdamW(config.lr, betas, weight_decay=decay), peak)
+
+    def muon(name: str, claims: _Claim, peak: float) -> _Group:
+        return _Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
+
+    lr, decay, ratio = config.lr, config.weight_decay, config.query_key_lr
+    product_lr = lr * (config.base_width / width if config.base_width else 1.0)
+    of_matrices = 0.0 if config.decay == "query-key" else decay
+    groups: list[_Group] = []
+    if own := own_part("optimizer", config.optimizer):
+        groups.append(_Group("own", own.claims, _own_optimizer(own, config), lr))
+    if config.optimizer == "muon" and ratio != 1:
+        groups.append(muon("scores", _makes_scores, ratio * config.muon_lr))
+    if config.optimizer == "muon":
+        groups.append(muon("hidden", _is_hidden_matrix, config.muon_lr))
+    if config.decay == "query-key" or ratio != 1:
+        groups.append(adamw("factors", _is_factor, ratio * product_lr, decay))
+    merged_lr = ratio * product_lr * (config.merged_lr or 1 / n_heads)
+    groups.append(adamw("merged", _is_merged, merged_lr, of_matrices))
+    if config.base_width:
+        groups.append(adamw("products", _multiplies, product_lr, of_matrices))
+    groups.append(adamw("matrices", lambda _, array: array.ndim >= 2, lr, of_matrices))
+    groups.append(adamw("rest", lambda *_: True, lr, decay if config.decay == "all" else 0.0))
+    return groups
 
 
 class GroupedOptimizer:
@@ -272,9 +360,8 @@ class GroupedOptimizer:
     Args:
         model: Its parameters are divided among the groups; empty groups are dropped.
         config: The recipe.
-        n_heads: Heads H: the merged S moves its scores about H times further per Adam step than
-            the factors do, so its learning rate starts at lr / H.
-        width: Of the residual stream, for `base_width`: see `_groups`.
+        n_heads: Heads H, for the rate of a merged S.
+        width: Of the residual stream, for `base_width`.
 
     Raises:
         ConfigError: Only the factors of S should decay, and the model lacks them.
@@ -282,7 +369,7 @@ class GroupedOptimizer:
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
         parameters = named_arrays(model.trainable_parameters())
-        self.groups: list[Group] = []
+        self.groups: list[_Group] = []
         self._left: Arrays = {}
         for group in _groups(config, n_heads, width):
             # Each parameter goes to the first group that claims it.
@@ -291,7 +378,8 @@ class GroupedOptimizer:
             if claimed:
                 packed = group.optimizer.packed(claimed)
                 group.optimizer.init({str(i): array for i, array in enumerate(packed)})
-                self.groups.append(replace(group, parameters=tuple(claimed)))
+                group.parameters = tuple(claimed)
+                self.groups.append(group)
             elif group.name == "factors" and config.decay == "query-key":
                 raise ConfigError(
                     "decay=query-key: this attention has neither W_query nor W_key to decay; "
@@ -353,64 +441,4 @@ class GroupedOptimizer:
     @property
     def held(self) -> list[list[mx.array]]:
         """Return the lists in which AdamW holds the weights, not copies."""
-        optimizers = [group.optimizer for group in self.groups]
-        return [optimizer.held for optimizer in optimizers if isinstance(optimizer, AdamW)]
-
-
-def is_hidden_matrix(name: str, array: mx.array) -> bool:
-    """Return whether a parameter is a matrix in a block that is multiplied, not looked up."""
-    in_block = name.startswith("trf_blocks.") and name.endswith("weight")
-    return array.ndim == 2 and in_block and "table" not in name
-
-
-def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
-    return is_hidden_matrix(name, array) or name == "out_head.weight"
-
-
-def _is_factor(name: str, _: mx.array) -> bool:  # of S = W_query W_key^T
-    return name.endswith(("att.W_query.weight", "att.W_key.weight"))
-
-
-def _makes_scores(name: str, array: mx.array) -> bool:
-    return _is_factor(name, array) or name.endswith("att.S.weight")
-
-
-def _groups(config: TrainConfig, n_heads: int, width: int) -> list[Group]:
-    """Return the groups in the order in which they claim parameters; the last one takes the rest.
-
-    A step of Adam changes every number of a matrix by about the learning rate, so it changes x W by
-    that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
-    arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
-
-    Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
-    Oswald, arXiv:2410.23819), so it is available on its own.
-    """
-
-    def adamw(decay: float) -> AdamW:
-        return AdamW(config.lr, [config.beta1, config.beta2], weight_decay=decay)
-
-    def muon(name: str, claims: Callable[[str, mx.array], bool], peak: float) -> Group:
-        return Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
-
-    lr, decay = config.lr, config.weight_decay
-    product_lr = lr * (config.base_width / width if config.base_width else 1.0)
-    ratio = config.query_key_lr  # of W_query, W_key and S, to the other matrices
-    merged_peak = ratio * product_lr * (config.merged_lr or 1 / n_heads)
-    own = 0.0 if config.decay == "query-key" else decay  # of matrices
-    groups = [
-        Group("merged", lambda name, _: name.endswith("att.S.weight"), adamw(own), merged_peak),
-        Group("matrices", lambda _, array: array.ndim >= 2, adamw(own), lr),
-        Group("rest", lambda *_: True, adamw(decay if config.decay == "all" else 0.0), lr),
-    ]
-    if config.base_width:
-        groups.insert(1, Group("products", _multiplies, adamw(own), product_lr))
-    if config.decay == "query-key" or ratio != 1:
-        factors = adamw(decay)  # which is `own` unless only the factors decay
-        groups.insert(0, Group("factors", _is_factor, factors, ratio * product_lr))
-    if config.optimizer == "muon":
-        groups.insert(0, muon("hidden", is_hidden_matrix, config.muon_lr))
-        if ratio != 1:
-            groups.insert(0, muon("scores", _makes_scores, ratio * config.muon_lr))
-    if own := own_part("optimizer", config.optimizer):
-        groups.insert(0, Group("own", own.claims, own_optimizer(own, config), lr))
-    return groups
+        return [g.optimizer.held for g in self.groups if isinstance(g.optimizer, AdamW)]

@@ -1,7 +1,6 @@
 """Training on the terminal: the plan, the progress with a curve of the losses, and the summary."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from shlex import quote
@@ -16,13 +15,15 @@ from rich.text import Text
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import plural, printable
 from mlx_attn.model.gpt import model_cost
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.forecast import Forecast
-from mlx_attn.training.loop import INTERRUPTED, RunRecorder, train
-from mlx_attn.training.summaries import Neighbour, neighbour_of
+from mlx_attn.training.loop import INTERRUPTED, train
+from mlx_attn.training.recording import RunRecorder
+from mlx_attn.training.summaries import neighbour_of
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import (
@@ -46,7 +47,7 @@ def plan_rows(
 ) -> list[tuple[str, str]]:
     """Return the plan of a training, line by line."""
     config, variant, tokenizer = trainer.model.config, trainer.settings.variant, corpus.tokenizer
-    cost = model_cost(config)
+    facts = plan_facts(trainer, corpus, expected)
     heads = f"{plural(config.n_heads, 'head')} of {config.head_dim}"
     if config.n_kv_heads != config.n_heads:
         heads += f" ({config.n_kv_heads} for keys and values)"
@@ -57,12 +58,12 @@ def plan_rows(
     rows |= {
         "model": f"{plural(config.n_layers, 'layer')}, {heads}, width {config.emb_dim}, context "
         f"{config.context_length}, {config.norm}, {config.activation}, positions {config.position}",
-        "parameters": f"{cost.parameters:,} ({count(cost.attention_parameters)} in attention)",
-        "text": f"{corpus.name}: {count(len(corpus.train.tokens))} tokens to train on, "
-        f"{count(len(corpus.val.tokens))} to validate, {tokenizer.kind} vocabulary of "
+        "parameters": f"{facts['params']:,} ({count(facts['attention_params'])} in attention)",
+        "text": f"{corpus.name}: {count(facts['training_tokens'])} tokens to train on, "
+        f"{count(facts['validation_tokens'])} to validate, {tokenizer.kind} vocabulary of "
         f"{tokenizer.vocab_size}",
-        "training": _recipe(trainer),
-        "memory": f"{memory(_state_bytes(trainer))} for weights, gradients and optimizer",
+        "training": _recipe(trainer, facts),
+        "memory": f"{memory(facts['memory'])} for weights, gradients and optimizer",
     }
     if expected:
         seconds = expected.step_seconds
@@ -76,15 +77,15 @@ def plan_rows(
     return list(rows.items())
 
 
-def _recipe(trainer: Trainer) -> str:
+def _recipe(trainer: Trainer, facts: Mapping[str, Any]) -> str:
     config, done = trainer.config, trainer.progress.step
     bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
     budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
-    tokens = f"{count(trainer.tokens_per_step)} tokens a step"
+    recipe = f"{budget}, {count(trainer.tokens_per_step)} tokens a step"
     if trainer.ranks.size > 1:
-        tokens += f" shared by {trainer.ranks.size} ranks, of which each sends "
-        tokens += memory(_sent_bytes(trainer))
-    recipe = f"{budget}, {tokens}, {config.optimizer}"
+        sent = memory(facts["sent_bytes_per_step"])
+        recipe += f" shared by {trainer.ranks.size} ranks, of which each sends {sent}"
+    recipe += f", {config.optimizer}"
     if 0 < trainer.steps < config.warmup:
         # The largest factor that `learning_rate_factor` reaches before the training ends.
         share = trainer.steps / (config.warmup + 1)
@@ -95,22 +96,12 @@ def _recipe(trainer: Trainer) -> str:
     return recipe + (f"; {done} steps are done" if done else "")
 
 
-def _sent_bytes(trainer: Trainer) -> int:
-    """Return the bytes that a rank sends per step; gradients have the type of the weights."""
-    return trainer.ranks.sent_bytes(trainer.model.trainable_parameters())
-
-
-def _state_bytes(trainer: Trainer) -> int:
-    """Return the bytes of weights, gradient and AdamW's two moments."""
-    return 4 * FLOAT_BYTES * model_cost(trainer.model.config).parameters
-
-
 def plan_facts(
     trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> dict[str, Any]:
     """Return the plan of a training as JSON values."""
-    cost = model_cost(trainer.model.config)
-    return {
+    cost, ranks = model_cost(trainer.model.config), trainer.ranks
+    facts: dict[str, Any] = {
         "event": "plan",
         "variant": trainer.settings.variant,
         "params": cost.parameters,
@@ -121,17 +112,17 @@ def plan_facts(
         "training_tokens": len(corpus.train.tokens),
         "validation_tokens": len(corpus.val.tokens),
         "vocab_size": corpus.tokenizer.vocab_size,
-        "memory": _state_bytes(trainer),
-        **({"sent_bytes_per_step": _sent_bytes(trainer)} if trainer.ranks.size > 1 else {}),
-        **({"forecast": asdict(expected)} if expected else {}),
+        # Of weights, gradients and AdamW's two moments.
+        "memory": 4 * FLOAT_BYTES * cost.parameters,
     }
+    if ranks.size > 1:
+        facts["sent_bytes_per_step"] = ranks.sent_bytes(trainer.model.trainable_parameters())
+    if expected:
+        facts["forecast"] = asdict(expected)
+    return facts
 
 
 # The progress.
-
-BAR = 20  # width of the progress bar in columns
-
-WIDE_ENOUGH_FOR_A_BAR = 70
 
 COMPILING = "the first step compiles its kernels, once"
 
@@ -153,28 +144,17 @@ class Display:
         self.console, self.mode = console, mode
         # Why events can no longer be displayed; the training should end.
         self.failure: OSError | None = None
-        self._val_loss = ""
-        # A narrow terminal has room only for the numbers.
-        self._has_bar = console.width >= WIDE_ENOUGH_FOR_A_BAR
-        text = rich.progress.TextColumn(
-            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
-        )
-        columns = [rich.progress.BarColumn(bar_width=BAR)] if self._has_bar else []
-        # The bar must not redirect results: stdout may be a file.
-        self._bar = ProgressWithCurve(
-            *columns, text, console=console, transient=True, redirect_stdout=False
-        )
-        self._task = self._bar.add_task("starting", total=None)
+        self.bar = TrainingBar(console)
 
     def __enter__(self) -> "Display":
         if self.mode == "live":
-            self._bar.start()
+            self.bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.mode == "live":
-            self._bar.stop()
-            if plot := self._bar.curve():
+            self.bar.stop()
+            if plot := self.bar.curve():
                 self.console.print(Text(plot))
 
     def __call__(self, event: Event) -> None:
@@ -183,7 +163,7 @@ class Display:
             if self.mode == "json":
                 print(json.dumps(as_record(event), allow_nan=False), flush=True)
             elif self.mode == "live":
-                self._move_bar(event)
+                self.bar.show(event)
             elif self.mode == "plain" and isinstance(event, Stepped):
                 self.message(step_line(event))
             elif self.mode == "plain" and isinstance(event, Started) and event.compiles:
@@ -196,36 +176,16 @@ class Display:
             if isinstance(error, BrokenPipeError):  # nobody reads stdout any more
                 discard_unread()
 
-    def _move_bar(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self._bar.update(self._task, total=event.steps or None, completed=event.step)
-            if event.compiles:
-                self._bar.update(self._task, description=COMPILING)
-        elif isinstance(event, Stepped):
-            self._bar.add(event.loss)
-            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
-            total = event.seconds + event.seconds_left
-            room = self.console.width - (BAR + 2 if self._has_bar else 1)
-            line = step_line(event, self._val_loss, room)
-            self._bar.update(self._task, total=total, completed=event.seconds, description=line)
-        elif isinstance(event, Evaluated):
-            # Shown in the lines of later steps.
-            self._val_loss = f"{event.evaluation.val_loss:.3f}"
-
     def message(self, text: str) -> None:
         """Show a permanent line, above the bar if there is one."""
         if self.mode != "silent":
             print_text(text, self.console)
 
-    def conclude(self, ended: Ended, sample: str, neighbour: Neighbour | None = None) -> None:
-        """Show the result of a training, a sample of the model's text, and the next commands."""
+    def conclude(self, run: str, lines: Iterable[str]) -> None:
+        """Show the result on stdout: its lines, or only the run's directory."""
         if self.mode == "quiet":
-            print(printable(ended.run))
+            print(printable(run))
         elif self.mode in ("live", "plain"):
-            # Results are for stdout; everything else goes to the console on stderr.
-            lines = closing_lines(ended)
-            lines += [f"it writes: {printable(sample.strip())}"] if sample else []
-            lines += what_next(ended.run, neighbour) if ended.run else []
             print_text("\n".join(lines), stdout_console())
 
 
@@ -244,44 +204,42 @@ def follow(
         OSError: Events could not be displayed, as on a full disk; everything is saved.
     """
     first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
+    ended: Event | None = None
     with display:
         for event in train(trainer, lambda: should_stop() or bool(display.failure)):
             recorder(event)
             display(event)
+            ended = event
     # A reader that closes the pipe, as with `| head`, is no failure.
     if display.failure and not isinstance(display.failure, BrokenPipeError):
         raise display.failure
-    ended = recorder.last
     if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
         display.message(what_is_saved(trainer))
         return INTERRUPTED
     # The checkpoint had reached the bound before this command.
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
-    display.conclude(ended, recorder.sample, neighbour_of(trainer.run) if trainer.run else None)
+    lines = closing_lines(ended)
+    lines += [f"it writes: {printable(recorder.sample.strip())}"] if recorder.sample else []
+    lines += what_next(trainer.run) if trainer.run else []
+    display.conclude(ended.run, lines)
     return ended.reason
 
 
 # Lines of text.
 
 
-def step_line(event: Stepped, val_loss: str = "", width: int = 200) -> str:
-    """Return the state of a training in one line, with fewer figures if the line is too long."""
-    parts = {
-        "step": f"step {event.step}" + (f"/{event.steps}" if event.steps else ""),
-        "loss": f"loss {event.loss:.3f}",
-        "val": f"val {val_loss}" if val_loss else "",
-        "speed": f"{count(event.tok_s)} tok/s",
-        "memory": memory(event.peak_memory),
-        "left": f"{duration(event.seconds_left)} left",
-    }
-    # Drop the least important figures first, until the line fits.
-    for least in ("", "memory", "speed", "val", "left"):
-        parts.pop(least, None)
-        line = "  ".join(filter(None, parts.values()))
-        if len(line) <= width:
-            break
-    return line
+def step_line(event: Stepped, val_loss: str = "") -> str:
+    """Return the state of a training in one line, the most important figures first."""
+    parts = [
+        f"step {event.step}" + (f"/{event.steps}" if event.steps else ""),
+        f"loss {event.loss:.3f}",
+        f"val {val_loss}" if val_loss else "",
+        f"{duration(event.seconds_left)} left",
+        f"{count(event.tok_s)} tok/s",
+        memory(event.peak_memory),
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def evaluation_line(event: Evaluated) -> str:
@@ -318,22 +276,30 @@ def closing_lines(ended: Ended) -> list[str]:
     return lines
 
 
-def what_next(run: str, neighbour: Neighbour | None = None) -> list[str]:
-    """Return the next commands for a trained run, beside another run's loss if there is one."""
-    lines = [
-        f"talk to it:    mlx-attn repl {quote(run)}",
-        f"look into it:  mlx-attn open {quote(run)}",
-    ]
-    if not neighbour:
+def what_next(run: Run) -> list[str]:
+    """Return the next commands for a trained run, beside a comparable run if there is one."""
+    path = quote(str(run.path))
+    lines = [f"talk to it:    mlx-attn repl {path}", f"look into it:  mlx-attn open {path}"]
+    other = neighbour_of(run)
+    if other is None:
         return lines
-    lesson = "one seed each is no verdict" if neighbour.question else "so far only chance moves it"
+    # Bits per byte are comparable between tokenizers; a task has only nats per token.
+    key, unit = "bits_per_byte", "bits per byte"
+    own, its = run.best_validation(), other.best_validation()
+    if None in (own.get(key), its.get(key)):
+        key, unit = "val_loss", "nats per token"
+    is_same = other.settings["model"] == run.settings["model"]
+    lesson = "so far only chance moves it" if is_same else "one seed each is no verdict"
     lines.append(
-        f"beside it:     {neighbour.run.name} {neighbour.loss:.4f} {neighbour.unit}, this one "
-        f"{neighbour.difference:+.4f}: {lesson}"
+        f"beside it:     {other.name} {its[key]:.4f} {unit}, this one {own[key] - its[key]:+.4f}: "
+        f"{lesson}"
     )
-    if neighbour.question:
-        lines.append(f"for a verdict: mlx-attn compare {neighbour.question}")
-    return [*lines, f"see both:      mlx-attn open {quote(str(neighbour.run.path))} {quote(run)}"]
+    forms = [str(each.settings.get("variant", "")) for each in (other, run)]
+    if forms[0] != forms[1]:
+        data = str(run.settings["text"].get("data", ""))
+        options = f"--preset {run.settings.get('preset', 'tiny')} --data {quote(data)}"
+        lines.append(f"for a verdict: mlx-attn compare --variants {','.join(forms)} {options}")
+    return [*lines, f"see both:      mlx-attn open {quote(str(other.path))} {path}"]
 
 
 def what_is_saved(trainer: Trainer) -> str:
@@ -344,34 +310,55 @@ def what_is_saved(trainer: Trainer) -> str:
     return f"saved at step {step}; to resume:  mlx-attn train --resume {quote(str(run.path))}"
 
 
-# The curve of the losses: in braille above the progress bar, or as a figure.
+# The bar, and the curve of the losses: in braille above the bar, or as a figure.
+
+BAR = 20  # width of the bar in columns; a narrow terminal has room only for the numbers
+WIDE_ENOUGH_FOR_A_BAR = 70
 
 CURVE = (70, 6)  # the most columns of the curve, and its lines
 _FITS = (50, 20)  # columns and lines that a terminal needs to show it
 _FEWEST = 3  # losses in a curve
 
 
-class ProgressWithCurve(rich.progress.Progress):
-    """A progress bar, with a curve of the losses above it if the terminal has room."""
+class TrainingBar(rich.progress.Progress):
+    """A progress bar and the latest figures, below a curve of the losses if there is room."""
 
-    def __init__(self, *columns: Any, **options: Any):
-        self._losses: list[float] = []
-        super().__init__(*columns, **options)
+    def __init__(self, console: Console):
+        self.losses: list[float] = []
+        self._val_loss = ""
+        bar = [rich.progress.BarColumn(bar_width=BAR)]
+        text = rich.progress.TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+        )
+        columns = [*(bar if console.width >= WIDE_ENOUGH_FOR_A_BAR else []), text]
+        # The bar must not redirect results: stdout may be a file.
+        super().__init__(*columns, console=console, transient=True, redirect_stdout=False)
+        self._task = self.add_task("starting", total=None)
 
-    def add(self, loss: float) -> None:
-        """Add the next loss."""
-        if math.isfinite(loss):
-            self._losses.append(loss)
+    def show(self, event: Event) -> None:
+        """Move the bar to an event."""
+        if isinstance(event, Started):
+            self.update(self._task, total=event.steps or None, completed=event.step)
+            if event.compiles:
+                self.update(self._task, description=COMPILING)
+        elif isinstance(event, Stepped):
+            self.losses.append(event.loss)
+            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
+            total, line = event.seconds + event.seconds_left, step_line(event, self._val_loss)
+            self.update(self._task, total=total, completed=event.seconds, description=line)
+        elif isinstance(event, Evaluated):
+            # Shown in the lines of later steps.
+            self._val_loss = f"{event.evaluation.val_loss:.3f}"
 
     def curve(self) -> str:
         """Return the curve; "" if it is too early, or the terminal is too small."""
-        if len(self._losses) < _FEWEST:  # so too before the console is there
+        if len(self.losses) < _FEWEST:  # so too before the console is there
             return ""
         size, encoding = self.console.size, self.console.encoding.lower()
         if size.width < _FITS[0] or size.height < _FITS[1] or not encoding.startswith("utf"):
             return ""
         width, height = min(size.width, CURVE[0]), CURVE[1]
-        return "\n".join(line_plot(self._losses, width, height, "training loss"))
+        return "\n".join(line_plot(self.losses, width, height, "training loss"))
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return what rich draws at every refresh."""
@@ -380,36 +367,34 @@ class ProgressWithCurve(rich.progress.Progress):
         yield self.make_tasks_table(self.tasks)
 
 
-_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""The bits of a character's dots, from top to bottom, by column."""
+_BRAILLE = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])[:, None]
+"""The bits of a character's dots, [4, 1, 2]."""
 
 
 def line_plot(values: Sequence[float], width: int, height: int, title: str) -> list[str]:
-    """Plot a curve as `height` lines of `width` columns, on a logarithmic scale.
+    """Plot a curve as `height` lines of `width` columns, logarithmic if all values are positive.
 
-    Each character has 2 x 4 braille dots (U+2800 to U+28FF). The first line is labelled with the
-    largest value, the last one with the smallest. If any value is not positive, the scale is
-    linear. The title is at the right of the first line.
+    Each character has 4 x 2 braille dots (U+2800 to U+28FF). The first line is labelled with the
+    largest value, the last one with the smallest; the title is at the right of the first line.
     """
-    label = max(len(f"{bound:.2f}") for bound in (min(values), max(values)))
+    labels = [f"{max(values):.2f}", *[""] * (height - 2), f"{min(values):.2f}"]
+    label = max(map(len, labels))
     # Two dots per character; the labels and two spaces take the rest of the line.
     columns = 2 * (width - label - 2)
     # A logarithm shows early and late progress on one scale.
     scaled = np.log(values) if min(values) > 0 else np.array(values)
-    # Linear interpolation between the losses on both sides of each column of dots.
     positions = np.linspace(0, len(values) - 1, columns)
-    between = np.interp(positions, np.arange(len(values)), scaled)
-    span = (scaled.max() - scaled.min()) or 1.0
+    curve = np.interp(positions, np.arange(len(values)), scaled)
     # How far below the top the curve is, in dots.
-    depths = np.rint((scaled.max() - between) / span * (4 * height - 1)).astype(int).tolist()
-    rows = [[0] * (columns // 2) for _ in range(height)]
+    depths = (scaled.max() - curve) / (np.ptp(scaled) or 1.0) * (4 * height - 1)
+    depths = np.rint(depths).astype(int).tolist()
+    dots = np.zeros((4 * height, columns), bool)
     for x, (y, before) in enumerate(zip(depths, depths[:1] + depths, strict=False)):
         # The curve is connected: a step down is a vertical line.
-        for dot in range(min(y, before), max(y, before) + (y == before)):
-            rows[dot // 4][x // 2] |= _BRAILLE[x % 2][dot % 4]
-        rows[y // 4][x // 2] |= _BRAILLE[x % 2][y % 4]
-    lines = ["".join(chr(0x2800 + dots) for dots in row) for row in rows]
-    labels = [f"{max(values):.2f}", *[""] * (height - 2), f"{min(values):.2f}"]
+        dots[min(y, before) : max(y, before) + 1, x] = True
+    # [4 height, columns] -> [height, columns / 2]
+    characters = 0x2800 + (dots.reshape(height, 4, -1, 2) * _BRAILLE).sum(axis=(1, 3))
+    lines = ["".join(map(chr, row)) for row in characters.tolist()]
     blank = "\u2800" * len(title)
     if lines[0].endswith(blank):
         lines[0] = lines[0].removesuffix(blank) + title

@@ -74,7 +74,7 @@ class TrainStep:
         # A share reads and changes the state that dropout draws from.
         drawing = [model.state, mx.random.state]
         share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
-        self._value_and_grad = shard_batch(share, objective.weight, count_parameters(model))
+        self._sharded = shard_batch(share, objective.weight, count_parameters(model))
         self._whole = compiled_step(self._step, config.compile, self.state)
         self._micro = compiled_step(self._micro_batch, config.compile, self.state)
         self._finish = compiled_step(self._apply, config.compile, self.state)
@@ -88,7 +88,7 @@ class TrainStep:
         """
         self.optimizer.hold(self.model)
         if self.config.accumulate == 1:
-            loss, norm = _begun(*self._whole(self.objective.fetch(starts)))
+            loss, norm, sent = self._whole(self.objective.fetch(starts))
         else:
             total, loss = None, mx.array(0.0)
             # [accumulate B] starts, B at a time.
@@ -97,7 +97,9 @@ class TrainStep:
                 loss = loss + part_loss / self.config.accumulate
                 # Otherwise the graphs of all micro-batches would be in memory at once.
                 mx.eval(loss, total, self.state)
-            loss, norm = _begun(*self._finish(loss, total))
+            loss, norm, sent = self._finish(loss, total)
+        for array in sent:  # starts sending the gradients, in order
+            mx.async_eval(array)
         self.optimizer.leave(self.model)
         return loss, norm
 
@@ -111,10 +113,9 @@ class TrainStep:
             yield [self(starts), self.state]
             return
         self.optimizer.hold(self.model)
-        batch = self.objective.gather(self.objective.fetch(starts))
-        loss, gradients = self._value_and_grad(batch)
+        loss, gradients = self._gradients(self.objective.fetch(starts))
         yield [loss, gradients]
-        yield [_begun(*self._apply(loss, gradients)), self.state]
+        yield [self._apply(loss, gradients), self.state]
         self.optimizer.leave(self.model)
 
     @property
@@ -122,23 +123,27 @@ class TrainStep:
         """Return everything that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, self.optimizer.held, mx.random.state]
 
-    def _step(self, fetched: Any) -> tuple[Scalar, Scalar, list[mx.array]]:
-        return self._apply(*self._value_and_grad(self.objective.gather(fetched)))
+    def _gradients(self, fetched: list[mx.array]) -> tuple[Scalar, dict]:
+        return self._sharded(self.objective.gather(fetched))
 
-    def _micro_batch(self, total: dict | None, fetched: Any) -> tuple[Scalar, dict]:
-        loss, gradients = self._value_and_grad(self.objective.gather(fetched))
+    def _step(self, fetched: list[mx.array]) -> tuple[Scalar, Scalar, list[mx.array]]:
+        return self._apply(*self._gradients(fetched))
+
+    def _micro_batch(self, total: dict | None, fetched: list[mx.array]) -> tuple[Scalar, dict]:
+        loss, gradients = self._gradients(fetched)
         # Micro-batches have equal sizes, so their mean is the batch's.
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
     def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar, list[mx.array]]:
+        """Move the weights; return loss, norm, and the arrays to send to other ranks first."""
         # The loss is averaged as well: every rank reports the same one.
         averaged = self.ranks.average([loss, gradients])
         loss, gradients = averaged
         norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
         return loss, norm, self.ranks.sending_order(averaged)
 
-    def _loss(self, batch: Any, weight: float | Scalar = 1.0) -> Scalar:
+    def _loss(self, batch: list[mx.array], weight: float | Scalar = 1.0) -> Scalar:
         """Return the weighted mean loss in the compute type, from float32 master weights."""
         if self._dtype == mx.float32:
             return self.objective.loss(self.model, batch) * weight
@@ -149,10 +154,3 @@ class TrainStep:
         # The optimizer must see the float32 weights again.
         self.model.update(masters)
         return loss * weight
-
-
-def _begun(loss: Scalar, norm: Scalar, sent: list[mx.array]) -> tuple[Scalar, Scalar]:
-    """Start sending the gradients in order, and return the step's loss and norm."""
-    for array in sent:
-        mx.async_eval(array)
-    return loss, norm

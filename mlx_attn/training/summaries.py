@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from mlx_attn.arrays import check_whole
@@ -46,13 +45,12 @@ def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
 
 def _summary(path: Path, name: str) -> RunSummary:
     changed, n_bytes = 0.0, 0
-    for file in path.rglob("*"):
+    for file in filter(Path.is_file, path.rglob("*")):
         with suppress(OSError):  # files disappear during a training
             state = file.stat()
-            if file.is_file():
-                n_bytes += state.st_size
-                # Pages are written by `open` and `probe`, not by a training.
-                changed = changed if file.suffix == ".html" else max(changed, state.st_mtime)
+            n_bytes += state.st_size
+            # Pages are written by `open` and `probe`, not by a training.
+            changed = changed if file.suffix == ".html" else max(changed, state.st_mtime)
     summary = RunSummary(name, path, changed, n_bytes)
     try:
         run = open_run(path)
@@ -94,51 +92,26 @@ def _progress(run: Run) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A finished run to compare with another one that differs in attention or seed."""
+def neighbour_of(run: Run) -> Run | None:
+    """Return a finished run in the same directory that differs in attention or seed, if any.
 
-    run: Run  # the finished run
-    difference: float  # the other run's loss minus this one's, in `unit`; positive is worse
-    loss: float  # the loss of `run`, in `unit`
-    unit: str  # "bits per byte" or "nats per token"
-    question: str  # options of `compare` that test which is better; "" if only the seed differs
-
-
-def neighbour_of(run: Run) -> Neighbour | None:
-    """Return the run in the same directory that is best to compare with.
-
-    It is finished and has the same text, sizes and recipe. The standard form with the same seed
-    comes first, then the same model with another seed, then another form; of several, the latest.
+    It has the same text, sizes and recipe. The standard form with the same seed comes first; of
+    several, the latest.
     """
-    candidates = [other for path in find_runs(run.path.parent) if (other := _twin(run, path))]
-    own, seed = run.best_validation(), run.settings["training"].get("seed")
+    twins, seed = [], run.settings["training"].get("seed")
+    for path in find_runs(run.path.parent):
+        with suppress(RunError):
+            other = open_run(path)
+            is_twin = path != run.path and _comparable(run) == _comparable(other)
+            if is_twin and other.is_finished() and other.best_validation():
+                twins.append(other)
 
     # `min` picks the first of equals, so the latest run wins among equally good ones.
-    def rank(other: Run) -> tuple[bool, bool, bool]:
-        is_same = other.settings["model"] == run.settings["model"]
-        is_same_seed = other.settings["training"].get("seed") == seed
+    def rank(other: Run) -> tuple[bool, bool]:
         is_standard = other.settings.get("variant") == "standard"
-        return not is_standard, not (is_same or is_same_seed), not is_same_seed
+        return not is_standard, other.settings["training"].get("seed") != seed
 
-    if not candidates or not own:
-        return None
-    other = min(candidates, key=rank)
-    theirs = other.best_validation()
-    # Bits per byte are comparable between tokenizers; a task has only nats per token.
-    key, unit = "bits_per_byte", "bits per byte"
-    if None in (own.get(key), theirs.get(key)):
-        key, unit = "val_loss", "nats per token"
-    return Neighbour(other, own[key] - theirs[key], theirs[key], unit, _question(other, run))
-
-
-def _twin(run: Run, path: Path) -> Run | None:
-    """Return the run at a path if it is finished and differs from `run` in attention or seed."""
-    with suppress(RunError):
-        other = open_run(path)
-        is_twin = path != run.path and _comparable(run) == _comparable(other)
-        return other if is_twin and other.is_finished() and other.best_validation() else None
-    return None
+    return min(twins, key=rank, default=None) if run.best_validation() else None
 
 
 def _comparable(run: Run) -> tuple[Any, ...]:
@@ -150,24 +123,3 @@ def _comparable(run: Run) -> tuple[Any, ...]:
     sizes = [run.settings["model"].get(key) for key in keys]
     text = run.settings.get("digest"), run.settings["text"].get("tokenizer")
     return text, sizes, training, run.settings.get("init_from")
-
-
-def _question(control: Run, run: Run) -> str:
-    """Return the options of `compare` for two runs' forms of attention."""
-    before, after = (dict(each.settings["model"]) for each in (control, run))
-    if before == after:
-        return ""
-    forms = [str(each.settings.get("variant", "")) for each in (control, run)]
-    parts = [f"--variants {','.join(forms)}"]
-    # One variant with two settings: both arms have to be spelled out.
-    if forms[0] == forms[1]:
-        changed = {key: value for key, value in after.items() if before.get(key) != value}
-        # The sizes that follow from `n_heads` are not changes of their own.
-        if "n_heads" in changed and after["head_dim"] * after["n_heads"] == after["emb_dim"]:
-            for key in ("head_dim", "value_dim", "n_kv_heads", "scale"):
-                changed.pop(key, None)
-        arm = ", ".join([forms[1], *(f"{key}={value}" for key, value in changed.items())])
-        parts = [f"--arm {quote(forms[0])} --arm {quote(arm)}"]
-    parts.append(f"--preset {control.settings.get('preset', 'tiny')}")
-    data = str(control.settings["text"].get("data", ""))
-    return " ".join(parts + ([f"--data {quote(data)}"] if data not in ("", "tales") else []))

@@ -37,9 +37,6 @@ def track(
         step: Steps done.
         tokens: Fixed windows of text for the drift, which uses the beginning of each.
         start: The model that it started from, in any form; required for the drift.
-
-    Raises:
-        RunError: Weights are not finite.
     """
     training = model.training
     model.eval()
@@ -55,7 +52,6 @@ def track(
 
 
 def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
-    """Return effective rank, norm and symmetry of S_h or of V_h O_h."""
     spectra = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
     return {key: getattr(spectra, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
 

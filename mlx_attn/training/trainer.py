@@ -1,4 +1,4 @@
-"""One training: its model, optimizer, text and run; and a check of the memory it needs.
+"""One training: its model, optimizer, schedule, text and run; and the memory that it needs.
 
 The system kills a process that asks for too much memory without a message. A lower bound, checked
 before anything is allocated, catches settings with a zero too many.
@@ -30,11 +30,11 @@ from mlx_attn.training.checkpoint import (
     save_checkpoint,
     set_state,
 )
-from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
+from mlx_attn.training.config import RESUMABLE, WSD, Settings, TrainConfig
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
-from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
+from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.tracking import TRACKED_TEXTS, save_snapshot, snapshots, track
 
@@ -46,12 +46,9 @@ _STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame
 def least_memory(
     model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
 ) -> int:
-    """Return a lower bound of the bytes that a training needs.
+    """Return a lower bound of the bytes that a training needs; on a processor up to 3.5 times less.
 
-    On a processor a training takes up to 3.5 times as many. The bound counts the weights of the
-    feed-forward layers and the embedding, the logits of one batch, the starts of a step's windows,
-    and the numbers that the backward pass reads. With `checkpoint_blocks` only one layer counts in
-    full, and of the others the residual stream.
+    With `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
     """
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
@@ -86,20 +83,46 @@ def check_memory(
 
 def check_blocks_can_be_computed_again(model: GPT) -> None:
     """Raise a `ConfigError` if computing a block again would give another result."""
-    if model.config.drop_rate:
+    config, values = model.config, [block.att.maps.value for block in model.trf_blocks]
+    if config.drop_rate:
         raise ConfigError(
-            f"checkpoint_blocks computes every block twice, and drop_rate={model.config.drop_rate} "
+            f"checkpoint_blocks computes every block twice, and drop_rate={config.drop_rate} "
             "would drop different numbers each time: use one of the two"
         )
-    for value in (block.att.maps.value for block in model.trf_blocks):
-        if value.carries:
-            setting = f"value={value.name}"
-            if model.config.kv_sharing:
-                setting = f"kv_sharing={model.config.kv_sharing}"
-            raise ConfigError(
-                f"checkpoint_blocks passes only x between blocks, and {setting} reads more: leave "
-                "out one of the two"
-            )
+    if carrying := [value.name for value in values if value.carries]:
+        sharing = f"kv_sharing={config.kv_sharing}" if config.kv_sharing else ""
+        raise ConfigError(
+            "checkpoint_blocks passes only x between blocks, and "
+            f"{sharing or f'value={carrying[0]}'} reads more: leave out one of the two"
+        )
+
+
+def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
+    """Return the factor of the peak learning rates, in [0, 1].
+
+    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
+    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
+    (warmup-stable-decay, arXiv:2405.18392).
+
+    Args:
+        config: The recipe.
+        step: Steps done.
+        steps: Bound in steps; 0 without one.
+        seconds: Training time so far.
+    """
+    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
+    if step < config.warmup:
+        return (step + 1) / (config.warmup + 1)
+    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    # With two bounds, the one that ends the training first sets the rate.
+    if config.minutes:
+        spent = max(spent, seconds / (60 * config.minutes))
+    spent, floor = min(1.0, spent), config.min_lr / config.lr
+    if config.schedule == "cosine":
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
+    if config.schedule == WSD and spent > 1 - config.cooldown:
+        return floor + (1 - floor) * (1 - spent) / config.cooldown
+    return 1.0
 
 
 class Diverged(RunError):
@@ -107,16 +130,13 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """One training.
+    """One training of a recipe on a text.
 
     Args:
         settings: The recipe.
         corpus: The text.
         ranks: The processes that train together, of which rank 0 gets a `run`.
         draw: Whether to draw weights: a plan needs none, and resuming loads them.
-
-    Raises:
-        ConfigError: The text is too short, or settings contradict each other.
     """
 
     def __init__(
@@ -130,7 +150,7 @@ class Trainer:
         self.config = config = settings.training
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
-        self.log: Callable[[Event], None] = lambda event: None  # see `mlx_attn.training.loggers`
+        self.log: Callable[[Event], None] = lambda event: None  # see `recording.logging_to`
         self.saved_step: int | None = None  # of the latest checkpoint
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
@@ -165,19 +185,12 @@ class Trainer:
         self.step = TrainStep(self.model, self.optimizer, objective, config, ranks)
 
     def start_from(self, source: GPT) -> None:
-        """Load the weights of a model of the same form, and track the drift from it.
-
-        Call this before the first step.
-        """
+        """Load the weights of a model of the same form, and track the drift from it."""
         self.model.load_weights(list(named_arrays(source).items()))
         self.origin = source
 
     def resume(self, run: Run) -> None:
-        """Resume from a run's checkpoint; call this before the first step.
-
-        Raises:
-            RunError: The checkpoint is missing, damaged, or has another configuration.
-        """
+        """Resume from a run's checkpoint; call this before the first step."""
         self.run = run
         # The drift is from the first step's weights, not from the checkpoint's.
         if self.config.track and 0 in snapshots(run):
@@ -193,11 +206,7 @@ class Trainer:
         return {**self.model.config.as_dict(), **fixed, "text": self.text[0]}
 
     def join(self) -> None:
-        """Copy the state of rank 0; call this on every rank before the first step.
-
-        Raises:
-            ConfigError: The ranks train on different texts, or another model or recipe.
-        """
+        """Copy the state of rank 0; call this on every rank before the first step."""
         model, recipe = self.model.config.as_dict(), self.recipe()
         self.ranks.check_same(text=self.text, model=model, recipe=recipe)
         self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
@@ -208,7 +217,7 @@ class Trainer:
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
-        factor = self.factor(self.progress.step)
+        factor = self._factor(self.progress.step)
         # A schedule in minutes follows the clock of rank 0.
         self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
         # By step, so that a resumed training draws the same dropout as one without an interruption.
@@ -229,21 +238,16 @@ class Trainer:
         # [accumulate * B / ranks]
         return mx.concatenate([self.ranks.part(batch) for batch in batches])
 
-    def factor(self, done: int) -> float:
-        """Return the factor of the peak learning rates after so many steps."""
+    def _factor(self, done: int) -> float:
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
 
     def learning_rate(self, step: int) -> float:
         """Return AdamW's learning rate at a step, counted from 1."""
         # The n-th step is taken with n - 1 steps done.
-        return self.config.lr * self.factor(max(0, step - 1))
+        return self.config.lr * self._factor(max(0, step - 1))
 
     def evaluate(self) -> tuple[Evaluation, bool]:
-        """Validate, save the weights if they are the best so far, and return whether they are.
-
-        Raises:
-            RunError: The loss is not finite, or the weights cannot be written.
-        """
+        """Validate, save the weights if they are the best so far, and return whether they are."""
         result = self.evaluator(self.model)
         if not math.isfinite(result.val_loss):
             raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
@@ -280,31 +284,22 @@ class Trainer:
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
-        """Refuse to save a model that is far worse than an untrained one.
-
-        Raises:
-            Diverged: The loss exceeds both the loss of guessing, ln(vocab_size), and the loss of
-                the first step by a factor of more than `EXPLODED`.
-        """
+        """Raise `Diverged` if a model is far worse than an untrained one: it must not be saved."""
         # A start far from uniform may have a larger loss than guessing without diverging.
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if loss > worst:
-            raise self.divergence(
-                f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,",
-                self.progress.step,
-            )
+            reason = f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,"
+            raise self.divergence(reason, self.progress.step)
 
     def divergence(self, what: str, step: int) -> Diverged:
         """Return the error for a training that has diverged, with the most likely way out."""
         scale, usual = self.model.config.scale, self.model.config.head_dim**-0.5
         decay = self.config.lr * self.config.weight_decay
+        advice = "try a smaller --lr, or --clip 1"
         if scale > _STEEP * usual:
             advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
-        elif decay >= 1:
-            advice = f"--lr times --weight-decay is {decay:.2g}, which turns weights over: "
-            advice += "try a smaller --weight-decay"
-        else:
-            advice = "try a smaller --lr, or --clip 1"
+        elif decay >= 1:  # which turns weights over
+            advice = f"try a smaller --weight-decay, which times --lr is {decay:.2g} now"
         return Diverged(
             f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: {advice}; "
             f"{self.last_checkpoint()}"

@@ -42,7 +42,7 @@ def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("mlx_attn.training.loop.SAMPLE_TOKENS", 5)
+    monkeypatch.setattr("mlx_attn.training.recording.SAMPLE_TOKENS", 5)
     return folder
 
 

@@ -89,7 +89,7 @@ REFUSALS = [
     ("sample bas", 1, "there is no run 'bas', here or in runs: did you mean 'base'?"),
     ("sample -p XQZ", 2, "'Q', 'X', 'Z'"),
     ("sample -p -", 1, "not UTF-8 (invalid start byte at byte 1)"),
-    ("sample --temp -1", 2, "temp=-1.0 must be 0"),
+    ("sample --temp -1", 2, "temp=-1.0 must be at least 0"),
     ("sample --stop ''", 2, "a stop text is empty"),
     ("sample -n 0", 2, "num_samples=0 must be at least 1"),
     ("sample -n 1073741824", 2, "num_samples=1073741824: so many texts at once may"),

@@ -4,6 +4,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.show import what_next
 
 
@@ -29,7 +30,7 @@ def test_results_are_on_stdout_and_progress_is_on_stderr(train):
     first, second, *next_steps = result.stdout.splitlines()
     assert first.startswith("best val loss")
     assert second.startswith("it writes: ")
-    assert next_steps == what_next("runs/tiny-standard")
+    assert next_steps == what_next(open_run(Path("runs/tiny-standard")))
     assert all("runs/tiny-standard" in line for line in next_steps)
     assert result.stderr.startswith("variant")
     assert "step 6/6  loss" in result.stderr

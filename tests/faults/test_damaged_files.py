@@ -19,7 +19,8 @@ from mlx_attn.probe.tracks import read_track
 from mlx_attn.run_directory import create_run, open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve, settings_from
-from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.loop import train
+from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer

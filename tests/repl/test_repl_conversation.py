@@ -93,7 +93,7 @@ def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
         ("/ignoreeos 1", "ignore_eos is on or off, not '1'"),
         ("/attn", "there is no text to look into yet: type one"),
         ("/save a\0b", "'a\0b' names no file: give a path without NUL characters"),
-        ("/temp -1", "temp=-1.0 must be 0 (the likeliest token) or more, at most 1e6"),
+        ("/temp -1", "temp=-1.0 must be at least 0"),
         ("/max 0", "max=0 must be at least 1 and less than 2^31"),
         ("/save", "usage: /save FILE"),
         ("/load no.json", "no.json: cannot be read (No such file or directory)"),

@@ -30,20 +30,6 @@ def loaded(gpt):
     return make
 
 
-@pytest.mark.parametrize(
-    ("corpus", "start"),
-    [
-        ("tales", "\n"),
-        ("recall", "\n"),
-        ("tinystories", "<|endoftext|>\n"),
-        ("tiny-shakespeare", ""),
-        ("book.txt", ""),
-    ],
-)
-def test_documents_begin_as_they_did_in_training(corpus, start):
-    assert start_tokens(BYTES, corpus) == list(start.encode())
-
-
 @pytest.mark.parametrize("corpus", ["tales", "copy"])
 def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_path):
     made = prepare(corpus, "byte", directory=tmp_path, n_bytes=4000, val_bytes=1000)
@@ -53,6 +39,14 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
         assert (split.tokens[places] == start).all()
 
 
+def test_the_start_is_that_of_the_corpus_the_vocabulary_and_the_task():
+    assert start_tokens(BYTES, "tinystories") == list(b"<|endoftext|>\n")
+    assert start_tokens(BYTES, "book.txt") == []
+    assert start_tokens(CharacterTokenizer.train("abc"), "tales") == []
+    tokenizer = SymbolTokenizer(["a", "b"])
+    assert prompt_tokens(tokenizer, "a b", start_tokens(tokenizer, "copy"), 8) == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("tokens", "begun"),
     [([65], [10, 65]), ([10, 65], [10, 65]), ([65] * 8, [65] * 8)],
@@ -60,12 +54,6 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
 )
 def test_a_text_begins_with_the_start_once(tokens, begun):
     assert begin(tokens, NEWLINE, 8) == begun
-
-
-def test_the_start_is_that_of_the_vocabulary_and_of_the_task():
-    assert start_tokens(CharacterTokenizer.train("abc"), "tales") == []
-    tokenizer = SymbolTokenizer(["a", "b"])
-    assert prompt_tokens(tokenizer, "a b", start_tokens(tokenizer, "copy"), 8) == [0, 1, 2]
 
 
 def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(loaded):
@@ -88,34 +76,22 @@ def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start(gpt):
     assert math.isnan(text_loss(model, [65], 1))
 
 
-@pytest.mark.parametrize(
-    ("corpus", "words"),
-    [("tales", "made-up stories"), ("notes/book.txt", "book.txt"), ("", "another text")],
-)
-def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(corpus, words, loaded):
-    run = loaded(corpus)
+def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(loaded):
+    run = loaded("tales")
     run.model.out_head.weight *= 50.0  # sure of itself, and wrong
     line = run.unfamiliar("Onceupon")
-    assert line.startswith(f"this model has only read {words}: your text costs it ")
+    assert line.startswith("this model has only read made-up stories: your text costs it ")
     assert "guessing would cost 5.55" in line
     assert "mlx-attn train --data notes/" in line
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize(("text", "certainty"), [("", 50.0), ("Z", 50.0), ("Once", 0.0)])
-def test_a_text_without_a_loss_or_that_the_model_expects_is_not_judged(text, certainty, loaded):
-    """With a certainty of 0 every token is as likely: exactly what guessing costs."""
-    run = loaded("book.txt")
-    run.model.out_head.weight *= certainty
-    assert run.unfamiliar(text) == ""
+    assert run.unfamiliar("") == ""
+    # Every token is as likely: exactly what guessing costs.
+    run.model.out_head.weight *= 0.0
+    assert run.unfamiliar("Once") == ""
 
 
 def test_a_document_ends_where_the_corpus_and_the_tokenizer_say():
-    def ends(corpus: str, end_of_text: str = "") -> tuple[str, ...]:
-        tokenizer = ByteTokenizer()
-        tokenizer.end_of_text = end_of_text
-        return document_ends(tokenizer, corpus)
-
-    assert ends("tales") == ends("recall") == ("\n",)
-    assert ends("tinystories", "<|endoftext|>") == ("<|endoftext|>",)
-    assert ends("book.txt") == ()
+    assert document_ends(BYTES, "tales") == document_ends(BYTES, "recall") == ("\n",)
+    assert document_ends(BYTES, "book.txt") == ()
+    tokenizer = ByteTokenizer()
+    tokenizer.end_of_text = "<|endoftext|>"
+    assert document_ends(tokenizer, "tinystories") == ("<|endoftext|>",)

@@ -73,11 +73,8 @@ def test_pieces_of_any_tokens_add_up_to_what_the_tokenizer_decodes(tokens):
     assert "".join(pushed(tokens)[0]) == BYTES.decode(tokens)
 
 
-def test_a_character_comes_with_its_last_byte():
+def test_a_character_comes_with_its_last_byte_and_an_unfinished_one_is_marked():
     assert pushed(list("aé€😀".encode()))[0] == ["a", "", "é", "", "", "€", "", "", "", "😀"]
-
-
-def test_an_unfinished_character_at_the_end_is_marked():
     assert pushed([*b"a", 0xE2, 0x82])[0] == ["a", "", "�"]
 
 
@@ -89,15 +86,9 @@ def test_a_stop_text_cuts_the_text_before_its_first_occurrence(text, stop):
     assert stream.stop_text == (stop if stop in text else "")
 
 
-def test_what_may_begin_a_stop_text_waits():
+def test_what_may_begin_a_stop_text_waits_and_the_first_of_several_counts():
     assert pushed(list(b"one\n\ntwo"), ("\n\nend",))[0] == [*"one", "", "", "\n\nt", "w", "o"]
-
-
-def test_the_first_of_several_stop_texts_counts():
     pieces, _ = pushed(list(b"one two three"), ("three", "two"))
     assert "".join(pieces) == "one "
-
-
-def test_an_empty_stop_text_is_refused():
     with pytest.raises(ConfigError, match="stop text is empty"):
         StreamingDetokenizer(BYTES, ("",))

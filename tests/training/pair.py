@@ -94,17 +94,8 @@ def exchanges(ranks: Distributed) -> dict[str, Any]:
     }
 
 
-def refusal(trainer: Trainer) -> str:
-    try:
-        next(train(trainer))
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
 def compiled(folder: Path, ranks: Distributed) -> dict[str, Any]:
-    trainer = trainer_of(corpus_of(folder), ranks, folder / "compiled", **KINDS["compiled"])
-    return {"compiled": outcome(trainer)}
+    return {"compiled": outcome(trainer_of(corpus_of(folder), ranks, **KINDS["compiled"]))}
 
 
 def overlapped(folder: Path, ranks: Distributed) -> dict[str, Any]:
@@ -130,7 +121,10 @@ def everything(folder: Path, ranks: Distributed) -> dict[str, Any]:
         trainer_of(corpus, ranks, steps=0, minutes=[0.01, 5.0][ranks.rank], eval_every=5)
     )
     text = "other.txt" if ranks.rank else "text.txt"
-    results["refusal"] = refusal(trainer_of(corpus_of(folder, text), ranks))
+    try:
+        next(train(trainer_of(corpus_of(folder, text), ranks)))
+    except ConfigError as error:
+        results["refusal"] = str(error)
     return results
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import weakref
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -9,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import (
     BatchSampler,
     EpochWindows,
+    Objective,
     RandomWindows,
-    TokenSource,
     read_windows,
 )
 from mlx_attn.training.config import resolve
@@ -33,20 +31,14 @@ def starts(order: BatchSampler, seed: int, step: int) -> list[int]:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_batch_is_a_pure_function_of_seed_and_step(order):
     """It neither reads nor moves the random state of the model."""
-    later, drawn = starts(order, 3, 7), []
-    for steps in (0, 5):
-        mx.random.seed(99)
-        for step in range(steps):
-            starts(order, 3, step)
-        drawn.append(mx.random.uniform().item())
-    assert starts(order, 3, 7) == later
-    assert drawn[0] == drawn[1]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_another_seed_and_another_step_give_another_batch(order):
+    mx.random.seed(99)
+    untouched = mx.random.uniform().item()
     batches = [starts(order, seed, step) for seed in range(4) for step in (0, 1, 15, 30)]
     assert len({tuple(batch) for batch in batches}) == len(batches)
+    mx.random.seed(99)
+    again = [starts(order, seed, step) for seed in range(4) for step in (0, 1, 15, 30)]
+    assert again == batches
+    assert mx.random.uniform().item() == untouched
 
 
 @settings(max_examples=50)
@@ -101,10 +93,9 @@ def test_the_sizes_of_an_epoch():
     assert EpochWindows(30, 8, 12).batch_size == 3  # fewer windows than a batch
 
 
-@pytest.mark.parametrize("order", [RandomWindows, EpochWindows])
-def test_a_text_that_is_too_short_is_refused_with_the_numbers(order):
+def test_a_text_that_is_too_short_is_refused_with_the_numbers():
     with pytest.raises(ConfigError, match="16 tokens to train on, too few for context_length=16"):
-        order(16, 16, 1)
+        EpochWindows(16, 16, 1)
 
 
 def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
@@ -114,8 +105,6 @@ def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
     assert starts.max() <= order.last
     thirds = np.bincount(starts // 2**32, minlength=3)
     assert (thirds > 60).all()
-    few, many = (RandomWindows(2**32 + 15 + extra, 16, 4).starts(0, 0) for extra in (0, 1))
-    assert (few.dtype, many.dtype) == (mx.uint32, mx.int64)
 
 
 # A text that does not fit into memory is trained on as if it did.
@@ -133,12 +122,11 @@ def mapped(corpus: Corpus, tmp_path: Path) -> Corpus:
     return dataclasses.replace(corpus, train=on_disk("train"), val=on_disk("val"))
 
 
-def train(corpus: Corpus, **settings) -> tuple[list[float], dict[str, Any], float]:
-    """The losses, the weights and the validation loss of a few steps."""
+def train(corpus: Corpus, **settings) -> tuple[list[float], float]:
+    """The losses and the validation loss of a few steps."""
     trainer = Trainer(resolve(TINY, settings), corpus)
     losses = [float(trainer.launch_step()[0]) for _ in range(5)]
-    weights = {name: array.tolist() for name, array in named_arrays(trainer.model).items()}
-    return losses, weights, trainer.evaluate()[0].val_loss
+    return losses, trainer.evaluate()[0].val_loss
 
 
 @pytest.mark.parametrize(
@@ -152,17 +140,9 @@ def test_streamed_and_resident_tokens_train_and_validate_with_the_same_bits(
 
 def test_a_text_is_streamed_when_it_is_longer_than_the_memory_for_it():
     tokens = np.zeros(500_001, np.uint16)
-    assert TokenSource(tokens, 8, 1).streams
-    assert not TokenSource(tokens[1:], 8, 1).streams
-    assert TokenSource(tokens[:9], 8, 0).streams
-
-
-@pytest.mark.parametrize("token_memory", [0, 1])
-def test_a_window_is_the_tokens_from_its_start_and_one_more(mapped, token_memory):
-    tokens = TokenSource(mapped.train.tokens, 12, token_memory)
-    windows = tokens.windows(tokens.fetch(mx.array([7, 0, 7])))
-    assert windows.dtype == mx.uint16
-    assert windows.tolist() == [mapped.train.tokens[i : i + 13].tolist() for i in (7, 0, 7)]
+    assert Objective(tokens, 8, token_memory=1).streams
+    assert not Objective(tokens[1:], 8, token_memory=1).streams
+    assert Objective(tokens[:9], 8, token_memory=0).streams
 
 
 def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
@@ -172,10 +152,10 @@ def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
         maps.append(weakref.ref(tokens))
         return read(tokens, places)
 
-    source = TokenSource(mapped.train.tokens, 12, 0)
+    text = Objective(mapped.train.tokens, 12, token_memory=0)
     monkeypatch.setattr(np.memmap, "__getitem__", watched)
     for start in range(3):
-        source.fetch(mx.array([start]))
+        text.fetch(mx.array([start]))
     assert [map() for map in maps] == [None] * 3
 
 

@@ -22,21 +22,12 @@ def restore(path, made):
     return load_checkpoint(path, made.model, made.optimizer, {})
 
 
-def test_progress_weights_and_optimizer_come_back(trainer, saved):
-    made, path = saved
-    other = trainer(seed=9)
-    assert restore(path, other) == made.progress
-    for one, two in [(made.model, other.model), (made.optimizer.state, other.optimizer.state)]:
-        for name, array in named_arrays(one).items():
-            assert np.array_equal(np.array(array), np.array(named_arrays(two)[name])), name
-
-
-def test_what_a_later_version_adds_to_the_progress_is_ignored(trainer, saved):
+def test_the_best_validation_comes_back_and_what_a_later_version_adds_is_ignored(trainer, saved):
     made, path = saved
     arrays, facts = load_arrays(path)
     facts["progress"] = facts["progress"].replace("{", '{"new": 1, ', 1)
     save_arrays(path, arrays, facts)
-    assert restore(path, trainer()).best == made.progress.best
+    assert restore(path, trainer(seed=9)) == made.progress
 
 
 def refused(path, made) -> str:

@@ -1,5 +1,4 @@
 import gc
-from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
@@ -23,28 +22,14 @@ def test_a_limit_of_the_shell_counts(monkeypatch):
         check_memory(GPTConfig(), 64)
 
 
-@pytest.fixture
-def metal(monkeypatch) -> Callable[[int], None]:
-    """Has the default device look like a GPU whose recommended working set is so many bytes."""
-
-    def recommend(size: int) -> None:
-        monkeypatch.setattr(device, "device_name", lambda: "gpu")
-        facts = {"device_name": "a GPU", "max_recommended_working_set_size": size}
-        monkeypatch.setattr(mx, "device_info", lambda *_: facts)
-
-    return recommend
-
-
-def test_a_gpu_s_recommended_working_set_counts_unless_less_memory_is_there(metal, monkeypatch):
+@pytest.mark.parametrize("size", [10**6, 10**15])
+def test_a_gpu_s_recommended_working_set_counts_unless_less_memory_is_there(monkeypatch, size):
     there = usable_memory()
-    metal(10**15)
+    facts = {"device_name": "a GPU", "max_recommended_working_set_size": size}
+    monkeypatch.setattr(mx, "device_info", lambda *_: facts)
     assert usable_memory() == there
-    metal(10**6)
-    assert usable_memory() == 10**6
-    with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
-        check_memory(GPTConfig(), 64)
-    monkeypatch.setattr(device, "device_name", lambda: "cpu")
-    assert usable_memory() == there
+    monkeypatch.setattr(device, "device_name", lambda: "gpu")
+    assert usable_memory() == min(size, there)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +107,18 @@ def test_a_block_that_another_forward_pass_would_change_is_not_computed_twice(
 # What a training will take, beside what it takes.
 
 
-@pytest.fixture
-def deep(trainer):
-    """A training whose activations are most of its memory."""
-    return lambda **settings: trainer(batch_size=96, n_layers=6, emb_dim=32, **settings)
-
-
 @pytest.mark.parametrize("settings", [{}, {"checkpoint_blocks": True}])
 def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
-    deep, corpus, no_lookahead, settings
+    trainer, corpus, no_lookahead, settings
 ):
-    expected = forecast(deep(**settings), corpus)
+    # Its activations are most of its memory.
+    deep = {"batch_size": 96, "n_layers": 6, "emb_dim": 32, **settings}
+    expected = forecast(trainer(**deep), corpus)
     gc.collect()
     mx.clear_cache()
     others = mx.get_active_memory()
     mx.reset_peak_memory()
-    training = deep(**settings)
+    training = trainer(**deep)
     for _ in range(3):
         mx.eval(*training.launch_step(), *training.step.state)
     assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
@@ -150,17 +131,12 @@ def test_it_counts_the_steps_that_are_left_and_their_validations(trainer, corpus
     assert (expected.steps, expected.validations) == (60, 3)
     total = 60 * expected.step_seconds + 3 * expected.validation_seconds
     assert expected.seconds == pytest.approx(total)
+    rows = dict(plan_rows(training, corpus, expected=expected))
+    assert "at the peak" in rows["memory"]
+    assert rows["time"].startswith("about 0:0")
+    assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 60
 
 
 def test_a_training_bounded_by_the_clock_takes_as_many_steps_as_fit(trainer, corpus):
     expected = forecast(trainer(steps=0, minutes=1.0), corpus)
     assert expected.steps == pytest.approx(60 / expected.step_seconds, abs=1)
-
-
-def test_the_plan_says_it(trainer, corpus):
-    training = trainer()
-    expected = forecast(training, corpus)
-    rows = dict(plan_rows(training, corpus, expected=expected))
-    assert "at the peak" in rows["memory"]
-    assert rows["time"].startswith("about 0:0")
-    assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 12

@@ -11,21 +11,20 @@ from mlx_attn.run_directory import Run, create_run
 from mlx_attn.training.show import what_next
 from mlx_attn.training.summaries import neighbour_of
 
-SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 8, "n_layers": 1}
+SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 8, "n_heads": 2, "n_layers": 1}
 
 
 @pytest.fixture
-def trained(tmp_path, monkeypatch):
+def trained(tmp_path):
     """Makes a run in runs/ that ended with a loss."""
-    monkeypatch.chdir(tmp_path)
 
-    def make(name: str, loss: float, reason: str = "done", heads: int = 2, **changes) -> Run:
+    def make(name: str, loss: float, reason: str = "done", **changes) -> Run:
         maps: dict[str, Any] = {**VARIANTS[changes.get("variant", "standard")].maps}
-        config = GPTConfig(**SIZES, n_heads=heads, **maps)
+        config = GPTConfig(**SIZES, **maps)
         settings = {
             **{"variant": "standard", "preset": "nano", "digest": "d", "model": config.as_dict()},
             **{"training": {"seed": 0, "steps": 9} | changes.pop("training", {})},
-            **{"text": {"data": "tales"}},
+            **{"text": {"data": "my notes"}},
         }
         run = create_run(tmp_path / "runs" / name, settings | changes)
         run.save_model(GPT(config))
@@ -39,9 +38,10 @@ def trained(tmp_path, monkeypatch):
 def test_the_end_of_a_training_names_the_standard_run_beside_it(trained):
     trained("plain", 0.25)
     merged = trained("merged", 0.2541, variant="merged")
-    assert what_next(str(merged.path), neighbour_of(merged))[2:] == [
+    assert what_next(merged)[2:] == [
         "beside it:     plain 0.2500 bits per byte, this one +0.0041: one seed each is no verdict",
-        "for a verdict: mlx-attn compare --variants standard,merged --preset nano",
+        "for a verdict: mlx-attn compare --variants standard,merged --preset nano "
+        "--data 'my notes'",
         f"see both:      mlx-attn open {merged.path.parent / 'plain'} {merged.path}",
     ]
 
@@ -56,17 +56,6 @@ def test_a_run_with_nothing_comparable_beside_it_has_no_neighbour(trained):
 def test_the_same_model_with_another_seed_shows_chance_and_asks_nothing(trained):
     trained("merged", 0.2, variant="merged", training={"seed": 5})
     trained("first", 0.25)
-    second = trained("second", 0.26, training={"seed": 1})
-    line = "first 0.2500 bits per byte, this one +0.0100: so far only chance moves it"
-    shown = what_next(str(second.path), neighbour_of(second))
-    assert line in shown[2]
+    shown = what_next(trained("second", 0.26, training={"seed": 1}))
+    assert "first 0.2500 bits per byte, this one +0.0100: so far only chance moves it" in shown[2]
     assert not any("compare" in line for line in shown)
-
-
-def test_one_head_beside_two_asks_for_arms_and_names_the_own_text(trained):
-    text = {"data": "my notes"}
-    trained("two", 0.25, text=text)
-    beside = neighbour_of(trained("one", 0.26, heads=1, text=text))
-    assert beside
-    arms = "--arm standard --arm 'standard, n_heads=1' --preset nano"
-    assert beside.question == f"{arms} --data 'my notes'"

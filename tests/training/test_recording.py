@@ -1,4 +1,4 @@
-"""`--log-to`: the numbers of a training where users keep theirs."""
+"""What is kept of a training: samples in its run, and with `--log-to` its numbers elsewhere."""
 
 import sys
 from types import SimpleNamespace
@@ -7,8 +7,15 @@ import pytest
 
 from mlx_attn.errors import RunError
 from mlx_attn.training.events import Stepped
-from mlx_attn.training.loggers import LOGGERS, check_logger, logging_to
-from mlx_attn.training.loop import RunRecorder, train
+from mlx_attn.training.loop import train
+from mlx_attn.training.recording import (
+    LOGGERS,
+    SAMPLE_TOKENS,
+    RunRecorder,
+    load_logger,
+    logging_to,
+    write_sample,
+)
 
 
 @pytest.fixture
@@ -54,10 +61,19 @@ def test_a_service_gets_every_loss_at_its_step(name, learner, letters, service):
     assert not {"train/step", "train/seconds_left", "val/best"} & names
 
 
-@pytest.mark.parametrize("name", LOGGERS)
-def test_what_is_not_installed_is_named_with_the_command(name, monkeypatch):
-    for module in ("wandb", "trackio", "tensorboardX"):
-        monkeypatch.setitem(sys.modules, module, None)
-    check_logger("")
-    with pytest.raises(RunError, match="pip install"):
-        check_logger(name)
+def test_what_is_not_installed_is_named_with_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(RunError, match="pip install wandb"):
+        load_logger("wandb")
+
+
+def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, letters):
+    losses = []
+    for samples in (0, 2):
+        trainer = learner(keep=False, drop_rate=0.5, start="gpt2")
+        for _ in range(samples):
+            # Of a vocabulary without a newline.
+            assert len(write_sample(trainer, letters.tokenizer)) == SAMPLE_TOKENS
+        assert trainer.model.training
+        losses.append(float(trainer.launch_step()[0]))
+    assert losses[0] == losses[1]

@@ -1,0 +1,125 @@
+"""Where the events of a training are kept: in its run directory, and with a logger of the user.
+
+The loggers TensorBoard, Weights & Biases and Trackio are no dependencies; `--log-to` imports the
+one that it names.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from mlx_attn.errors import RunError
+from mlx_attn.run_directory import Run
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.documents import document_ends, start_tokens
+from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.text.tokenizers import Tokenizer
+from mlx_attn.training.evaluation import task_predictions
+from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
+from mlx_attn.training.trainer import Trainer
+
+SAMPLE_TOKENS = 120
+
+
+class RunRecorder:
+    """Stores events and samples in the run directory; first deletes those after the checkpoint."""
+
+    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
+        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
+        if trainer.run:
+            # Events after the checkpoint will happen again; the reports must not have them twice.
+            trainer.run.forget_after(trainer.progress.step, trainer.progress.unreported)
+
+    def __call__(self, event: Event) -> None:
+        """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
+        run = self.trainer.run
+        if not run:
+            return
+        run.add_report(as_record(event))
+        self.trainer.log(event)
+        if isinstance(event, Evaluated):
+            self.sample = write_sample(self.trainer, self.tokenizer)
+            run.add_sample(event.step, self.sample)
+
+
+def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
+    """Return a sample of the model's output: a text from nothing, or its answers to a task."""
+    model, split = trainer.model, trainer.evaluator.split
+    model.eval()
+    if split.scored is None:
+        # A fixed seed: samples of one training differ only by its weights.
+        sampler = SamplerConfig(temp=0.8, seed=0)
+        corpus = trainer.settings.text.data
+        ends, start = document_ends(tokenizer, corpus), start_tokens(tokenizer, corpus)
+        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends, start=start)
+        text = "".join(step.text for step in steps)
+    else:
+        text = task_predictions(model, split, tokenizer)
+    model.train()
+    return text
+
+
+LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
+"""Modules by their name in `--log-to`."""
+
+_NOT_CURVES = {"event", "step", "steps", "best", "seconds_left"}
+
+
+def load_logger(name: str) -> Any:
+    """Return the module of a logger.
+
+    Raises:
+        RunError: It is not installed.
+    """
+    module = LOGGERS[name]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise RunError(f"--log-to needs {module}: pip install {module}") from error
+
+
+@contextmanager
+def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
+    """Yield a function that sends the events of a run to a logger of `LOGGERS`, or to none: ""."""
+    # A rank that saves nothing has no run, and logs nothing.
+    if not name or run is None:
+        yield lambda event: None
+        return
+    library = load_logger(name)
+    if name == "tensorboard":
+        # Event files in the run's own directory: `tensorboard --logdir runs`.
+        writer = library.SummaryWriter(str(run.path / name))
+        finish = writer.close
+    else:
+        # Trackio has the functions of Weights & Biases. `resume` continues the curves of a run that
+        # was interrupted.
+        settings = dict(run.settings)
+        library.init(project="mlx_attn", name=run.name, config=settings, resume="allow")
+        writer, finish = None, library.finish
+
+    def send(event: Event) -> None:
+        if not isinstance(event, Stepped | Evaluated):
+            return
+        values = _curves(event)
+        if writer is None:
+            library.log(values, step=event.step)
+            return
+        for key, value in values.items():
+            writer.add_scalar(key, value, event.step)
+
+    try:
+        yield send
+    finally:
+        finish()
+
+
+def _curves(event: Stepped | Evaluated) -> dict[str, float]:
+    """Return the plottable numbers of an event, such as "train/loss" or "val/bits_per_byte"."""
+    prefix = "train" if isinstance(event, Stepped) else "val"
+    # "val_loss" of a validation becomes "val/loss".
+    return {
+        f"{prefix}/{key.removeprefix('val_')}": float(value)
+        for key, value in as_record(event).items()
+        if key not in _NOT_CURVES and isinstance(value, int | float)
+    }
