@@ -61,7 +61,7 @@ def test_a_machine_that_rounds_like_tf32_is_told(tf32):
     assert "rounds like TF32" in finding_lines(run(CHECKS[2], "gpu", TF32))[0]
 
 
-@pytest.mark.parametrize("name", ["products", "order of heads", "golden models"])
+@pytest.mark.parametrize("name", ["products", "golden models"])
 def test_tf32_explains_what_float32_does_not(tf32, name):
     (check,) = [check for check in CHECKS if check.name == name]
     found = run(check, "gpu", TF32)
@@ -71,7 +71,6 @@ def test_tf32_explains_what_float32_does_not(tf32, name):
 
 def test_a_difference_is_a_share_of_the_largest_number_expected():
     assert difference(np.array([1.0, 9.0]), np.array([1.0, 10.0])) == pytest.approx(0.1)
-    assert difference(np.array([0.5]), np.array([0.0]), least=2.0) == pytest.approx(0.25)
 
 
 def test_another_shape_and_what_is_no_number_are_wrong():
