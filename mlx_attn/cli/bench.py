@@ -24,8 +24,8 @@ from mlx_attn.cli.options import (
     preset_option,
 )
 from mlx_attn.cli.output import note, say
-from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
-from mlx_attn.training.config import TrainConfig, resolve
+from mlx_attn.model.config import BLOCKS, GPTConfig
+from mlx_attn.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
@@ -101,7 +101,7 @@ def _contribute() -> None:
         )
     made = contribution.measure(note)
     stdout_console().print(*show.contribution_lines(made), sep="\n")
-    say(contribution.write(made, contribution.destination(Path.cwd())))
+    say(contribution.write(made, Path.cwd()))
     note("To add this machine to docs/machines.md, open a pull request with this file.")
 
 
@@ -148,13 +148,10 @@ def setups_of(
     """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
-    settings = resolve({"preset": preset, **given})
-    vocab_size = given.get("vocab_size", find_preset(preset).vocab_size)
-    model = {**settings.model, "vocab_size": vocab_size}
     if scaling:
-        return speed.scaled_setups(model, settings.training, scaling)
+        return speed.scaled_setups(preset, given, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = speed.variant_setups(model, settings.training, names)
+    setups, refused = speed.variant_setups(preset, given, names)
     for name, reason in refused.items():
         note(f"{name} is left out: {reason}")
     return setups
