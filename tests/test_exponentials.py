@@ -10,10 +10,8 @@ import pytest
 from mlx_attn.machine import exponentials
 from mlx_attn.machine.exponentials import cross_entropy, exp2, gelu, softmax
 
-WAYS = [True, False]
 
-
-@pytest.fixture(params=WAYS, ids=["exp2", "own"], autouse=True)
+@pytest.fixture(params=[True, False], ids=["exp2", "own"], autouse=True)
 def way(request, monkeypatch):
     monkeypatch.setattr(exponentials, "on_linux_cpu", lambda: request.param)
     monkeypatch.setattr(exponentials, "FEW", 0)
@@ -40,12 +38,13 @@ PAIRS = {
 
 
 @pytest.mark.parametrize(("ours", "theirs", "shape"), PAIRS.values(), ids=PAIRS)
-def test_numbers_and_gradients_are_mlx_s(ours, theirs, shape):
+def test_numbers_and_gradients_are_mlx_s_compiled_or_not(ours, theirs, shape):
     x = logits(*shape, scale=4.0)
     same(ours(x), theirs(x))
     weight = logits(*ours(x).shape)
-    gradients = (mx.grad(lambda x, f=f: (f(x) * weight).sum())(x) for f in (ours, theirs))
-    same(*gradients, tolerance=3e-6)
+    own, expected = (mx.grad(lambda x, f=f: (f(x) * weight).sum()) for f in (ours, theirs))
+    same(own(x), expected(x), 3e-6)
+    same(mx.compile(own)(x), expected(x), 1e-5)
 
 
 @pytest.mark.parametrize("size", [-1e4, 1e30])
@@ -53,8 +52,7 @@ def test_extreme_logits_overflow_nowhere(size):
     x = mx.array([[0.0, size, size / 2]])
     same(softmax(x), mx.softmax(x, axis=-1))
     loss, gradient = mx.value_and_grad(lambda x: cross_entropy(x, mx.array([1])).sum())(x)
-    assert np.isfinite(float(loss))
-    assert np.isfinite(np.array(gradient)).all()
+    assert np.isfinite([float(loss), *gradient[0].tolist()]).all()
     same(gelu(mx.array([size, -size])), mx.array([max(size, 0.0), max(-size, 0.0)]))
 
 
@@ -66,15 +64,6 @@ def test_masked_scores_get_no_weight_and_no_gradient():
     gradient = np.array(mx.grad(lambda x: (softmax(x) * logits(2, 3)).sum())(x))
     assert np.isfinite(gradient).all()
     assert (gradient[:, 1] == 0).all()
-
-
-def test_both_work_inside_compiled_code():
-    x, targets = logits(2, 5, 11), mx.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
-    step = mx.compile(mx.value_and_grad(lambda x: cross_entropy(softmax(x), targets).sum()))
-    loss, gradient = step(x)
-    expected = mx.value_and_grad(lambda x: cross_entropy(softmax(x), targets).sum())(x)
-    same(loss, expected[0], 1e-5)
-    same(gradient, expected[1], 1e-5)
 
 
 def relative_error(x: np.ndarray) -> np.ndarray:
@@ -123,9 +112,3 @@ def test_a_power_has_the_type_and_the_digits_of_its_exponent(dtype):
         exact = np.exp2(np.array([-3.25, 0.0, 1.5, 7.75]))
         tolerance = {mx.float16: 5e-4, mx.bfloat16: 4e-3, mx.float32: 2e-7, mx.float64: 1e-15}
         assert np.allclose(power.tolist(), exact, rtol=tolerance[dtype], atol=0)
-
-
-@pytest.mark.slow
-def test_compiled_it_is_the_same_within_its_error():
-    x = mx.random.uniform(-130, 130, (10_000,), key=mx.random.key(0))
-    assert np.allclose(mx.compile(exp2)(x), exp2(x), rtol=4e-7, atol=0, equal_nan=True)

@@ -122,10 +122,7 @@ def measure(
     """Measure this machine, and `say` what comes next; tests pass a smaller recipe."""
     names = devices()
     say("the first step, in two new processes")
-    first_steps = tuple(
-        FirstStep(device=name, first=_in_new_process(name), second=_in_new_process(name))
-        for name in names
-    )
+    first_steps = tuple(map(_first_step, names))
     say("verify")
     verified = tuple(_verified(name, checks) for name in names)
     speeds: list[Speed] = []
@@ -167,6 +164,10 @@ def _machine() -> dict[str, Any]:
 
 _PUBLIC = re.compile(r"[\d.]*|(mac-)?cpu|gpu|on|off|true|false|\(hidden\)", re.IGNORECASE)
 """A number, a device or a switch; any other value could name a folder, a host or a user."""
+
+
+def _first_step(device: str) -> FirstStep:
+    return FirstStep(device=device, first=_in_new_process(device), second=_in_new_process(device))
 
 
 def _in_new_process(device: str) -> float:

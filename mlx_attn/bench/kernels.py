@@ -55,13 +55,13 @@ def count_kernels(*outputs: mx.array) -> Kernels:
     """Return the kernels that computing these arrays, not evaluated yet, would start."""
     graph = exported(*outputs)
     inputs = Counter(_INPUT.findall(graph))
-    found: Kernels = Counter()
+    counts: Kernels = Counter()
     for node, name in _OPERATION.findall(graph):
         if name == _STAND_IN:
-            found["mx.fast"] += 1
+            counts["mx.fast"] += 1
         elif name not in VIEWS:
-            found[name] += inputs[node] if name == "Concatenate" else _SEVERAL.get(name, 1)
-    return found
+            counts[name] += inputs[node] if name == "Concatenate" else _SEVERAL.get(name, 1)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

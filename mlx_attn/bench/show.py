@@ -83,8 +83,8 @@ def kernel_table(counted: Sequence[KernelCount]) -> Table:
     works = list(dict.fromkeys(row.work for row in counted))
     table = table_of("kernels of one step", works)
     for name in dict.fromkeys(row.name for row in counted):
-        found = {row.work: row.kernels for row in counted if row.name == name}
-        table.add_row(name, *(str(found[work]) for work in works))
+        counts = {row.work: row.kernels for row in counted if row.name == name}
+        table.add_row(name, *(str(counts[work]) for work in works))
     return table
 
 

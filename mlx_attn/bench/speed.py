@@ -247,13 +247,9 @@ class Measurement:
 def bench(
     setups: Mapping[str, Setup], works: Sequence[str], seconds: float, devices: Sequence[str] = ()
 ) -> Iterator[Measurement]:
-    """Measure models in turns; yield each kind of work after measuring it.
+    """Measure models in turns for about `seconds`; yield each kind of work after measuring it.
 
-    Args:
-        setups: The models by name.
-        works: Names of `WORKLOADS`.
-        seconds: About how long to measure.
-        devices: Each model is measured on each of them; () is the device that computes by default.
+    Each model is measured on each of the devices, by default on the one that computes.
     """
     devices = devices or [device_name()]
     check_memory(setups, len(devices))

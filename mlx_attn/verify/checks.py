@@ -51,7 +51,7 @@ CHECKS = (
 """Operations come first, because an error in one also makes whole models wrong."""
 
 QUICK = tuple(check for check in CHECKS if check.is_quick)
-"""The checks that a training depends on; they take about a second."""
+"""The checks that a training depends on; they take about two seconds."""
 
 
 @dataclass(frozen=True, slots=True)

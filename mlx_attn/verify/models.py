@@ -68,13 +68,13 @@ def batches_of_a_seed(rounding: Rounding) -> Comparisons:
 
 def seed_digest() -> str:
     """Return a digest of the starting weights and batches of a seed, the same on every machine."""
-    found = [*starting_weights(FLOAT32), *batches_of_a_seed(FLOAT32)]
-    return sha256("".join(comparison.case for comparison in found).encode()).hexdigest()[:16]
+    comparisons = [*starting_weights(FLOAT32), *batches_of_a_seed(FLOAT32)]
+    return sha256("".join(comparison.case for comparison in comparisons).encode()).hexdigest()[:16]
 
 
 def _same_digest(case: str, content: bytes, expected: str) -> Comparison:
-    found = sha256(content).hexdigest()[:16]
-    return Comparison(f"{case}: {found}, must be {expected}", float(found != expected), 0.0)
+    digest = sha256(content).hexdigest()[:16]
+    return Comparison(f"{case}: {digest}, must be {expected}", float(digest != expected), 0.0)
 
 
 # Losses and gradients.
@@ -102,15 +102,13 @@ def golden_models(rounding: Rounding) -> Comparisons:
     for name, settings in GOLDEN.items():
         judge, model, windows = _pair(settings)
         loss, gradients = nn.value_and_grad(model, _mean_loss)(model, as_mlx(windows))
-        expected = np.array(judge.loss(windows))
-        yield compared(f"{name}: loss", loss, expected, rounding.tolerance)
-        arrays, numbers = named_arrays(gradients), Numbers(10)
+        yield compared(f"{name}: loss", loss, np.array(judge.loss(windows)), rounding.tolerance)
+        arrays = named_arrays(gradients)
         least = 0.01 * max(float(np.linalg.norm(as_numpy(array))) for array in arrays.values())
         for weight, gradient in arrays.items():
-            loss_with = partial(judge.loss_with, windows, weight)
-            expected_slope = slope(loss_with, judge.weights[weight], numbers)
+            expected = slope(partial(judge.loss_with, windows, weight), judge.weights[weight])
             case = f"{name}, gradient: {weight}"
-            yield compared_slope(case, gradient, expected_slope, rounding.tolerance, least)
+            yield compared_slope(case, gradient, expected, rounding.tolerance, least)
 
 
 def _pair(settings: dict[str, Any]) -> tuple[ReferenceGPT, GPT, np.ndarray]:
@@ -162,8 +160,8 @@ def cached_decoding(rounding: Rounding) -> Comparisons:
         model.eval()
         expected = as_numpy(model(tokens))
         caches, parts = model.new_caches(), mx.split(tokens, np.cumsum(chunks)[:-1].tolist(), 1)
-        found = mx.concatenate([model(part, caches) for part in parts], axis=1)
-        yield compared(f"{name}: logits", found, expected, rounding.tolerance)
+        logits = mx.concatenate([model(part, caches) for part in parts], axis=1)
+        yield compared(f"{name}: logits", logits, expected, rounding.tolerance)
 
 
 def greedy_sampling(rounding: Rounding) -> Comparisons:

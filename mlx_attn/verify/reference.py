@@ -7,7 +7,6 @@ It has no backward pass: a gradient in a direction is the slope of the function 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -35,18 +34,15 @@ class Numbers:
         return np.floor(self._generator.random(shape) * vocab_size).astype(np.int64)
 
 
-class Slope(NamedTuple):
-    """The derivative of a function along a direction, which is gradient * direction, summed."""
-
-    direction: Array
-    value: float
+def direction(x: Array) -> Array:
+    """Return the random direction in which gradients at x are compared."""
+    return Numbers(0)(*x.shape)
 
 
-def slope(function: Callable[[Array], float], x: Array, numbers: Numbers) -> Slope:
-    """Return the slope at x in a random direction, by central differences."""
-    direction = numbers(*x.shape)
-    step = _STEP * direction
-    return Slope(direction, (function(x + step) - function(x - step)) / (2 * _STEP))
+def slope(function: Callable[[Array], float], x: Array) -> float:
+    """Return the derivative of a function at x along `direction`, by central differences."""
+    step = _STEP * direction(x)
+    return (function(x + step) - function(x - step)) / (2 * _STEP)
 
 
 # Attention.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.verify.reference import Array, Numbers, Slope, slope
+from mlx_attn.verify.reference import Array, Numbers, direction, slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,45 +87,41 @@ def difference(result: Array, expected: Array) -> float:
 
 
 def compared_slope(
-    case: str, gradient: mx.array, expected: Slope, tolerance: float, least: float = 0.0
+    case: str, gradient: mx.array, expected: float, tolerance: float, least: float = 0.0
 ) -> Comparison:
-    """Compare a gradient of MLX along a direction with the slope of NumPy's function.
+    """Compare a gradient of MLX along `direction` with the slope of NumPy's function.
 
     The difference is relative to the gradient's length, or to `least` if that is more.
     """
     array = as_numpy(gradient)
-    apart = float((array * expected.direction).sum()) - expected.value
-    return Comparison(
-        case, abs(apart) / (max(float(np.linalg.norm(array)), least) or 1.0), tolerance
-    )
+    apart = abs(float((array * direction(array)).sum()) - expected)
+    return Comparison(case, apart / (max(float(np.linalg.norm(array)), least) or 1.0), tolerance)
 
 
 def with_gradients(
     functions: Mapping[str, Callable[..., mx.array]],
     expected: Callable[..., Array],
     inputs: Sequence[Array],
-    numbers: Numbers,
     tolerance: float,
     names: str = "x",
 ) -> Iterator[Comparison]:
     """Compare functions of arrays, by case, with NumPy's, and the gradient of each named input."""
     y, arrays = expected(*inputs), [as_mlx(x) for x in inputs]
-    weights = numbers(*y.shape)
-    expected_slopes = []
+    # Unlike `direction`: w J w would be blind to a Jacobian that is transposed.
+    weights = Numbers(1)(*y.shape)
+    slopes = []
     for i in range(len(names)):
 
         def weighted(x: Array, i: int = i) -> float:
             return float((expected(*inputs[:i], x, *inputs[i + 1 :]) * weights).sum())
 
-        expected_slopes.append(slope(weighted, inputs[i], numbers))
+        slopes.append(slope(weighted, inputs[i]))
     for case, function in functions.items():
         yield compared(case, function(*arrays), y, tolerance)
-        if not names:
-            continue
-        _, gradients = mx.vjp(lambda *x, f=function: [f(*x)], arrays, [as_mlx(weights)])
-        for letter, gradient, expected_slope in zip(names, gradients, expected_slopes, strict=True):
-            of_input = f"{case}, gradient of {letter}"
-            yield compared_slope(of_input, gradient, expected_slope, tolerance)
+        if names:
+            _, gradients = mx.vjp(lambda *x, f=function: [f(*x)], arrays, [as_mlx(weights)])
+            for name, gradient, rise in zip(names, gradients, slopes, strict=True):
+                yield compared_slope(f"{case}, gradient of {name}", gradient, rise, tolerance)
 
 
 def as_mlx(array: Array) -> mx.array:

@@ -89,7 +89,7 @@ TAMPERINGS: list[Tampering] = [
     ("cross-entropy", "of", batches, "cross_entropy", lambda f, y, t: f(y.astype(mx.float16), t)),
     ("causality", "standard, in training", attention, "causal_mask", next_token_shown),
     ("attention", "window", attention, "causal_mask", lambda f, i, j, w=0: f(i, j, w and w + 1)),
-    ("attention", "fused: q (4, 1, 32), k (2, 1100, 32)", mx.fast, SDPA, garbage_at_1024_keys),
+    ("attention", "fused: q (4, 1, 32), k (1, 4100, 32)", mx.fast, SDPA, garbage_at_1024_keys),
     ("attention", "gradient of", attention_kernels, "fused_attention", gradient_doubled),
     ("attention", "written", attention, "attention_scores", lambda f, q, k, s: f(q, k[:, ::-1], s)),
     ("hooks", "forget", mx, "cumsum", lambda f, y, **named: f(y, **named) - y),
