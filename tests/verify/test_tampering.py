@@ -105,7 +105,7 @@ TAMPERINGS: list[Tampering] = [
 ]
 SLOW: list[Tampering] = [
     ("cached decoding", "a ring of 300", cache.RotatingKVCache, "_turn", ring_turned),
-    ("cached decoding", "keys and values: logits", cache.KVCache, "extend", stale_slot),
+    ("cached decoding", "what a hook keeps: logits", cache.KVCache, "extend", stale_slot),
 ]
 FUNCTIONS: list[Tampering] = [
     ("hooks", "", mx, "einsum", lambda f, way, a, b: f(way, a.T, b)),
