@@ -36,7 +36,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
 from mlx_attn.bench import show, speed
-from mlx_attn.bench.speed import MedianIQR, Setup, Timed, Timing
+from mlx_attn.bench.speed import MedianIQR, Rounds, Setup, Timed
 from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.options import SectionedCommand
 from mlx_attn.errors import ConfigError
@@ -195,7 +195,7 @@ def shares(
     parts = _parts(kind, config, training)
     timings = speed.interleaved({REST: whole, **parts}, seconds)
     total = timings.pop(REST)
-    found = {part: timing.over(total).median for part, timing in timings.items()}
+    found = {part: MedianIQR.of(times / total).median for part, times in timings.items()}
     return {**found, REST: 1 - sum(found.values())}
 
 
@@ -317,11 +317,11 @@ def measure(
         yield rows
 
 
-def _over_floors(whole: Timing, ways: Mapping[str, Timing]) -> dict[str, Any]:
-    best = min(ways.values(), key=lambda timing: timing.spread.median)
+def _over_floors(whole: Rounds, ways: Mapping[str, Rounds]) -> dict[str, Any]:
+    best = min(ways.values(), key=lambda times: MedianIQR.of(times).median)
     return {
-        "over_floor": asdict(whole.over(ways["whole"])),
-        "over_best": asdict(whole.over(best)),
+        "over_floor": asdict(MedianIQR.of(whole / ways["whole"])),
+        "over_best": asdict(MedianIQR.of(whole / best)),
     }
 
 

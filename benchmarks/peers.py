@@ -17,7 +17,7 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 
 from mlx_attn.bench import speed
-from mlx_attn.bench.speed import Setup, Timed
+from mlx_attn.bench.speed import MedianIQR, Setup, Timed
 from mlx_attn.machine.device import on_gpu
 from mlx_attn.machine.streams import keep_buffers
 from mlx_attn.model.config import BLOCKS, GPTConfig, config_from
@@ -151,6 +151,9 @@ def beside(peer: Peer, setup: Setup, seconds: float) -> dict[str, Any]:
     ours = speed.WORKLOADS[peer.work](config, training)
     keep_buffers()
     both = speed.interleaved({"ours": ours.run, "theirs": peer.make(config, training)}, seconds)
-    tok_s = {name: asdict(t.spread.inverse(float(ours.tokens))) for name, t in both.items()}
-    faster = asdict(both["theirs"].over(both["ours"]))
+    tok_s = {
+        name: asdict(MedianIQR.of(times).inverse(float(ours.tokens)))
+        for name, times in both.items()
+    }
+    faster = asdict(MedianIQR.of(both["theirs"] / both["ours"]))
     return {"work": peer.work, "peer": peer.name, **tok_s, "faster": faster}

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,12 @@ def ring(tmp_path_factory) -> Callable[[int], Path]:
     """Writes a file of hosts for MLX: so many processes of this machine, on free ports."""
 
     def write(count: int) -> Path:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [made.getsockname()[1] for made in sockets]
-        for made in sockets:
-            made.close()
         path = tmp_path_factory.mktemp("ring") / "hosts.json"
-        path.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
+        with ExitStack() as stack:
+            address = ("127.0.0.1", 0)
+            sockets = [stack.enter_context(socket.create_server(address)) for _ in range(count)]
+            hosts = [[f"127.0.0.1:{made.getsockname()[1]}"] for made in sockets]
+        path.write_text(json.dumps(hosts))
         return path
 
     return write

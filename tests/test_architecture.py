@@ -2,9 +2,11 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 import mlx_attn
 from mlx_attn.attention.config import MAPS, choices_of
@@ -50,18 +52,16 @@ def tree(file: Path) -> ast.Module:
 
 
 @cache
-def imported(file: Path) -> frozenset[str]:
+def imported(file: Path) -> set[str]:
     """The modules, or names in modules, that a file imports anywhere in it."""
-    return frozenset(_imports(file))
-
-
-def _imports(file: Path) -> Iterator[str]:
+    names: set[str] = set()
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 @cache
@@ -75,10 +75,6 @@ def modules_used(file: Path) -> set[str]:
     names = [name for name in imported(file) if name.startswith("mlx_attn.")]
     modules = {name if name in MODULES else name.rpartition(".")[0] for name in names}
     return modules - {"mlx_attn"}
-
-
-def importers() -> Counter[str]:
-    return Counter(module for file in FILES for module in modules_used(file))
 
 
 def lines(file: Path) -> int:
@@ -99,13 +95,11 @@ def test_every_room_has_its_place():
     assert {room(file) for file in FILES} == {*ROOMS, "__init__", "__main__"}
 
 
-def looks_up(file: Path) -> set[str]:
-    """The rooms that a file imports from and that are not below its own."""
-    below = {*ROOMS[: ROOMS.index(room(file)) + 1]}
-    return {module.split(".")[1] for module in modules_used(file) if "." in module} - below
-
-
 def test_imports_point_one_way():
+    def looks_up(file: Path) -> set[str]:
+        below = {*ROOMS[: ROOMS.index(room(file)) + 1]}
+        return {module.split(".")[1] for module in modules_used(file) if "." in module} - below
+
     assert where(looks_up, [file for file in FILES if room(file) in ROOMS]) == []
 
 
@@ -235,32 +229,35 @@ def asks_where_it_runs(file: Path) -> set[str]:
 
 
 def test_nothing_outside_of_the_machine_asks_where_it_runs():
-    others = [file for file in FILES if room(file) != "machine"]
-    assert where(asks_where_it_runs, others) == []
+    assert where(asks_where_it_runs, [file for file in FILES if room(file) != "machine"]) == []
 
 
-def test_records_are_read_through_one_door():
-    """But what this program says to itself: to another interpreter, and between ranks."""
-    reading = users("json.loads", "json.load", "msgspec.convert", "json.decode")
-    assert reading == ["interop/peer.py", "records.py", "training/distributed.py"]
+ONE_DOOR: dict[tuple[str, ...], list[str]] = {
+    # Records are checked when read, but not what this program says to itself: to another
+    # interpreter, and between ranks.
+    ("json.loads", "json.load", "msgspec.convert", "json.decode"): [
+        *("interop/peer.py", "records.py", "training/distributed.py")
+    ],
+    # The folder of the BLAS is made before anything else is loaded.
+    (".mkdir", "os.makedirs"): ["files.py", "machine/blas.py"],
+    (".flock", ".rmtree", ".rmdir", "os.rename", "shutil.move"): ["files.py"],
+    # Paths of a user.
+    ("click.Path",): ["cli/options.py"],
+    (".expanduser",): ["files.py"],
+    # What commands print. Elsewhere consoles print, which show control characters as pictures too.
+    ("click.echo", "click.secho", "click.style"): ["cli/output.py"],
+    ("stdout.write", "stderr.write"): ["cli/sample.py"],
+}
+"""Attributes, and the only files that use them."""
+
+
+@pytest.mark.parametrize(("names", "files"), ONE_DOOR.items(), ids=lambda names: names[0])
+def test_what_must_be_done_with_care_is_done_in_one_place(names, files):
+    assert users(*names) == files
+
+
+def test_toml_is_read_and_text_is_printed_in_one_place():
     assert where(lambda file: "tomllib" in roots(file)) == ["records.py"]
-
-
-def test_directories_are_made_locked_and_removed_through_one_door():
-    """But the folder of the BLAS, which is loaded before anything else."""
-    assert users(".mkdir", "os.makedirs") == ["files.py", "machine/blas.py"]
-    assert users(".flock", ".rmtree", ".rmdir", "os.rename", "shutil.move") == ["files.py"]
-
-
-def test_paths_of_a_user_come_through_one_door():
-    assert users("click.Path") == ["cli/options.py"]
-    assert users(".expanduser") == ["files.py"]
-
-
-def test_what_commands_print_comes_through_one_door():
-    """Elsewhere consoles print, which show control characters as pictures too."""
-    assert users("click.echo", "click.secho", "click.style") == ["cli/output.py"]
-    assert users("stdout.write", "stderr.write") == ["cli/sample.py"]
     assert where(lambda file: "print" in called(file)) == ["training/show.py"]
 
 
@@ -271,22 +268,18 @@ def test_a_file_can_be_read_in_one_sitting():
 
 def test_package_and_tests_keep_their_line_budgets():
     """A budget is lowered by what is deleted; who raises one says why in the commit."""
-    here = Path(__file__).parent
-    studies = PACKAGE.with_name("mlx_attn_studies")
-    counted = {
-        PACKAGE: FILES,
-        **{folder: sorted(folder.rglob("*.py")) for folder in (studies, here)},
-    }
-    totals = {folder.name: sum(map(lines, files)) for folder, files in counted.items()}
+    root = PACKAGE.parent
+    totals = {name: sum(map(lines, (root / name).rglob("*.py"))) for name in BUDGETS}
     assert {name: total for name, total in totals.items() if total > BUDGETS[name]} == {}
 
 
 def test_a_short_file_with_one_importer_is_part_of_it():
-    alone = {m for m, count in importers().items() if count == 1 and m in MODULES}
-    short = {m for m in alone if lines(MODULES[m]) < SHORTEST_FILE_FOR_ONE}
-    assert not {
-        m for m in short if MODULES[m].name != "__init__.py" and not m.startswith("mlx_attn.cli")
+    importers = Counter(module for file in FILES for module in modules_used(file))
+    short = {
+        m for m, f in MODULES.items() if importers[m] == 1 and lines(f) < SHORTEST_FILE_FOR_ONE
     }
+    commands = {m for m in short if m.startswith("mlx_attn.cli")}
+    assert {m for m in short - commands if MODULES[m].name != "__init__.py"} == set()
 
 
 def test_no_two_files_share_a_name_by_accident():

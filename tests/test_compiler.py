@@ -14,26 +14,18 @@ from mlx_attn.machine.layers import LayerNorm, RMSNorm
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew():
-    graphs.has_compiler.cache_clear()
-    yield
-    graphs.has_compiler.cache_clear()
+def _asked_anew(monkeypatch):
+    monkeypatch.setattr(graphs, "has_compiler", graphs.has_compiler.__wrapped__)
 
 
 @pytest.mark.parametrize(("code", "found"), [(0, True), (2, False)])
 def test_on_a_mac_g_plus_plus_counts_only_with_the_command_line_tools(monkeypatch, code, found):
     """Without them, starting it opens a window to install them."""
-    started = []
-
-    def run(command, **_):
-        started.append(command)
-        return SimpleNamespace(returncode=code)
-
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(graphs.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(subprocess, "run", run)
+    answers = {("xcode-select", "-p"): SimpleNamespace(returncode=code)}
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: answers[tuple(command)])
     assert graphs.has_compiler() is found
-    assert started == [["xcode-select", "-p"]]
 
 
 def test_without_a_compiler_a_function_stays_as_it_is(monkeypatch):

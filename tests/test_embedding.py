@@ -9,12 +9,10 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.bench.speed import exported, train_step, variant_setups
+from mlx_attn.bench.speed import WORKLOADS, exported, variant_setups
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.layers import MOST_ROWS, TokenTable
-from mlx_attn.training.config import resolve
 
 ONE_NUMBER_EACH = {"value-residual": 4}
 """Scatters by variant: the gradients of two gains per layer, read from a vector one by one.
@@ -40,15 +38,12 @@ def scattered_sums(*arrays: mx.array) -> int:
     return exported(*arrays).count("Scatter Sum")
 
 
-def training_graph(variant: str, vocab_size: int) -> list[mx.array]:
+def training_graph(variant: str) -> list[mx.array]:
     """The arrays of one compiled step, before they are evaluated."""
-    settings = resolve({"preset": "nano", "n_layers": 2})
-    model = {**settings.model, "vocab_size": vocab_size, "drop_rate": 0.1}
-    config, training = variant_setups(model, settings.training, [variant])[0][variant]
+    sizes = {"n_layers": 2, "vocab_size": 65, "drop_rate": 0.1}
+    config, training = variant_setups("nano", sizes, [variant])[0][variant]
     with gpu_path():
-        step = train_step(config, replace(training, accumulate=1))
-        result = step(mx.zeros((training.batch_size,), mx.int64))
-        return [*result, *named_arrays([step.model.state, step.optimizer.state]).values()]
+        return WORKLOADS["train"](config, replace(training, accumulate=1)).graph()
 
 
 def test_gradient_on_the_path_of_a_gpu_equals_the_lookups_own():
@@ -67,4 +62,4 @@ def test_only_a_table_above_the_limit_scatters(rows, sums):
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_no_scatter_adds_gradients_of_tokens_in_the_training_graph(variant):
-    assert scattered_sums(*training_graph(variant, 65)) == ONE_NUMBER_EACH.get(variant, 0)
+    assert scattered_sums(*training_graph(variant)) == ONE_NUMBER_EACH.get(variant, 0)

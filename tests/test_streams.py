@@ -26,7 +26,7 @@ def test_results_come_in_the_order_of_the_parts():
     assert np.array(results[2]["twice"]).tolist() == [16, 18, 20, 22]
 
 
-def test_one_part_stays_on_the_stream_it_was_on(monkeypatch):
+def test_one_part_takes_no_threads_from_the_blas(monkeypatch):
     monkeypatch.setattr(blas, "use_threads", lambda count: pytest.fail("the threads are taken"))
     assert float(parallel_map(mx.sum, [mx.ones(3)])[0]) == 3
 

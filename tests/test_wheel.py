@@ -79,8 +79,3 @@ def test_it_answers_questions_as_a_clone_does(run):
     here = [sys.executable, "-m", "mlx_attn", "claims", "show", "query", "--json"]
     assert shown == json.loads(subprocess.check_output(here, cwd=ROOT))
     assert {row["answer"] for row in shown["findings"]} - {"not finished"}
-
-
-@pytest.mark.slow
-def test_it_is_the_wheel_that_runs(run):
-    assert json.loads(run("info", "--json"))["mlx_attn"]

@@ -16,17 +16,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
+import mlx.core as mx
 import msgspec
 
 from mlx_attn.bench.kernels import kernel_counts
-from mlx_attn.bench.speed import Setup, bench, train_step, variant_setups
+from mlx_attn.bench.speed import bench, step_graph, train_step, variant_setups
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine import facts
 from mlx_attn.machine.device import devices, on_device
-from mlx_attn.model.config import find_preset
 from mlx_attn.records import content_digest, read_record
-from mlx_attn.training.config import resolve
 from mlx_attn.verify.checks import CHECKS, Check, run
 from mlx_attn.verify.models import seed_digest
 from mlx_attn.verify.tolerance import measured_rounding
@@ -120,20 +119,10 @@ def measure(
     seconds: float = SECONDS,
     checks: Sequence[Check] = CHECKS,
 ) -> Contribution:
-    """Measure this machine.
-
-    Args:
-        say: Receives the next step's description.
-        recipe: The settings that differ from a preset, by preset.
-        seconds: About how long each preset is measured on each device.
-        checks: The checks of `verify` to run.
-    """
+    """Measure this machine, and `say` what comes next; tests pass a smaller recipe."""
     names = devices()
     say("the first step, in two new processes")
-    first_steps = tuple(
-        FirstStep(device=name, first=_in_new_process(name), second=_in_new_process(name))
-        for name in names
-    )
+    first_steps = tuple(map(_first_step, names))
     say("verify")
     verified = tuple(_verified(name, checks) for name in names)
     speeds: list[Speed] = []
@@ -151,9 +140,11 @@ def measure(
 
 
 def _machine() -> dict[str, Any]:
-    known, (performance, efficiency) = facts.machine_facts(), facts.core_counts()
+    machine = facts.machine_facts()
+    performance, efficiency = facts.core_counts()
+    switches = {key: value for key, value in sorted(os.environ.items()) if key.startswith("MLX_")}
     return {
-        **{key: known[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
+        **{key: machine[key] for key in ("mlx_attn", "mlx", "python", "chip", "memory_bytes")},
         "schema": SCHEMA,
         "date": datetime.now(UTC).date().isoformat(),
         "commit": facts.commit(),
@@ -163,18 +154,20 @@ def _machine() -> dict[str, Any]:
         "gpu_cores": facts.gpu_cores(),
         "working_set_bytes": facts.recommended_working_set(),
         "power": facts.power_source(),
-        "blas": Path(known["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
+        "blas": Path(machine["blas"]).name,  # MLX_ATTN_BLAS may name a library in a user's folder
         "environment": {
-            key: value if _PUBLIC.fullmatch(value) else _HIDDEN
-            for key, value in sorted(os.environ.items())
-            if key.startswith("MLX_")
+            key: value if _PUBLIC.fullmatch(value) else "(hidden)"
+            for key, value in switches.items()
         },
     }
 
 
-_PUBLIC = re.compile(r"[\d.]*|(mac-)?cpu|gpu|on|off|true|false", re.IGNORECASE)
+_PUBLIC = re.compile(r"[\d.]*|(mac-)?cpu|gpu|on|off|true|false|\(hidden\)", re.IGNORECASE)
 """A number, a device or a switch; any other value could name a folder, a host or a user."""
-_HIDDEN = "(hidden)"
+
+
+def _first_step(device: str) -> FirstStep:
+    return FirstStep(device=device, first=_in_new_process(device), second=_in_new_process(device))
 
 
 def _in_new_process(device: str) -> float:
@@ -184,14 +177,11 @@ def _in_new_process(device: str) -> float:
 
 def first_step_seconds(device: str) -> float:
     """Return the seconds of the first training step of `tiny` in this process."""
-    import mlx.core as mx
-
     with on_device(device):
-        config, training = _setups("tiny", {})["standard"]
-        step = train_step(config, training)
-        starts = mx.zeros((training.batch_size,), mx.int64)
+        setups, _ = variant_setups("tiny", {}, VARIANTS[:1])
+        step = train_step(*setups[VARIANTS[0]])
         began = time.perf_counter()
-        mx.eval(step(starts), step.state)
+        mx.eval(step_graph(step))
         return time.perf_counter() - began
 
 
@@ -200,24 +190,14 @@ def _verified(device: str, checks: Sequence[Check]) -> Verified:
         rounding = measured_rounding()
         findings = [run(check, device, rounding) for check in checks]
     wrong = tuple(finding.check.name for finding in findings if not finding.is_right)
-    return Verified(
-        device=device, right=len(findings) - len(wrong), wrong=wrong, rounding=rounding.name
-    )
-
-
-def _setups(preset: str, settings: Mapping[str, Any]) -> dict[str, Setup]:
-    resolved = resolve({"preset": preset, **settings})
-    model = {
-        **resolved.model,
-        "vocab_size": settings.get("vocab_size", find_preset(preset).vocab_size),
-    }
-    return variant_setups(model, resolved.training, VARIANTS)[0]
+    right = len(findings) - len(wrong)
+    return Verified(device=device, right=right, wrong=wrong, rounding=rounding.name)
 
 
 def _speeds(
     preset: str, settings: Mapping[str, Any], seconds: float, names: Sequence[str]
 ) -> Iterator[Speed]:
-    setups = _setups(preset, settings)
+    setups, _ = variant_setups(preset, settings, VARIANTS)
     kernels: dict[tuple[str, str], int] = {}
     with suppress(RunError):  # without a compiler nothing is joined, and so not counted
         kernels = {(row.work, row.name): row.kernels for row in kernel_counts(setups, WORKS)}
@@ -239,11 +219,12 @@ def _speeds(
 # The file.
 
 
-def write(made: Contribution, folder: Path) -> Path:
-    """Write a contribution to a folder and return its file."""
-    content = json.dumps(msgspec.to_builtins(made), indent=1) + "\n"
-    write_text(folder / made.file_name, content)
-    return folder / made.file_name
+def write(made: Contribution, clone: Path) -> Path:
+    """Write a contribution to a clone's `benchmarks/machines`, or to a folder that has none."""
+    folder = clone / "benchmarks" / "machines"
+    file = (folder if folder.is_dir() else clone) / made.file_name
+    write_text(file, json.dumps(msgspec.to_builtins(made), indent=1) + "\n")
+    return file
 
 
 def read(path: Path) -> Contribution:
@@ -257,7 +238,7 @@ def read(path: Path) -> Contribution:
     private = [
         variable
         for variable, value in made.environment.items()
-        if not variable.startswith("MLX_") or not (value == _HIDDEN or _PUBLIC.fullmatch(value))
+        if not (variable.startswith("MLX_") and _PUBLIC.fullmatch(value))
     ]
     if made.schema != SCHEMA:
         problem = f"schema is {made.schema}, and this version reads {SCHEMA}"
@@ -270,11 +251,3 @@ def read(path: Path) -> Contribution:
     else:
         return made
     raise RunError(f"{path}: {problem}")
-
-
-def destination(start: Path) -> Path:
-    """Return `benchmarks/machines` of the clone that a folder lies in, otherwise the folder."""
-    for folder in (start, *start.parents):
-        if (folder / "benchmarks" / "machines").is_dir() and (folder / "mlx_attn").is_dir():
-            return folder / "benchmarks" / "machines"
-    return start

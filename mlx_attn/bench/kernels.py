@@ -23,18 +23,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.arrays import named_arrays
-from mlx_attn.bench.speed import Setup, eval_model, exported, random_tokens, train_step
+from mlx_attn.bench.speed import WORKLOADS, Setup, exported
 from mlx_attn.errors import RunError
 from mlx_attn.machine.attention_kernels import has_fused_kernel
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import has_compiler
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState
-from mlx_attn.sampling.samplers import Sampler
-from mlx_attn.training.batches import window_losses
-from mlx_attn.training.config import TrainConfig
 
 VIEWS = frozenset(
     {
@@ -62,13 +55,13 @@ def count_kernels(*outputs: mx.array) -> Kernels:
     """Return the kernels that computing these arrays, not evaluated yet, would start."""
     graph = exported(*outputs)
     inputs = Counter(_INPUT.findall(graph))
-    found: Kernels = Counter()
+    counts: Kernels = Counter()
     for node, name in _OPERATION.findall(graph):
         if name == _STAND_IN:
-            found["mx.fast"] += 1
+            counts["mx.fast"] += 1
         elif name not in VIEWS:
-            found[name] += inputs[node] if name == "Concatenate" else _SEVERAL.get(name, 1)
-    return found
+            counts[name] += inputs[node] if name == "Concatenate" else _SEVERAL.get(name, 1)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +87,11 @@ def kernel_counts(setups: Mapping[str, Setup], works: Sequence[str]) -> Iterator
             "nothing for counting), and unset MLX_DISABLE_COMPILE"
         )
     for kind in works:
-        for name, setup in setups.items():
-            found = GRAPHS[kind](*setup)
-            yield KernelCount(kind, name, found.total(), dict(sorted(found.items())))
+        for name, (config, training) in setups.items():
+            with _as_on_metal(training=kind == "train"):
+                work = WORKLOADS[kind](config, replace(training, accumulate=1))
+                counted = count_kernels(*work.graph())
+            yield KernelCount(kind, name, counted.total(), dict(sorted(counted.items())))
 
 
 def _joins() -> bool:
@@ -104,81 +99,34 @@ def _joins() -> bool:
     return has_compiler() and count_kernels(twice(mx.array([1.0]))).total() == 1
 
 
-# The graphs of one step of each kind of work.
-
-
-def _training_step(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """Forward, backward, clipping and the optimizer, compiled as one."""
-    with _as_on_metal(training=True):
-        step = train_step(config, replace(training, accumulate=1))
-        result = step(mx.zeros((training.batch_size,), mx.int64))
-        state = named_arrays([step.model.state, step.optimizer.state])
-        return count_kernels(*result, *state.values())
-
-
-def _forward_pass(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """Return the losses of one batch, as validation computes them."""
-    model, T = eval_model(config), config.context_length
-    windows = random_tokens(config, 2 * (T + 1)).reshape(2, T + 1)
-    mx.eval(windows)
-    with _as_on_metal():
-        return count_kernels(window_losses(model, windows))
-
-
-def _decoding_step(config: GPTConfig, training: TrainConfig) -> Kernels:
-    """Return one token more, with the cache: the likeliest one; compiled."""
-    state, token = DecodingState(eval_model(config)), mx.array([[0]], mx.uint32)
-    greedy = Sampler(SamplerConfig(temp=0.0))
-    with gpu_path():
-        mx.eval(state.read(token))
-    with _as_on_metal():
-        following = state.following(token, greedy)
-        return count_kernels(following, *(b for cache in state.caches for b in cache.arrays))
-
-
-GRAPHS: dict[str, Callable[[GPTConfig, TrainConfig], Kernels]] = {
-    "train": _training_step,
-    "forward": _forward_pass,
-    "decode": _decoding_step,
-}
-"""The kinds of work by name, as in `mlx_attn.bench.speed`."""
-
-
 # Single operations on Metal.
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnKernel:
-    """An operation of `mx.fast` that has a kernel of its own on Metal."""
-
-    shape: Callable[..., tuple[int, ...]]  # of its result, from its arguments
-    gradient: Callable[[int], int]  # the kernels of its gradient, by the number of its arrays
-    dtype: mx.Dtype | None = None  # of its result; None: the shape of its first argument
-
-
 _ATTENTION = "scaled_dot_product_attention"
-_OWN_KERNELS = {
-    # The gradient of a weight, or of a bias, is one sum over all rows more.
-    "rms_norm": _OwnKernel(lambda x, *_: x.shape, lambda arrays: arrays),
-    "layer_norm": _OwnKernel(lambda x, *_: x.shape, lambda arrays: arrays),
-    "rope": _OwnKernel(lambda x, *_: x.shape, lambda arrays: 1),
-    "cross_entropy": _OwnKernel(lambda logits, *_: logits.shape[:-1], lambda arrays: 1, mx.float32),
+_GRADIENT_KERNELS = {
+    # 0: as many as arrays, because the gradient of a weight, or of a bias, is a sum over all rows.
+    "rms_norm": 0,
+    "layer_norm": 0,
+    "rope": 1,
+    "cross_entropy": 1,
     # Five products, the weights again, and sums over rows.
-    _ATTENTION: _OwnKernel(lambda q, k, v: (*q.shape[:-1], v.shape[-1]), lambda arrays: 7),
+    _ATTENTION: 7,
 }
-"""Those that this package calls; the gradients' kernels were read in MLX's source and library."""
+"""The operations of `mx.fast` that have a kernel of their own on Metal and that this package calls,
+and the kernels of their gradients, which were read in MLX's source and library."""
 
 
 @contextmanager
 def _as_on_metal(training: bool = False) -> Iterator[None]:
     """Build graphs with as many operations as on Metal; the numbers in them mean nothing."""
-    spelled_out = {name: getattr(mx.fast, name) for name in _OWN_KERNELS}
+    spelled_out = {name: getattr(mx.fast, name) for name in _GRADIENT_KERNELS}
 
     def in_place_of(name: str) -> Callable[..., mx.array]:
         def operation(*arguments: Any, **options: Any) -> mx.array:
             if name == _ATTENTION and not _is_fused(arguments, options.get("mask"), training):
                 return spelled_out[name](*arguments, **options)
-            return _stand_in(_OWN_KERNELS[name], arguments, options)
+            arrays = [a for a in (*arguments, *options.values()) if isinstance(a, mx.array)]
+            return _stand_in(name, arrays)
 
         return operation
 
@@ -200,10 +148,14 @@ def _is_fused(heads: Sequence[mx.array], mask: Any, training: bool) -> bool:
     return fits and not (training and isinstance(mask, mx.array))
 
 
-def _stand_in(kernel: _OwnKernel, arguments: Sequence[Any], options: Mapping[str, Any]) -> mx.array:
-    """An array that one operation makes of those given, and several operations their gradients."""
-    given = [a for a in (*arguments, *options.values()) if isinstance(a, mx.array)]
-    shape, dtype = kernel.shape(*arguments), kernel.dtype or given[0].dtype
+def _stand_in(name: str, arrays: Sequence[mx.array]) -> mx.array:
+    """Return an array that one operation makes, and as many as on Metal make its gradients."""
+    x, *others = arrays
+    shape, dtype = x.shape, x.dtype
+    if name == "cross_entropy":
+        shape, dtype = x.shape[:-1], mx.float32
+    elif name == _ATTENTION:
+        shape = (*x.shape[:-1], others[1].shape[-1])
 
     @mx.custom_function
     def forward(*arrays: mx.array) -> mx.array:
@@ -211,13 +163,13 @@ def _stand_in(kernel: _OwnKernel, arguments: Sequence[Any], options: Mapping[str
 
     @forward.vjp
     def backward(primals: Any, cotangent: mx.array, output: mx.array) -> tuple[mx.array, ...]:
-        gradients = [_blank(array.shape, array.dtype) for array in given]
-        for _ in range(kernel.gradient(len(given))):
-            gradients: Any = mx.depends(gradients, [*given, cotangent])
+        gradients = [_blank(array.shape, array.dtype) for array in arrays]
+        for _ in range(_GRADIENT_KERNELS[name] or len(arrays)):
+            gradients: Any = mx.depends(gradients, [*arrays, cotangent])
         return tuple(gradients)
 
     stand_in: Any = forward
-    return stand_in(*given)
+    return stand_in(*arrays)
 
 
 def _blank(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:

@@ -24,16 +24,11 @@ TITLES = {
 
 def speed_lines(measured: Sequence[Measurement]) -> list[Table | str]:
     """Return what to print of one kind of work: its table, and which device is faster."""
-    return [speed_table(measured), *filter(None, [faster_device(measured)])]
-
-
-def speed_table(measured: Sequence[Measurement]) -> Table:
-    """Return one kind of work of every model."""
     cells = [speed_cells(row, measured[0]) for row in measured]
     table = table_of(TITLES[measured[0].work], cells[0])
     for name, line in zip(_row_names(measured), cells, strict=True):
         table.add_row(name, *line.values())
-    return table
+    return [table, *filter(None, [faster_device(measured)])]
 
 
 def _row_names(measured: Sequence[Measurement]) -> list[str]:
@@ -88,8 +83,8 @@ def kernel_table(counted: Sequence[KernelCount]) -> Table:
     works = list(dict.fromkeys(row.work for row in counted))
     table = table_of("kernels of one step", works)
     for name in dict.fromkeys(row.name for row in counted):
-        found = {row.work: row.kernels for row in counted if row.name == name}
-        table.add_row(name, *(str(found[work]) for work in works))
+        counts = {row.work: row.kernels for row in counted if row.name == name}
+        table.add_row(name, *(str(counts[work]) for work in works))
     return table
 
 
@@ -105,7 +100,7 @@ def table_of(title: str, headings: Iterable[str]) -> Table:
 
 
 def speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
-    """A model's line of the table by heading; `first` is the model that it is compared with."""
+    """Return a model's cells by heading; `first` is the model that it is compared with."""
     more_work = row.multiply_adds * row.tokens / (first.multiply_adds * first.tokens)
     return {
         "tokens/s": count(row.tok_s.median),
@@ -118,12 +113,12 @@ def speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
 
 
 def half_iqr(spread: MedianIQR) -> str:
-    """Half the distance between the quartiles, in percent of the median."""
+    """Return half the distance between the quartiles, in percent of the median."""
     return f"{(spread.high - spread.low) / 2 / spread.median:.0%}"
 
 
 def save_bench_figure(measured: Sequence[Measurement], path: Path) -> list[Path]:
-    """Write the figure as SVG and PNG; returns their paths."""
+    """Write the figure as SVG and PNG; return their paths."""
     return plots.save_figure(lambda: _draw(measured), path.with_suffix(""))
 
 
@@ -134,16 +129,10 @@ def _draw(measured: Sequence[Measurement]) -> "Figure":
     figure, axes = plots.panels(len(works), 3, (3.6, 1.2 + 0.22 * models), sharey=True)
     for axis, work in zip(axes, works, strict=True):
         rows = [row for row in measured if row.work == work]
-        names = _row_names(rows)
-        ratios = [row.over_first for row in rows]
+        names, ratios = _row_names(rows), [row.over_first for row in rows]
         errors = [[r.median - r.low for r in ratios], [r.high - r.median for r in ratios]]
-        axis.barh(
-            names,
-            [ratio.median for ratio in ratios],
-            xerr=errors,
-            color=plots.COLOURS[1],
-            height=0.7,
-        )
+        medians = [ratio.median for ratio in ratios]
+        axis.barh(names, medians, xerr=errors, color=plots.COLOURS[1], height=0.7)
         axis.axvline(1, color=plots.COLOURS[-1], linewidth=1, linestyle="--")
         axis.set(title=TITLES[work], xlabel=f"time, in times of {names[0]}'s")
     axes[0].invert_yaxis()

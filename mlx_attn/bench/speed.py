@@ -8,18 +8,18 @@ summarised. Texts are random tokens.
 import gc
 import math
 import re
-import statistics
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
+from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
@@ -28,29 +28,30 @@ from mlx_attn.machine import blas
 from mlx_attn.machine.device import device_name, on_device
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
-from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import batches, trainer
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.training.config import TrainConfig, resolve
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
 
 Name = TypeVar("Name")
 Timed = Callable[[], object]
 """Does the work once, and waits until it is done."""
+Rounds = Float[np.ndarray, " rounds"]
+"""Seconds for doing a work once, by round; those of one measurement may be divided."""
 Setup = tuple[GPTConfig, TrainConfig]
-"""A model, and how it is trained: its batch size is that of a forward pass too."""
+"""A model, and how it is trained; its batch size is also used for a forward pass."""
 
 SHORTEST = 0.02
 """Seconds that one turn lasts at least: shorter work is repeated."""
-_FEWEST_ROUNDS = 3
 _TEXT_TOKENS = 100_000
 PROMPT_TOKENS = 16
 NEW_TOKENS = 256
-"""Tokens that decoding adds, or fewer where the context ends before."""
+"""Tokens that decoding adds, or fewer if the context ends before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,58 +63,36 @@ class MedianIQR:
     high: float
 
     @classmethod
-    def of(cls, numbers: Sequence[float]) -> "MedianIQR":
+    def of(cls, numbers: Rounds) -> "MedianIQR":
         """Return the median and the quartiles of at least one number."""
-        if len(numbers) == 1:
-            return cls(numbers[0], numbers[0], numbers[0])
-        low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")
-        return cls(median, low, high)
+        return cls(*np.percentile(numbers, (50, 25, 75)).tolist())
 
     def inverse(self, numerator: float = 1.0) -> "MedianIQR":
-        """`numerator` divided by each of them: seconds become a speed."""
+        """Return `numerator` divided by each of them: seconds become a speed."""
         return MedianIQR(numerator / self.median, numerator / self.high, numerator / self.low)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds for doing the work once: one number a round, the mean of its two turns."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def spread(self) -> MedianIQR:
-        """Median and quartiles over the rounds."""
-        return MedianIQR.of(self.seconds)
-
-    def over(self, other: "Timing") -> MedianIQR:
-        """This time divided by the other's, round by round; both from one measurement."""
-        pairs = zip(self.seconds, other.seconds, strict=True)
-        return MedianIQR.of([mine / its for mine, its in pairs])
-
-
 def interleaved(
-    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = _FEWEST_ROUNDS
-) -> dict[Name, Timing]:
-    """Time every workload in rounds for about this many seconds.
+    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = 3
+) -> dict[Name, Rounds]:
+    """Return each work's seconds by round, after as many rounds as fit into `seconds`.
 
-    Each is run twice beforehand: the first run may compile or allocate, and the second shows how
-    often a short one is repeated in a turn.
+    The time of a round is the mean of its two turns. Each work is run twice beforehand: the first
+    run may compile or allocate, and the second shows how often a short one is repeated in a turn.
     """
     repeats: dict[Name, int] = {}
     for name, work in works.items():
         work()
         repeats[name] = max(1, math.ceil(SHORTEST / _timed(work, 1)))
-    rounds: dict[Name, list[float]] = {name: [] for name in works}
+    turns: dict[Name, list[float]] = {name: [] for name in works}
     began, n = time.perf_counter(), 0
     # Another round begins only if it is expected to end in time.
     while n < fewest_rounds or (time.perf_counter() - began) * (n + 1) / n < seconds:
-        elapsed = dict.fromkeys(works, 0.0)
         for name in (*works, *reversed(list(works))):
-            elapsed[name] += _timed(works[name], repeats[name])
-        for name, both in elapsed.items():
-            rounds[name].append(both / 2)
+            turns[name].append(_timed(works[name], repeats[name]))
         n += 1
-    return {name: Timing(tuple(measured)) for name, measured in rounds.items()}
+    # [rounds, 2] -> [rounds]
+    return {name: np.reshape(times, (-1, 2)).mean(axis=1) for name, times in turns.items()}
 
 
 def _timed(work: Timed, repeats: int) -> float:
@@ -129,8 +108,8 @@ class Workload:
     """Something to time."""
 
     run: Timed
-    # Of the graph of one step: one training step, one pass, one new token.
-    operations: Callable[[], Counter[str]]
+    # The arrays of one training step, one pass or one new token, not evaluated yet.
+    graph: Callable[[], list[mx.array]]
     tokens: int  # tokens that it reads or writes
     multiply_adds: int  # per token at full context, with those of the gradients
 
@@ -141,17 +120,19 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     step = train_step(config, training)
     starts = mx.random.randint(0, _TEXT_TOKENS - T - 1, (B,))
     mx.eval(starts)
+    return Workload(
+        lambda: mx.eval(step(starts), step.state),
+        lambda: single_stream(step_graph)(step),
+        B * T,
+        # Each product has two more in the gradients, one of each operand.
+        3 * model_cost(config).multiply_adds,
+    )
 
-    def graph() -> Counter[str]:
-        result = single_stream(step)(starts)
-        state = named_arrays([step.model.state, step.optimizer.state])
-        counted = operations(*result, *state.values())
-        mx.eval(result, step.state)
-        return counted
 
-    # Each product has two more in the gradients, one of each operand.
-    cost = 3 * model_cost(config).multiply_adds
-    return Workload(lambda: mx.eval(step(starts), step.state), graph, B * T, cost)
+def step_graph(step: TrainStep) -> list[mx.array]:
+    """Return every array that a training step makes, not evaluated yet."""
+    result = step(mx.zeros((step.config.batch_size,), mx.int64))
+    return [*result, *named_arrays([step.model.state, step.optimizer.state]).values()]
 
 
 def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
@@ -175,7 +156,7 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
     mx.eval(windows, shards)
     return Workload(
         lambda: mx.eval(parallel_map(lambda shard: batches.window_losses(model, shard), shards)),
-        lambda: operations(batches.window_losses(model, windows)),
+        lambda: [batches.window_losses(model, windows)],
         B * T,
         model_cost(config).multiply_adds,
     )
@@ -196,11 +177,11 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
         # The token after the last one is still being computed.
         mx.synchronize()
 
-    def graph() -> Counter[str]:
-        state = DecodingState(model, step)
-        greedy = Sampler(SamplerConfig(temp=0.0))
-        mx.eval(state.read(mx.array([prompt])))
-        return operations(state.following(mx.array([[0]], mx.uint32), greedy))
+    def graph() -> list[mx.array]:
+        state, token = DecodingState(model, step), mx.array([[0]], mx.uint32)
+        mx.eval(state.read(token))
+        following = state.following(token, Sampler(SamplerConfig(temp=0.0)))
+        return [following, *(array for cache in state.caches for array in cache.arrays)]
 
     return Workload(run, graph, new, model_cost(config).multiply_adds)
 
@@ -260,59 +241,50 @@ class Measurement:
     multiply_adds: int  # per token at full context, with those of the gradients
     peak_memory: int  # the most bytes that its arrays had at a time, weights included
     operations: int  # operations in the graph of one step, as written: compiling joins some
-    device: str = "cpu"
+    device: str = "cpu"  # older records have none
 
 
 def bench(
     setups: Mapping[str, Setup], works: Sequence[str], seconds: float, devices: Sequence[str] = ()
 ) -> Iterator[Measurement]:
-    """Measure models in turns; yield each kind of work after measuring it.
+    """Measure models in turns for about `seconds`; yield each kind of work after measuring it.
 
-    Args:
-        setups: The models by name.
-        works: Names of `WORKLOADS`.
-        seconds: About how long to measure.
-        devices: Each model is measured on each of them; () is the device that computes by default.
+    Each model is measured on each of the devices, by default on the one that computes.
     """
     devices = devices or [device_name()]
     check_memory(setups, len(devices))
     with on_device(devices[-1]):
         keep_buffers()
     for kind in works:
-        prepared = {
-            (name, device): _prepared_on(device, kind, setup)
-            for device in devices
-            for name, setup in setups.items()
-        }
-        runs = {key: work.run for key, (work, _) in prepared.items()}
-        timings = interleaved(runs, seconds / len(works))
-        first = next(iter(timings.values()))
+        prepared: dict[tuple[str, str], tuple[Workload, int]] = {}
+        for device in devices:
+            with on_device(device):
+                for name, setup in setups.items():
+                    prepared[name, device] = prepare(kind, *setup)
+        runs = {key: on_device(key[1])(work.run) for key, (work, _) in prepared.items()}
+        times = interleaved(runs, seconds / len(works))
+        first = next(iter(times.values()))
         for (name, device), (work, peak) in prepared.items():
-            row = measurement(kind, name, work, peak, timings[name, device], first)
-            yield replace(row, device=device)
-
-
-def _prepared_on(device: str, kind: str, setup: Setup) -> tuple[Workload, int]:
-    """Return a work that runs on a device wherever it is called, prepared there."""
-    work, peak = on_device(device)(prepare)(kind, *setup)
-    run, graph = on_device(device)(work.run), on_device(device)(work.operations)
-    return replace(work, run=run, operations=graph), peak
+            with on_device(device):
+                row = measurement(kind, name, work, peak, times[name, device], first)
+            yield row
 
 
 def measurement(
-    kind: str, name: str, work: Workload, peak: int, timing: Timing, first: Timing
+    kind: str, name: str, work: Workload, peak: int, times: Rounds, first: Rounds
 ) -> Measurement:
     """Return the result of timing one model's work on the device that computes by default."""
+    seconds = MedianIQR.of(times)
     return Measurement(
         work=kind,
         name=name,
-        tok_s=timing.spread.inverse(float(work.tokens)),
-        seconds=timing.spread,
-        over_first=timing.over(first),
+        tok_s=seconds.inverse(float(work.tokens)),
+        seconds=seconds,
+        over_first=MedianIQR.of(times / first),
         tokens=work.tokens,
         multiply_adds=work.multiply_adds,
         peak_memory=peak,
-        operations=work.operations().total(),
+        operations=operations(*work.graph()).total(),
         device=device_name(),
     )
 
@@ -343,9 +315,10 @@ def check_memory(setups: Mapping[str, Setup], copies: int = 1) -> None:
 
 
 def variant_setups(
-    model: Mapping[str, Any], training: TrainConfig, variants: Sequence[str]
+    preset: str, settings: Mapping[str, Any], variants: Sequence[str]
 ) -> tuple[dict[str, Setup], dict[str, str]]:
-    """Variants at the sizes of a model, and the reason of each that these sizes do not allow."""
+    """Return variants at the sizes of a preset with these settings, and why others are refused."""
+    model, training = _resolved(preset, settings)
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for name in variants:
@@ -357,7 +330,6 @@ def variant_setups(
     return setups, refused
 
 
-_FACTORS = (0.5, 1, 2, 4)
 AXES = {
     "context": "context_length",
     "width": "emb_dim",
@@ -367,12 +339,19 @@ AXES = {
 """What can grow, and the setting of each."""
 
 
-def scaled_setups(model: Mapping[str, Any], training: TrainConfig, axis: str) -> dict[str, Setup]:
+def scaled_setups(preset: str, settings: Mapping[str, Any], axis: str) -> dict[str, Setup]:
     """Return one model at half to four times one of its sizes, from the smallest to the largest."""
-    key, config = AXES[axis], config_from(model)
-    of_batch = key == "batch_size"
-    usual = getattr(training if of_batch else config, key)
-    sizes = sorted({max(1, round(usual * factor)) for factor in _FACTORS})
-    if of_batch:
-        return {f"{axis} {B}": (config, replace(training, batch_size=B)) for B in sizes}
-    return {f"{axis} {size}": (config_from({**model, key: size}), training) for size in sizes}
+    key = AXES[axis]
+    model, training = _resolved(preset, settings)
+    usual = getattr(training if axis == "batch" else config_from(model), key)
+    setups: dict[str, Setup] = {}
+    for size in sorted({max(1, round(usual * factor)) for factor in (0.5, 1, 2, 4)}):
+        model, training = _resolved(preset, {**settings, key: size})
+        setups[f"{axis} {size}"] = config_from(model), training
+    return setups
+
+
+def _resolved(preset: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainConfig]:
+    resolved = resolve({"preset": preset, **settings})
+    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
+    return {**resolved.model, "vocab_size": vocab_size}, resolved.training

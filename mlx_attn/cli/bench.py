@@ -24,8 +24,8 @@ from mlx_attn.cli.options import (
     preset_option,
 )
 from mlx_attn.cli.output import note, say
-from mlx_attn.model.config import BLOCKS, GPTConfig, find_preset
-from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig, resolve
+from mlx_attn.model.config import BLOCKS, GPTConfig
+from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig
 
 if TYPE_CHECKING:
     from mlx_attn.bench import speed
@@ -135,7 +135,7 @@ def command(
     settings = {key: value for key, value in options.items() if value is not None}
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = _setups(preset, variants, scaling, settings)
+    setups = setups_of(preset, variants, scaling, settings)
     if kernels:
         name, rows = "kernels", list(kernel_counts(setups, works))
         if not as_json:
@@ -162,7 +162,7 @@ def _contribute() -> None:
         )
     made = contribution.measure(note)
     stdout_console().print(*show.contribution_lines(made), sep="\n")
-    say(contribution.write(made, contribution.destination(Path.cwd())))
+    say(contribution.write(made, Path.cwd()))
     note("To add this machine to docs/machines.md, open a pull request with this file.")
 
 
@@ -200,19 +200,16 @@ def _measure(
     return measured
 
 
-def _setups(
+def setups_of(
     preset: str, variants: str, scaling: str | None, settings: Mapping[str, Any]
 ) -> dict[str, "speed.Setup"]:
     """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
-    resolved = resolve({"preset": preset, **settings})
-    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
-    model = {**resolved.model, "vocab_size": vocab_size}
     if scaling:
-        return speed.scaled_setups(model, resolved.training, scaling)
+        return speed.scaled_setups(preset, settings, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = speed.variant_setups(model, resolved.training, names)
+    setups, refused = speed.variant_setups(preset, settings, names)
     for name, reason in refused.items():
         note(f"{name} is left out: {reason}")
     return setups

@@ -1,12 +1,11 @@
 """benchmarks/floors.py: the floor has the products that the model computes, and no others."""
 
-import importlib
 import json
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
+import floors
+import peers
 import pytest
 from click.testing import CliRunner
 
@@ -19,18 +18,6 @@ from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.training.config import TrainConfig
 
-
-def load_script(name: str) -> Any:
-    """A script of benchmarks/ as a module; it may import its neighbours."""
-    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.pop()
-
-
-floors, peers = load_script("floors"), load_script("peers")
-
 B, T = 3, 16
 FORMS = [name for name, variant in VARIANTS.items() if variant.group == "forms"]
 SIZES = {"vocab_size": 40, "context_length": T, "emb_dim": 32, "n_heads": 2, "n_layers": 2}
@@ -41,14 +28,11 @@ def config(variant: str) -> GPTConfig:
     return config_from({**SIZES, "bias": False, **VARIANTS[variant].maps})
 
 
-def multiply_adds(products: Counter) -> int:
-    return sum(product.multiply_adds * n for product, n in products.items())
-
-
 @pytest.mark.parametrize("variant", FORMS)
 def test_a_forward_pass_has_the_multiply_adds_that_variants_cost(variant):
-    found = multiply_adds(floors.products_of(config(variant), B))
-    assert found == B * T * model_cost(config(variant)).multiply_adds
+    products: Counter[Any] = floors.products_of(config(variant), B)
+    multiply_adds = sum(product.multiply_adds * n for product, n in products.items())
+    assert multiply_adds == B * T * model_cost(config(variant)).multiply_adds
 
 
 def test_what_is_not_counted_is_refused():
@@ -62,22 +46,15 @@ def test_what_is_not_counted_is_refused():
 def test_the_graph_has_just_these_products(variant, kind, times):
     work = speed.WORKLOADS[kind](config(variant), RECIPE)
     products = floors.products_of(config(variant), B)
-    assert work.operations()["Matmul"] == times * products.total()
+    assert speed.operations(*work.graph())["Matmul"] == times * products.total()
 
 
-@pytest.fixture(scope="module")
-def measured() -> list[dict[str, Any]]:
-    setups, _ = speed.variant_setups(SIZES, RECIPE, ["standard", "merged"])
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(speed, "SHORTEST", 0.0)
-        return [row for rows in floors.measure(setups, list(speed.WORKLOADS), 0.0) for row in rows]
-
-
-def test_shares_of_the_time_add_up_to_one(measured):
-    divided = [row for row in measured if row["work"] != "decode"]
-    for row in divided:
+def test_shares_of_the_time_add_up_to_one(monkeypatch):
+    monkeypatch.setattr(speed, "SHORTEST", 0.0)
+    setups = {name: (config(name), RECIPE) for name in ("standard", "merged")}
+    for *_, row in floors.measure(setups, ("train", "forward"), 0.0):
         assert sum(row["shares"].values()) == pytest.approx(1)
-    assert {row["work"] for row in divided if "optimizer" in row["shares"]} == {"train"}
+        assert ("optimizer" in row["shares"]) == (row["work"] == "train")
 
 
 def test_it_runs_as_a_command(monkeypatch):

@@ -16,7 +16,7 @@ from mlx_attn.cli.main import COMMANDS
 from mlx_attn.model.config import PRESETS
 from mlx_attn.text.tasks import TASKS
 from mlx_attn_studies.book import RecordBook
-from mlx_attn_studies.findings import Finding, findings
+from mlx_attn_studies.findings import findings
 from mlx_attn_studies.follow_ups import follow_up
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,14 +35,17 @@ STILL, MOVING = 300_000, 1_500_000
 
 def variants_table() -> str:
     """The README's table of variants in Markdown."""
-    rows = ["| variant | formula | |", "|---|---|---|"]
     shown = [VARIANTS[name] for name in QUESTIONED]
-    rows += [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in shown]
-    return "\n".join(rows) + "\n"
+    rows = [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in shown]
+    return "\n".join(["| variant | formula | |", "|---|---|---|", *rows, ""])
 
 
 def readme() -> str:
     return README.read_text(encoding="utf-8")
+
+
+def page_of(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_s_table_is_made_from_the_table_of_variants():
@@ -71,24 +74,25 @@ def test_the_readme_is_short_and_has_the_lines_that_install_train_and_test():
     assert len(readme().splitlines()) <= 140
 
 
-@pytest.fixture(scope="module")
-def replication() -> list[Finding]:
-    """What the first study's contrasts show on 24 other seeds."""
-    known = RecordBook(ANSWERS / "records").records
-    own = RecordBook(ANSWERS / "replication" / "records").records
-    return findings(follow_up("replication"), {**known, **own})
+def finding(name: str) -> list[str]:
+    """The text of one of the README's findings, and the words that its comment names."""
+    pattern = rf"^- ([^<]*)<!-- finding: {name} (.*?) -->"
+    ((text, words),) = re.findall(pattern, readme(), re.MULTILINE)
+    return [text, *words.split()]
 
 
-@pytest.mark.parametrize("arm", ["no-out-proj", "merged", "no-query"])
-def test_the_readme_s_differences_are_those_of_the_records(arm, replication):
-    text, *worlds = finding(arm)
-    means = {
-        found.world: fmean(found.verdict.differences)
-        for found in replication
-        if found.contrast.arm == arm and found.verdict
-    }
-    assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
-    assert {len(found.verdict.differences) for found in replication if found.verdict} == {24}
+def test_the_readme_s_differences_are_those_of_the_records():
+    books = [RecordBook(ANSWERS / f"{part}records").records for part in ("", "replication/")]
+    replication = [f for f in findings(follow_up("replication"), books[0] | books[1]) if f.verdict]
+    for arm in ("no-out-proj", "merged", "no-query"):
+        text, *worlds = finding(arm)
+        means = {
+            one.world: fmean(one.verdict.differences)
+            for one in replication
+            if one.contrast.arm == arm and one.verdict
+        }
+        assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
+    assert {len(one.verdict.differences) for one in replication if one.verdict} == {24}
     assert "a mean over 24 seeds" in readme()
 
 
@@ -99,14 +103,6 @@ def test_the_readme_s_losses_of_chapter_5_are_those_of_the_records():
     assert re.findall(r"\d\.\d{3}", text) == [f"{losses[arm]:.3f}" for arm in arms]
 
 
-def finding(name: str) -> list[str]:
-    """The text of one of the README's findings, and the words that its comment names."""
-    text, words = re.findall(rf"^- ([^<]*)<!-- finding: {name} (.*?) -->", readme(), re.MULTILINE)[
-        0
-    ]
-    return [text, *words.split()]
-
-
 @pytest.mark.parametrize("picture", sorted(PICTURES.iterdir()), ids=lambda path: path.name)
 def test_pictures_are_shown_somewhere_and_small(picture):
     shown = [page for page in PAGES if f"pictures/{picture.name}" in page.read_text("utf-8")]
@@ -115,7 +111,7 @@ def test_pictures_are_shown_somewhere_and_small(picture):
 
 
 def test_the_readme_s_python_runs():
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
@@ -129,13 +125,10 @@ def test_imports_in_the_documentation_s_python_work(page):
 
 
 def test_every_command_preset_task_and_conversion_is_in_its_page():
-    guide, tasks, conversions = (
-        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        for name in ("guide", "tasks", "conversions")
-    )
+    guide, tasks = page_of("guide"), page_of("tasks")
     assert [name for name in (*COMMANDS, *PRESETS) if f"`{name}`" not in guide] == []
     assert [name for name in TASKS if f"| `{name}` |" not in tasks] == []
-    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", conversions, re.MULTILINE)
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", page_of("conversions"), re.MULTILINE)
     assert rows[1:] == [(row.name, row.identity, row.exact) for row in CONVERSIONS.values()]
 
 
@@ -179,11 +172,6 @@ def test_every_name_beside_a_path_in_the_architecture_is_defined_there():
             assert re.search(rf"^\s*(?:(?:def|class) )?{last}\b[ (:=]", source, re.MULTILINE), name
 
 
-if __name__ == "__main__":
-    text = README.read_text(encoding="utf-8")
-    README.write_text(MARKS.sub(lambda m: m[1] + variants_table() + m[3], text), encoding="utf-8")
-
-
 def public_names() -> list[str]:
     """Every name of the public modules, and every public attribute of the API's classes."""
     classes = [getattr(api, name) for name in api.__all__]
@@ -192,17 +180,19 @@ def public_names() -> list[str]:
     return ["__version__", *sorted(name for name in names if not name.startswith("_"))]
 
 
-@pytest.mark.parametrize("name", public_names())
-def test_every_public_name_is_in_the_list_of_them(name):
-    page = (ROOT / "docs" / "python.md").read_text()
-    section = page.split("## Every public name")[1].split("\n## ")[0]
-    assert re.search(rf"`{name}[`(]", section)
+def test_every_public_name_is_in_the_list_of_them():
+    section = page_of("python").split("## Every public name")[1].split("\n## ")[0]
+    assert [n for n in public_names() if not re.search(rf"`{n}[`(]", section)] == []
 
 
 @pytest.mark.parametrize("name", ["load", "train", "resume", "compare"])
 def test_the_arguments_of_the_list_are_those_of_the_function(name):
-    page = (ROOT / "docs" / "python.md").read_text().split("## Every public name")[1]
+    page = page_of("python").split("## Every public name")[1]
     shown = re.search(rf"^\| `{name}\((.*)\)` \|", page, re.MULTILINE)
     assert shown
     own = inspect.signature(getattr(mlx_attn, name)).parameters
     assert re.findall(r"(?:^|, )\**(\w+)", re.sub(r"\(\w*[^)]*\)", "", shown[1])) == [*own]
+
+
+if __name__ == "__main__":
+    README.write_text(MARKS.sub(lambda m: m[1] + variants_table() + m[3], readme()), "utf-8")

@@ -4,7 +4,6 @@ python benchmarks/floors.py --json > docs/performance/tiny.json
 python tests/docs/test_performance_page.py
 """
 
-import importlib
 import json
 import re
 import sys
@@ -17,18 +16,10 @@ RUNS = ROOT / "docs" / "performance"
 MARKS = re.compile(r"(<!-- bench: (\w+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 
 
-def load_floors() -> Any:
-    """The script benchmarks/floors.py as a module, which imports its neighbour peers.py."""
-    sys.path.append(str(ROOT / "benchmarks"))
-    try:
-        return importlib.import_module("floors")
-    finally:
-        sys.path.pop()
-
-
 def tables(name: str) -> str:
     """All tables of one run, in Markdown."""
-    floors = load_floors()
+    import floors
+
     found = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))
     measured = found["measurements"]
     parts = [_machine(found["machine"])]
@@ -66,5 +57,6 @@ def test_every_run_is_shown():
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT / "benchmarks"))
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(MARKS.sub(lambda m: m[1] + tables(m[2]) + m[4], page), encoding="utf-8")

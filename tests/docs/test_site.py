@@ -1,32 +1,23 @@
 """The site: what its hooks make of the repository's pages."""
 
-import importlib.util
+import importlib
 import json
 import re
 from pathlib import Path
 from types import ModuleType
 
+import gallery
 import pytest
 
 ROOT = Path(__file__).parents[2]
 GALLERY = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 
 
-def script(name: str) -> ModuleType:
-    """A script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def hooks() -> ModuleType:
     pytest.importorskip("mkdocs")
     pytest.importorskip("latex2mathml")
-    return script("site_hooks")
+    return importlib.import_module("site_hooks")
 
 
 def test_formulas_become_mathml(hooks):
@@ -54,7 +45,7 @@ def test_the_readme_s_first_screen_is_the_home_page_s_hero(hooks):
 
 
 def test_the_gallery_describes_the_models_that_its_script_trains():
-    assert re.findall(r"<!-- live: ([\w-]+) -->", GALLERY) == [*script("gallery").MODELS]
+    assert re.findall(r"<!-- live: ([\w-]+) -->", GALLERY) == [*gallery.MODELS]
 
 
 def test_the_gallery_links_the_pages_that_were_made_and_tells_how_to_make_the_others(
@@ -72,9 +63,8 @@ def test_the_gallery_links_the_pages_that_were_made_and_tells_how_to_make_the_ot
 
 @pytest.mark.slow
 def test_a_page_of_the_gallery_runs_its_model(tmp_path, browse):
-    page = script("gallery").make(
-        "merged", ["--steps=2", "--eval-every=0"], tmp_path / "pages", tmp_path / "runs"
-    )
+    options = ["--steps=2", "--eval-every=0"]
+    page = gallery.make("merged", options, tmp_path / "pages", tmp_path / "runs")
     facts = json.loads((tmp_path / "pages" / "facts.json").read_text())
     assert facts["merged"]["bytes"] == page.stat().st_size < 700_000
     shown = 'return $("#answers").textContent'

@@ -53,10 +53,8 @@ def cost_line(cost: ModelCost, standard: ModelCost) -> str:
     return ", ".join(f"{ratio:.2f} x {word}" for ratio, word in zip(ratios, words, strict=True))
 
 
-def random_model(variant: Variant) -> GPT:
-    """Return a small model of the variant, with all trained numbers moved from their start."""
-    mx.random.seed(0)
-    model = GPT(GPTConfig(**{**SIZES, "latent_dim": 6, **variant.settings}))
+def moved(model: GPT) -> GPT:
+    """Return the model after moving all of its trained numbers, hooks included."""
     model.apply(
         lambda w: w + 0.2 * mx.random.normal(w.shape) if mx.issubdtype(w.dtype, mx.floating) else w
     )
@@ -66,7 +64,9 @@ def random_model(variant: Variant) -> GPT:
 
 def conversions_of(variant: Variant) -> list[str]:
     """List the conversions of a small random model: exact, with an error, or refused."""
-    model, (tokens, fitted) = random_model(variant), mx.random.randint(0, 16, (2, 8, 8))
+    mx.random.seed(0)
+    model = moved(GPT(GPTConfig(**{**SIZES, "latent_dim": 6, **variant.settings})))
+    tokens, fitted = mx.random.randint(0, 16, (2, 8, 8))
     logits, exact, near, refusals = float64_logits(model, tokens), [], [], []
     for name in CONVERSIONS:
         try:
@@ -108,31 +108,34 @@ def measured_lines(variant: str) -> list[str]:
     return [f"- Loss minus `standard`: {', '.join(words)}"] if words else []
 
 
+def cache_line(config: GPTConfig, variant: Variant, chosen: list[Choice]) -> list[str]:
+    """Return the line about the cache if it is not that of the standard form."""
+    if config.attention().recurs:
+        kept = "none; each head keeps a matrix, whose size does not depend on the text's length"
+        return [f"- Cache per token: {kept}"]
+    keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
+    kept = KEPT[keeps.pop() if keeps else "kv"]
+    if any(choice.remembers for choice in chosen):
+        kept += ", and its gates"
+    if variant.window:
+        kept += f" of the last {variant.window} tokens"
+    if every := variant.global_every:
+        kept += f" in {every - 1} of {every} layers, of all tokens in the other"
+    return [f"- Cache per token: {kept}"] if kept != KEPT["kv"] else []
+
+
 def card(variant: Variant, standard: ModelCost) -> str:
     config = config_of(variant)
     chosen = choices_of(config)
     named = chosen or [config.attention().choices(name)[0] for name in ("score", "value", "output")]
     sources = list(dict.fromkeys(choice.source for choice in named if choice.source))
-    keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
-    kept = KEPT[keeps.pop() if keeps else "kv"]
-    more = ", and its gates" if any(c.remembers for c in chosen) else ""
-    windowed = f" of the last {variant.window} tokens" if variant.window else ""
-    if every := variant.global_every:
-        windowed += f" in {every - 1} of {every} layers, of all tokens in the other"
-    cached = f"{kept}{more}{windowed}"
-    if config.attention().recurs:
-        cached = "none; each head keeps a matrix, whose size does not depend on the text's length"
     lines = [
-        f"### {variant.name}",
-        "",
-        f"{variant.summary[0].upper()}{variant.summary[1:]}.",
-        "",
-        f"    {variant.formula}",
-        "",
+        *(f"### {variant.name}", "", f"{variant.summary[0].upper()}{variant.summary[1:]}."),
+        *("", f"    {variant.formula}", ""),
         f"- From: {variant.source or '; '.join(sources)}",
         *measured_lines(variant.name),
         f"- Costs relative to `standard`: {cost_line(model_cost(config), standard)}",
-        *([f"- Cache per token: {cached}"] if cached != KEPT["kv"] else []),
+        *cache_line(config, variant, chosen),
         *conversions_of(variant),
     ]
     return "\n".join(lines)
@@ -151,13 +154,11 @@ def page(head: str) -> str:
 
 def test_the_page_has_a_card_of_every_variant_group_by_group():
     """tests/test_every_variant.py checks the contents of the cards."""
-    headings = []
+    headings: dict[str, None] = {}
     for name, variant in VARIANTS.items():
-        group = f"## {variant.group[0].upper()}{variant.group[1:]}"
-        headings += [group] if group not in headings else []
-        headings.append(f"### {name}")
+        headings |= {f"## {variant.group[0].upper()}{variant.group[1:]}": None, f"### {name}": None}
     written = PAGE.read_text(encoding="utf-8").splitlines()
-    assert [line for line in written if line.startswith("##")] == headings
+    assert [line for line in written if line.startswith("##")] == [*headings]
 
 
 if __name__ == "__main__":
