@@ -62,9 +62,7 @@ def test_a_view_is_read_by_its_strides(archive):
 
 HOSTILE = {
     "a command": b"\x80\x02cposix\nsystem\n(X\x12\x00\x00\x00touch was_executedtR.",
-    "a command, by name on the stack": (
-        b"\x80\x04\x8c\x05posix\x8c\x06system\x93(X\x12\x00\x00\x00touch was_executedtR."
-    ),
+    "a command, by name on the stack": b"\x80\x04\x8c\x05posix\x8c\x06system\x93(tR.",
     "a builtin": b"\x80\x02c__builtin__\neval\n(X\x01\x00\x00\x001tR.",
     "an attribute of what is known": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2.__globals__\n.",
     "an object": b"\x80\x02(X\x01\x00\x00\x001iposix\nsystem\n.",
@@ -98,7 +96,7 @@ def test_a_hostile_program_is_refused_and_nothing_runs(program, archive, tmp_pat
 
 def test_an_archive_bomb_is_refused_by_its_sizes(archive):
     bomb = b"\x80\x02" + b"0" * 10_000_000
-    with pytest.raises(RunError, match=r"compressed, [\d,]+ bytes that unpack to 10,000,002"):
+    with pytest.raises(RunError, match="is compressed; torch compresses nothing"):
         read_checkpoint(archive(bomb, zipfile.ZIP_DEFLATED))
 
 
