@@ -62,8 +62,8 @@ def command(
         emit(facts, as_json, lambda: plan)
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
-    made = imported.import_run(found, place, data, tokenizer, overwrite)
-    path, parity = str(made.run.path), made.parity
+    run, parity = imported.import_run(found, place, data, tokenizer, overwrite)
+    path = str(run.path)
     if isinstance(parity, str):
         outcome = {"parity": None, "unread": parity}
         last = f"not compared: {parity}"

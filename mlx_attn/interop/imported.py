@@ -21,6 +21,7 @@ from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
 from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.parity import UNREAD, Parity
 from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine.facts import PROCESS_MEMORY
@@ -64,7 +65,7 @@ class Source:
     what: str  # a few words about its format
     config: GPTConfig
     load: Callable[[], GPT]  # reads the model
-    peer: str | None = None  # another program that reads the same format
+    peer: str = ""  # another program that reads the same format
     facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for that program
 
 
@@ -95,7 +96,7 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
     arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
     with names.understood(path):
         if any(name.endswith("wte.weight") for name in arrays):
-            ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
+            ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", ""
         else:
             ours, what, peer = names.from_book(arrays, lora_alpha), "the book's GPTModel", "torch"
         head, embedding = (ours.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
@@ -207,18 +208,9 @@ def _named_tokenizer(named: str) -> Tokenizer:
     raise RunError(f"--tokenizer {named}: there is no such run, folder or file: give {_TOKENIZERS}")
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A run that was imported."""
-
-    run: Run
-    model: GPT
-    parity: parity.Parity | str  # with the program that it came from, or why none was compared
-
-
 def import_run(
     source: Source, out: Path, data: str, named: str | None = None, overwrite: bool = False
-) -> Imported:
+) -> tuple[Run, Parity | str]:
     """Write a checkpoint as a run, to be trained on `data` with the checkpoint's tokenizer.
 
     Args:
@@ -228,6 +220,9 @@ def import_run(
         named: The tokenizer; see `find_tokenizer`.
         overwrite: If True, replace an existing run.
 
+    Returns:
+        The run; and the comparison with the program that it came from, or why there is none.
+
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
         RunError: The weights cannot be read, the run cannot be written, or the program that it came
@@ -236,39 +231,36 @@ def import_run(
     check_free(out, overwrite)
     tokenizer, model = find_tokenizer(source, named), source.load()
     agreement = parity_of(source, model, None if named else tokenizer)
-    if isinstance(agreement, parity.Parity):
+    if isinstance(agreement, Parity):
         agreement.check(str(out))
-        agreement.check_text(str(out))
+        if agreement.text_ids not in ("", "equal") and not agreement.text_ids.startswith(UNREAD):
+            raise RunError(
+                f"{out} is not written, because {agreement.by} gives a text other ids: "
+                f"{agreement.text_ids}; --tokenizer names another tokenizer"
+            )
     sizes = {key: value for key, value in model.config.as_dict().items() if key != "vocab_size"}
     text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
     settings = resolve({**sizes, **_FINE_TUNING, **text})
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(model)
-    return Imported(run, model, agreement)
+    return run, agreement
 
 
-def parity_of(
-    source: Source, model: GPT, tokenizer: Tokenizer | None = None
-) -> parity.Parity | str:
-    """Compare an imported model with the program that it came from.
-
-    Args:
-        source: The checkpoint.
-        model: The model read from it.
-        tokenizer: The tokenizer read with it, to be compared too.
+def parity_of(source: Source, model: GPT, tokenizer: Tokenizer | None = None) -> Parity | str:
+    """Compare the model and tokenizer read from a checkpoint with the program that it came from.
 
     Returns:
         The comparison; or a line with the reason why nothing was compared.
     """
-    if source.peer is None:
+    if not source.peer:
         return f"no other program here reads {source.what}"
     if not parity.interpreter(source.peer):
-        where = f"in this Python nor in that of {parity.PEERS_PYTHON}"
+        where = "in this Python nor in that of MLX_ATTN_PEERS_PYTHON"
         return f"{source.peer}, which reads it too, is neither installed {where}"
-    text = parity.encoded_text(tokenizer, model) if tokenizer else None
+    reference = parity.Reference(model, tokenizer)
     try:
-        return parity.compare(model, parity.by_peer(source.peer, source.path, text, **source.facts))
+        return reference.compare_peer(source.peer, source.path, **source.facts)
     except RunError as error:
         return str(error)
 

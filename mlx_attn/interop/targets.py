@@ -23,6 +23,7 @@ from mlx_attn.interop.folder import (
 from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
 from mlx_attn.interop.torch_archive import is_exported_checkpoint, read_checkpoint, write_checkpoint
 from mlx_attn.model.config import GPTConfig, own_parts
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.generate import LoadedRun
 
 
@@ -31,7 +32,7 @@ class _Written:
     """The result of a target's writer."""
 
     route: str  # one line about the architecture that holds the model, and why
-    back: parity.Answer  # reads the result: this program, or another one
+    back: GPT | None  # the model read back; None if only the code that was written reads it
     peers: tuple[str, ...] = ()  # other programs that read it too, if they are installed
     facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for these programs
 
@@ -114,17 +115,17 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         raise ConfigError(f"{names_of_own} is of a plugin, and no other program has it")
     with target.place(out) as place:
         written = target.write(loaded, place)
-        peers = [name for name in written.peers if parity.interpreter(name)]
-        text = parity.encoded_text(loaded.tokenizer, loaded.model) if peers else None
-        parities: list[parity.Parity] = []
-        unread: list[str] = []
-        for name in peers:
-            answer = parity.by_peer(name, place, text, **written.facts)
+        reference = parity.Reference(loaded.model, loaded.tokenizer)
+        parities, unread = list[parity.Parity](), list[str]()
+        for name in filter(parity.interpreter, written.peers):
             try:
-                parities.append(parity.compare(loaded.model, answer))
+                parities.append(reference.compare_peer(name, place, **written.facts))
             except RunError as error:  # the program cannot load it
                 unread.append(str(error).replace(str(place), str(out)))
-        parities.append(parity.compare(loaded.model, written.back))
+        if written.back:
+            parities.append(reference.compare_model(written.back))
+        else:
+            parities.append(reference.compare_peer("mlx", place))
         for each in parities:
             each.check(str(out))
         if not target.suffix:
@@ -141,7 +142,7 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
     also = "" if stock else f"; not for mlx-lm: {_MLX_LM_GPT2}"
-    back = parity.by_reading(read_gpt2(out))
+    back = read_gpt2(out)
     readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
 
@@ -185,7 +186,7 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
     for file, text in texts.items():
         files.write_text(out / file, text)
     route = f"code of its own, {names}: {reason}"
-    return _Written(route, parity.by_peer("mlx", out), peers)
+    return _Written(route, None, peers)
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
@@ -208,7 +209,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
     route = f"the book's GPTModel({settings}), {how}"
     back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
     facts = {"n_heads": config["n_heads"]}
-    return _Written(route, parity.by_reading(back), ("torch",), facts)
+    return _Written(route, back, ("torch",), facts)
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
@@ -240,7 +241,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
     back = standard.model_of(replace(form.config, tied_head=False), ours)
     route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(back), ("transformer-lens",))
+    return _Written(route, back, ("transformer-lens",))
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
@@ -249,7 +250,7 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
     route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(read_gguf(out)), peers)
+    return _Written(route, read_gguf(out), peers)
 
 
 TARGETS: dict[str, Target] = {

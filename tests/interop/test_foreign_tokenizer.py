@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import imported, parity
 from mlx_attn.interop.imported import find_source, find_tokenizer, import_run
-from mlx_attn.interop.parity import Reply, compared_ids
+from mlx_attn.interop.parity import Parity, compared_ids
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.tokenizer_json import read_tokenizer, tokenizer_json
 from mlx_attn.sampling.generate import load_run
@@ -198,7 +199,7 @@ def folder(make_model, tmp_path) -> Path:
 def test_a_model_goes_in_and_out_with_its_ids(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(parity, "interpreter", lambda reader: None)
     content = json.loads((folder / "tokenizer.json").read_text())
-    run = import_run(find_source(str(folder)), tmp_path / "run", "tales").run
+    run = import_run(find_source(str(folder)), tmp_path / "run", "tales")[0]
     loaded = load_run(str(run.path))
     assert loaded.tokenizer.encode(SPOKEN).tolist() == encode(content, SPOKEN)
     monkeypatch.undo()
@@ -211,46 +212,36 @@ def test_a_model_goes_in_and_out_with_its_ids(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reply", "message"),
+    ("difference", "text_ids", "message"),
     [
-        (
-            {"text_ids": "number 1 is 5 and not 6"},
-            "gives a text other ids: number 1 is 5 and not 6",
-        ),
-        ({"text_ids": "not read (OSError: no tokenizer)"}, ""),
-        ({"factor": float("nan")}, "it would not be this model"),
+        (0.0, "number 1 is 5 and not 6", "gives a text other ids: number 1 is 5 and not 6"),
+        (0.0, "not read (OSError: no tokenizer)", ""),
+        (float("nan"), "equal", "it would not be this model"),
     ],
 )
 def test_an_import_that_another_program_reads_otherwise_is_not_written(
-    reply, message, folder, tmp_path, monkeypatch
+    difference, text_ids, message, folder, tmp_path, monkeypatch
 ):
-    source, out = find_source(str(folder)), tmp_path / "run"
-    model = source.load()
-
-    def by_peer(reader, path, encoded, **facts):
-        def answer(tokens, prompt, count):
-            own = parity.by_reading(model, "another program")(tokens, prompt, count)
-            logits = own.logits * reply.get("factor", 1)
-            return Reply(logits, own.greedy, own.by, reply.get("text_ids", "equal"))
-
-        return answer
-
+    answer = Parity(difference, 1.0, 8, 8, 8, "another program", text_ids)
     monkeypatch.setattr(parity, "interpreter", lambda reader: "python")
-    monkeypatch.setattr(parity, "by_peer", by_peer)
-    if message:
-        with pytest.raises(RunError, match=message):
-            import_run(source, out, "tales")
-    else:
-        import_run(source, out, "tales")
+    monkeypatch.setattr(parity.Reference, "compare_peer", lambda *arguments, **facts: answer)
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match=message) if message else nullcontext():
+        import_run(find_source(str(folder)), out, "tales")
     assert out.exists() == (not message)
 
 
-def test_the_first_id_that_differs_is_told():
-    encoded = parity.EncodedText("abc", [1, 2, 3])
-    assert compared_ids(encoded, {"ids": np.array([1, 2, 3])}) == "equal"
-    assert compared_ids(encoded, {"ids": np.array([1, 5, 3])}) == "number 2 is 5 and not 2"
-    assert compared_ids(encoded, {"ids": np.array([1, 2])}) == "2 and not 3"
-    assert compared_ids(encoded, {"ids_error": "OSError: x"}) == "not read (OSError: x)"
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"ids": np.array([1, 2, 3])}, "equal"),
+        ({"ids": np.array([1, 5, 3])}, "number 2 is 5 and not 2"),
+        ({"ids": np.array([1, 2])}, "2 and not 3"),
+        ({"ids_error": "OSError: x"}, "not read (OSError: x)"),
+    ],
+)
+def test_the_first_id_that_differs_is_told(reply, told):
+    assert compared_ids([1, 2, 3], reply) == told
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
     export_run(exported, TARGETS["gpt2"], out)
     source = find_source(str(out))
     place = tmp_path / "imported"
-    run = import_run(source, place, str(tmp_path / "text.txt")).run
+    run = import_run(source, place, str(tmp_path / "text.txt"))[0]
     text = open_run(run.path).settings["text"]
     corpus = prepare(text["data"], text["tokenizer"], text["vocab_size"])
     assert corpus.tokenizer.encode(TEXT).tolist() == exported.tokenizer.encode(TEXT).tolist()

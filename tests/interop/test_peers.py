@@ -293,11 +293,11 @@ t.GPT2LMHeadModel(config).save_pretrained(sys.argv[1])
 
 def test_a_tokenizer_whose_special_token_is_first_is_read_as_transformers_reads_it(tmp_path):
     run_peer("-c", MAKE_GPT2, tmp_path / "theirs", "plain")
-    made = import_run(find_source(str(tmp_path / "theirs")), tmp_path / "run", "tales")
-    assert_agrees(made.parity)
-    assert isinstance(made.parity, Parity)
-    assert made.parity.text_ids == "equal"
-    assert load_run(str(made.run.path)).tokenizer.encode("<|endoftext|>").tolist() == [0]
+    run, parity = import_run(find_source(str(tmp_path / "theirs")), tmp_path / "run", "tales")
+    assert_agrees(parity)
+    assert isinstance(parity, Parity)
+    assert parity.text_ids == "equal"
+    assert load_run(str(run.path)).tokenizer.encode("<|endoftext|>").tolist() == [0]
 
 
 def test_a_wrong_number_of_heads_shows(make_model, tmp_path):
