@@ -46,6 +46,8 @@ _BLOCKS: dict[str, dict[str, Any]] = {
     "gpt2": {"qkv_bias": True},
     "arcee": {"position": "rope", "norm": "rmsnorm", "activation": "relu2", "bias": False},
 }
+_ARCEE = {key: (value,) for key, value in _BLOCKS["arcee"].items()} | {"qkv_bias": (False,)}
+"""The values that the architecture requires."""
 
 
 def gguf_form(model: GPT) -> tuple[str, GPT]:
@@ -57,14 +59,11 @@ def gguf_form(model: GPT) -> tuple[str, GPT]:
     config = model.config
     if config.position != "rope":
         return "gpt2", standard.gpt2_form(model, "gguf")
-    if reasons := standard.obstacles(config, {**standard.ARCEE, "qkv_bias": (False,)}):
-        raise standard.refused("gguf", "arcee (RoPE, RMSNorm, squared ReLU)", reasons)
     one_key = config.attention().choices("score")[0].shape(config.attention())[0] == 1
     groups = 1 if one_key else config.n_kv_heads
-    wanted = standard.standard_config(
-        config, standard.head_width(config), n_kv_heads=groups, qkv_bias=False, bias=False
-    )
-    return "arcee", standard.standard_form(model, wanted)
+    changes = {"n_kv_heads": groups, "qkv_bias": False, "bias": False}
+    name, width = "arcee (RoPE, RMSNorm, squared ReLU)", max(standard.widths(config))
+    return "arcee", standard.standard_form(model, "gguf", name, _ARCEE, width, **changes)
 
 
 def write_gguf(path: Path, architecture: str, model: GPT, tokenizer: Tokenizer, name: str) -> None:

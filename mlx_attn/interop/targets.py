@@ -1,7 +1,6 @@
 """Export a run to another program: choose the architecture, write it, and check the result."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,57 +62,43 @@ class Target:
     # Returns True for what an earlier export wrote.
     is_exported: Callable[[Path], bool] = is_exported_folder
 
-    def check_free(self, out: Path, overwrite: bool) -> None:
-        """Refuse a path that an export must not replace.
 
-        Raises:
-            RunError: `out` was not exported, must not be overwritten, is a folder for a file or a
-                file for a folder, or is the current folder or one of its parents.
-        """
-        files.check_links(out)
-        if self.suffix and out.is_dir():
-            raise RunError(f"{out} is a folder, and this target is one file: --out names a file")
-        if not self.suffix and files.holds_current_folder(out):
-            raise RunError(
-                f"{out} is the folder that you are in, or a parent of it: --out names a folder of "
-                "the export's own"
-            )
-        if not self.suffix and out.exists() and not out.is_dir():
-            raise RunError(
-                f"{out} is a file, and this target is a folder: --out names another place"
-            )
-        if out.exists() and not overwrite:
-            raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
-        is_special = bool(self.suffix) and not out.is_file()  # reading a pipe would block
-        if out.exists() and (is_special or not self.is_exported(out)):
-            raise RunError(
-                f"{out} was not written by export, so --overwrite leaves it alone: --out names "
-                "another place"
-            )
-
-    def place(self, out: Path) -> AbstractContextManager[Path]:
-        """Yield a path to write to, which replaces `out` when the block ends."""
-        return files.atomic_write(out) if self.suffix else new_folder(out)
+def _check_free(target: Target, out: Path, overwrite: bool) -> None:
+    """Refuse a path that an export must not replace."""
+    files.check_links(out)
+    elsewhere = "--out names another place"
+    if not target.suffix and files.holds_current_folder(out):
+        raise RunError(f"{out} is the folder that you are in, or a parent of it: {elsewhere}")
+    if not out.exists():
+        return
+    if target.suffix and out.is_dir():
+        raise RunError(f"{out} is a folder, and this target is one file: --out names a file")
+    if not target.suffix and not out.is_dir():
+        raise RunError(f"{out} is a file, and this target is a folder: {elsewhere}")
+    if not overwrite:
+        raise RunError(f"{out} exists: --overwrite replaces it, {elsewhere}")
+    is_special = bool(target.suffix) and not out.is_file()  # reading a pipe would block
+    if is_special or not target.is_exported(out):
+        raise RunError(
+            f"{out} was not written by export, so --overwrite leaves it alone: {elsewhere}"
+        )
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights for another program, load them again and compare.
 
-    Nothing is written if the result computes something else than the run.
-
     Raises:
         ConfigError: The target cannot hold this model; the message lists the reasons.
         RunError: Files cannot be read or written, `out` must not be replaced, or a program computes
-            other logits.
+            other logits; then `out` stays as it was.
     """
-    target.check_free(out, overwrite)
+    _check_free(target, out, overwrite)
     config = loaded.model.config
-    positions = [row for kind in config.kinds() for row in kind.choices("position")]
-    own = [f"{row.map}={row.name}" for row in (*own_parts(config), *positions)]
+    own = [*own_parts(config), *(row for c in config.kinds() for row in c.choices("position"))]
     if own:
-        names_of_own = ", ".join(dict.fromkeys(own))
-        raise ConfigError(f"{names_of_own} is of a plugin, and no other program has it")
-    with target.place(out) as place:
+        row = own[0]
+        raise ConfigError(f"{row.map}={row.name} is of a plugin, and no other program has it")
+    with files.atomic_write(out) if target.suffix else new_folder(out) as place:
         written = target.write(loaded, place)
         reference = parity.Reference(loaded.model, loaded.tokenizer)
         parities, unread = list[parity.Parity](), list[str]()
@@ -160,33 +145,19 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
         reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
     except ConfigError as error:
-        reason = str(error).removeprefix("--to mlx-lm: ").rstrip("; ")
+        reason = str(error).removeprefix("--to mlx-lm: ").partition("; '--to")[0]
     if not reason:
         return _write_gpt2(loaded, out)
     model = written_out(loaded.model)
-    code = {
-        "model_type": "mlx_attn",
-        "architectures": ["Model"],
-        "model_file": shipped.MLX_FILE,
-        "tie_word_embeddings": False,
-    }
-    texts = {shipped.MLX_FILE: shipped.shipped_code(model, "mlx")}
-    names, peers = shipped.MLX_FILE, ("mlx-lm",)
-    if obstacle := shipped.torch_obstacle(model):
-        reason += f"; without {shipped.TORCH_FILE}, because {obstacle}"
-    else:
-        code["auto_map"] = {
-            "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
-            "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
-        }
-        texts[shipped.TORCH_FILE] = shipped.shipped_code(model, "torch")
-        texts[shipped.CONFIG_FILE] = shipped.CONFIGURATION
-        names, peers = f"{names} and {shipped.TORCH_FILE}", ("transformers", *peers)
-    write_folder(loaded, out, {**shipped.portable_config(model), **code}, named_arrays(model))
+    texts, config, obstacle = shipped.shipped_files(model)
+    write_folder(loaded, out, config, named_arrays(model))
     for file, text in texts.items():
         files.write_text(out / file, text)
-    route = f"code of its own, {names}: {reason}"
-    return _Written(route, None, peers)
+    if obstacle:
+        route = f"{shipped.MLX_FILE}: {reason}; without {shipped.TORCH_FILE}, because {obstacle}"
+        return _Written(f"code of its own, {route}", None, ("mlx-lm",))
+    route = f"code of its own, {shipped.MLX_FILE} and {shipped.TORCH_FILE}: {reason}"
+    return _Written(route, None, ("transformers", "mlx-lm"))
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
@@ -196,31 +167,28 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
         raise standard.refused("book", "its GPTModel", reasons, "train with hidden_dim=0")
     arrays = named_arrays(form)
-    biases = [name for name in arrays if ".W_" in name and name.endswith(".bias")]
-    with_bias = any(bool((arrays[name] != 0).any().item()) for name in biases)
-    if not with_bias:
-        arrays = {name: array for name, array in arrays.items() if name not in biases}
-    write_checkpoint(out, names.to_book(arrays))
-    ours = names.from_book(read_checkpoint(out))
+    biases = {name for name in arrays if ".W_" in name and name.endswith(".bias")}
+    with_bias = any((arrays[name] != 0).any().item() for name in biases)
+    dropped = set() if with_bias else biases
+    ours = {name: array for name, array in arrays.items() if name not in dropped}
+    write_checkpoint(out, names.to_book(ours))
     sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers")
     config = {key: getattr(form.config, key) for key in sizes}
     settings = {**config, "drop_rate": 0.0, "qkv_bias": with_bias}
-    how = standard.how_written(loaded.model, form)
-    route = f"the book's GPTModel({settings}), {how}"
-    back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
-    facts = {"n_heads": config["n_heads"]}
-    return _Written(route, back, ("torch",), facts)
+    route = f"the book's GPTModel({settings}), {standard.how_written(loaded.model, form)}"
+    stored = GPTConfig(**config, qkv_bias=with_bias, tied_head=False)
+    back = standard.model_of(stored, names.from_book(read_checkpoint(out)))
+    return _Written(route, back, ("torch",), {"n_heads": config["n_heads"]})
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     """Write weights and HookedTransformerConfig, whose heads may have any width."""
     config = loaded.model.config
-    reasons = standard.obstacles(config, standard.GPT2)
-    if reasons:
-        raise standard.refused("transformer-lens", "HookedTransformer", reasons)
-    width = max(standard.head_width(config), 1)
-    wanted = standard.standard_config(config, width, position="learned")
-    form = standard.standard_form(loaded.model, wanted)
+    width = max(*standard.widths(config), 1)
+    form = standard.standard_form(
+        *(loaded.model, "transformer-lens", "HookedTransformer", standard.GPT2, width),
+        position="learned",
+    )
     settings = {
         "n_layers": config.n_layers,
         "d_model": config.emb_dim,
