@@ -38,11 +38,6 @@ _GPT2_VOCABULARY = 50257
 _HEAD_WIDTH = 64
 """Width of a head in every published GPT-2 and in the book."""
 
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_FILES = (".pth", ".pt", ".bin", ".safetensors", ".gguf")
-_NEEDED = ("*.json", "*.safetensors", "merges.txt")
-"""The files of a published model that are downloaded."""
-
 _FINE_TUNING = {
     "optimizer": "adamw",
     "lr": 5e-5,
@@ -84,11 +79,10 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
     path = user_path(name)
     if not path.exists():
         path = _downloaded(name)
-    if not path.is_dir() and not path.is_file():
-        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
     if path.is_dir():
-        config = gpt2_settings(path)
-        return Source(path, "GPT-2", config, lambda: read_gpt2(path), "transformers")
+        return Source(path, "GPT-2", gpt2_settings(path), lambda: read_gpt2(path), "transformers")
+    if not path.is_file():
+        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
     if path.suffix == ".gguf":
         model = read_gguf(path)
         peer = "transformers" if model.config.norm == "layernorm" else "llama.cpp"
@@ -99,9 +93,6 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
             ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", ""
         else:
             ours, what, peer = names.from_book(arrays, lora_alpha), "the book's GPTModel", "torch"
-        head, embedding = (ours.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
-        if head is not None and embedding is not None and mx.array_equal(head, embedding).item():
-            del ours["out_head.weight"]  # the embedding itself, saved twice
         config = _config_of(path, ours, n_heads)
     facts = {"n_heads": config.n_heads, "lora_alpha": lora_alpha}
     return Source(path, what, config, lambda: standard.model_of(config, ours), peer, facts)
@@ -109,28 +100,29 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
     """Derive the configuration from the shapes of a state dict and the number of heads."""
-    vocab_size, emb_dim = arrays["tok_emb.weight"].shape
+    embedding, head = arrays["tok_emb.weight"], arrays.get("out_head.weight")
+    vocab_size, emb_dim = embedding.shape
     if not n_heads and emb_dim % _HEAD_WIDTH:
         raise ConfigError(
             f"{path}: a state dict does not say how many heads its {emb_dim} numbers are cut "
             "into: give --n-heads"
         )
-    blocks = {name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}
     return GPTConfig(
         vocab_size=vocab_size,
         context_length=arrays["pos_emb.weight"].shape[0],
         emb_dim=emb_dim,
         hidden_dim=arrays["trf_blocks.0.ff.layers.0.weight"].shape[0],
         n_heads=n_heads or emb_dim // _HEAD_WIDTH,
-        n_layers=len(blocks),
+        n_layers=len({name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}),
         qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
-        tied_head="out_head.weight" not in arrays,
+        tied_head=head is None or bool(mx.array_equal(head, embedding).item()),  # saved twice
     )
 
 
 def _downloaded(name: str) -> Path:
     """Return the folder of a published model, which huggingface_hub downloads once."""
-    if not _NAME.fullmatch(name) or Path(name).suffix in _FILES:
+    is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
+    if not is_name or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors", ".gguf"):
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):
         raise RunError(
@@ -139,12 +131,18 @@ def _downloaded(name: str) -> Path:
         )
     import huggingface_hub  # pyright: ignore[reportMissingImports]
 
+    needed = ["*.json", "*.safetensors", "merges.txt"]
     try:
-        folder = huggingface_hub.snapshot_download(name, allow_patterns=list(_NEEDED))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=needed))
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
         raise RunError(f"{name}: no such file or folder, and not downloaded: {line}") from error
-    return Path(folder)
+
+
+_TOKENIZERS = (
+    "give --tokenizer with byte, gpt2, a run or folder with the model's tokenizer, or a file of "
+    "its merges"
+)
 
 
 def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
@@ -163,15 +161,13 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
     if named:
         tokenizer = _named_tokenizer(named)
     else:
-        folder = source.path if source.path.is_dir() else source.path.parent
-        tokenizer = read_tokenizer(folder)
-        is_of_model = tokenizer is not None and tokenizer.vocab_size == size
-        if not is_of_model and size == _GPT2_VOCABULARY:
-            tokenizer = _published()
+        tokenizer = read_tokenizer(source.path if source.path.is_dir() else source.path.parent)
+        if size == _GPT2_VOCABULARY and (tokenizer is None or tokenizer.vocab_size != size):
+            tokenizer = _named_tokenizer(GPT2Tokenizer.kind)
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
-            f"GPT-2's: give --tokenizer with {_TOKENIZERS}"
+            f"GPT-2's: {_TOKENIZERS}"
         )
     if tokenizer.vocab_size != size:
         raise ConfigError(
@@ -179,15 +175,6 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
             f"{size}: give --tokenizer with the one that it was trained with"
         )
     return tokenizer
-
-
-def _published() -> Tokenizer:
-    """Return the tokenizer of the published GPT-2, whose merges are downloaded once."""
-    merges = replace(GPT2_MERGES, instead=f"give --tokenizer with {_TOKENIZERS}")
-    return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
-
-
-_TOKENIZERS = "byte, gpt2, a run or folder with the model's tokenizer, or a file of its merges"
 
 
 def _named_tokenizer(named: str) -> Tokenizer:
@@ -199,13 +186,14 @@ def _named_tokenizer(named: str) -> Tokenizer:
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
     if named == GPT2Tokenizer.kind:
-        return _published()
+        merges = replace(GPT2_MERGES, instead=_TOKENIZERS)
+        return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
     if named in KINDS:
         raise ConfigError(
             f"--tokenizer {named}: its vocabulary would be made from a text, and the model has one "
-            f"already: give {_TOKENIZERS}"
+            f"already: {_TOKENIZERS}"
         )
-    raise RunError(f"--tokenizer {named}: there is no such run, folder or file: give {_TOKENIZERS}")
+    raise RunError(f"--tokenizer {named}: there is no such run, folder or file: {_TOKENIZERS}")
 
 
 def import_run(

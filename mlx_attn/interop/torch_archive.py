@@ -77,7 +77,11 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "EMPTY_LIST": list,
 }
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_COLLECTING = {
+    **{"TUPLE": None, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3},
+    **{"SETITEMS": None, "SETITEM": 2, "APPENDS": None, "APPEND": 1},
+}
+"""Instructions for the last items of the stack, with their number; None: those above a mark."""
 
 
 class _Machine:
@@ -98,57 +102,41 @@ class _Machine:
                 self.stack.append(argument)
             elif name in _CONSTANTS:
                 self.stack.append(_CONSTANTS[name]())
-            elif name in _TUPLES:
-                self.stack[-_TUPLES[name] :] = [tuple(self.stack[-_TUPLES[name] :])]
-            elif step := getattr(self, f"_{name.removeprefix('LONG_').lower()}", None):
+            elif name in _COLLECTING:
+                self._collect(name.rstrip("S123"), _COLLECTING[name])
+            elif step := getattr(self, f"_on_{name.removeprefix('LONG_').lower()}", None):
                 step(argument)
             elif name != "PROTO":
                 raise ValueError(
                     f"the instruction {name} at byte {place} is none of a state dict's"
                 )
-        raise ValueError("it ends too early")
 
-    def _mark(self, _: Any) -> None:
+    def _collect(self, into: str, count: int | None) -> None:
+        if count is None:
+            items, self.stack = self.stack, self.below.pop()
+        else:
+            items = [self.stack.pop() for _ in range(count)][::-1]
+        if into == "TUPLE":
+            self.stack.append(tuple(items))
+        elif into == "APPEND":
+            self.stack[-1].extend(items)
+        else:
+            keys = items[::2]
+            if not all(isinstance(key, str | int) for key in keys):  # a tuple may be slow to hash
+                raise ValueError(f"its keys are {', '.join({type(key).__name__ for key in keys})}")
+            self.stack[-1].update(zip(keys, items[1::2], strict=True))
+
+    def _on_mark(self, _: Any) -> None:
         self.below.append(self.stack)
         self.stack = []
 
-    def _marked(self) -> list[Any]:
-        """Return the items above the last mark, and go back to the stack below it."""
-        items = self.stack
-        self.stack = self.below.pop()
-        return items
-
-    def _tuple(self, _: Any) -> None:
-        items = self._marked()
-        self.stack.append(tuple(items))
-
-    def _setitem(self, _: Any) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        if not isinstance(key, str | int):  # a nested tuple may be slow to hash
-            raise ValueError(f"a {type(key).__name__} is a key in it")
-        self.stack[-1][key] = value
-
-    def _setitems(self, argument: Any) -> None:
-        items = self._marked()
-        for start in range(0, len(items), 2):
-            self.stack += items[start : start + 2]
-            self._setitem(argument)
-
-    def _append(self, _: Any) -> None:
-        item = self.stack.pop()
-        self.stack[-1].append(item)
-
-    def _appends(self, _: Any) -> None:
-        items = self._marked()
-        self.stack[-1].extend(items)
-
-    def _binput(self, place: int) -> None:
+    def _on_binput(self, place: int) -> None:
         self.memory[place] = self.stack[-1]
 
-    def _binget(self, place: int) -> None:
+    def _on_binget(self, place: int) -> None:
         self.stack.append(self.memory[place])
 
-    def _global(self, name: str) -> None:
+    def _on_global(self, name: str) -> None:
         """Push a permitted function or type by its name; import nothing."""
         module, _, word = name.partition(" ")
         if module == "torch" and word in _STORAGES:
@@ -161,20 +149,20 @@ class _Machine:
                 "torch.save(model.state_dict(), path)"
             )
 
-    def _binpersid(self, _: Any) -> None:
+    def _on_binpersid(self, _: Any) -> None:
         match self.stack.pop():
             case ("storage", np.dtype() as dtype, str(key), _, _):
                 self.stack.append((key, dtype))
             case _:
                 raise ValueError("it refers to something that is no storage")
 
-    def _reduce(self, _: Any) -> None:
+    def _on_reduce(self, _: Any) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
         if function not in _FUNCTIONS.values() or not isinstance(arguments, tuple):
             raise ValueError("it calls something that is no function of a state dict's")
         self.stack.append(function(*arguments))
 
-    def _build(self, _: Any) -> None:
+    def _on_build(self, _: Any) -> None:
         """Drop an ordered dict's attributes, such as `_metadata`."""
         state = self.stack.pop()
         if not (isinstance(self.stack[-1], dict) and isinstance(state, dict)):
@@ -196,8 +184,7 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_sizes(archive, path.stat().st_size)
-            return _read(archive)
+            return _read(archive, path.stat().st_size)
     except zipfile.BadZipFile as error:
         raise RunError(
             f"{path}: no checkpoint of PyTorch 1.6 or later (those are zip archives): load it with "
@@ -209,21 +196,7 @@ def read_checkpoint(path: Path) -> dict[str, mx.array]:
         raise RunError(f"{path}: refused, nothing of it was executed: {error}") from error
 
 
-def _read(archive: zipfile.ZipFile) -> dict[str, mx.array]:
-    names = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
-    if not names:
-        raise ValueError("there is no data.pkl in it, so torch.save did not write it")
-    tensors = _state_dict(_Machine().run(archive.read(names[0])))
-    folder = names[0].removesuffix(".pkl")
-    numbers = {
-        (key, dtype): np.frombuffer(archive.read(f"{folder}/{key}"), dtype)
-        for key, dtype in {tensor.storage for tensor in tensors.values()}
-    }
-    return {name: tensor.read(numbers[tensor.storage]) for name, tensor in tensors.items()}
-
-
-def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuse an archive that would unpack to more than the size of its file."""
+def _read(archive: zipfile.ZipFile, size: int) -> dict[str, mx.array]:
     members = archive.infolist()
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED:
@@ -231,11 +204,11 @@ def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     claimed = sum(member.file_size for member in members)
     if claimed > size:
         raise ValueError(f"its members claim {claimed:,} bytes, and the file has {size:,}")
-
-
-def _state_dict(content: Any) -> dict[str, _Tensor]:
-    """Return the tensors by name; in a checkpoint with an optimizer, only the model's tensors."""
-    for key in ("model_state_dict", "state_dict", "model"):
+    programs = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
+    if not programs:
+        raise ValueError("there is no data.pkl in it, so torch.save did not write it")
+    content = _Machine().run(archive.read(programs[0]))
+    for key in ("model_state_dict", "state_dict", "model"):  # beside an optimizer's
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     items = content.items() if isinstance(content, dict) else ()
@@ -245,7 +218,12 @@ def _state_dict(content: Any) -> dict[str, _Tensor]:
             f"it holds a {type(content).__name__} without tensors and no state dict: save with "
             "torch.save(model.state_dict(), path)"
         )
-    return tensors
+    folder = programs[0].removesuffix(".pkl")
+    numbers = {
+        (key, dtype): np.frombuffer(archive.read(f"{folder}/{key}"), dtype)
+        for key, dtype in {tensor.storage for tensor in tensors.values()}
+    }
+    return {name: tensor.read(numbers[tensor.storage]) for name, tensor in tensors.items()}
 
 
 # Writing: the same program, in protocol 2.

@@ -60,11 +60,7 @@ def written(folder: Path, change: Change) -> dict[str, Any]:
     return content
 
 
-def unchanged(content: dict[str, Any]) -> None:
-    pass
-
-
-@pytest.mark.parametrize("change", [unchanged, end_first, end_beside, two_ways])
+@pytest.mark.parametrize("change", [lambda content: None, end_first, end_beside, two_ways])
 def test_the_ids_are_those_of_the_file(change, tmp_path):
     content, tokenizer = written(tmp_path, change), read_tokenizer(tmp_path)
     assert tokenizer is not None
@@ -104,20 +100,13 @@ def setting(place: str, value: Any) -> Change:
 
 
 def added(content: str, **looks: Any) -> Change:
-    def change(file: dict[str, Any]) -> None:
-        file["added_tokens"].append({"id": 357, "content": content, **looks})
-
-    return change
+    return lambda file: file["added_tokens"].append({"id": 357, "content": content, **looks})
 
 
-def partly(content: dict[str, Any]) -> None:
+def without_two(content: dict[str, Any]) -> None:
     vocab = content["model"]["vocab"]
-    kept = [token for token in vocab if token not in "!?"]
-    content["model"]["vocab"] = {token: number for number, token in enumerate(kept)}
-
-
-def swapped(content: dict[str, Any]) -> None:
-    content["model"]["vocab"] |= {"a": 65, "b": 64}
+    rest = [token for token in vocab if token not in "!?"]
+    content["model"]["vocab"] = {token: number for number, token in enumerate(rest)}
 
 
 TEMPLATE = {
@@ -131,10 +120,10 @@ REFUSED = {
     ),
     "add_prefix_space=true": setting("pre_tokenizer.add_prefix_space", True),
     "use_regex=false": setting("pre_tokenizer.use_regex", False),
-    "the pre-tokenizer Digits": setting(
+    "its pre-tokenizer is Digits, ByteLevel and not ByteLevel": setting(
         "pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}
     ),
-    "no pre-tokenizer": setting("pre_tokenizer", None),
+    "its pre-tokenizer is missing": setting("pre_tokenizer", None),
     "its template adds '<s>' to every text": setting("post_processor", TEMPLATE),
     "the post-processor RobertaProcessing": setting(
         "post_processor", {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
@@ -148,8 +137,8 @@ REFUSED = {
         content["added_tokens"].clear(),
         content["model"]["vocab"].pop(END_OF_TEXT),
     ),
-    "it lacks 2 of 357 bytes and merges, such as '!'": partly,
-    "it has 'b' as the id 64": swapped,
+    "it lacks 2 of 357 bytes and merges, such as '!'": without_two,
+    "it has 'b' as the id 64": lambda content: content["model"]["vocab"].update(a=65, b=64),
 }
 
 
@@ -158,15 +147,22 @@ def test_what_gpt2_does_not_have_is_refused_by_name(message, change, tmp_path):
     written(tmp_path, change)
     with pytest.raises(RunError, match=message) as told:
         read_tokenizer(tmp_path)
-    assert "\n" not in str(told.value)
     assert "--tokenizer" in str(told.value) or "remove it there" in str(told.value)
 
 
-def test_the_configuration_beside_it_counts_too(tmp_path):
-    written(tmp_path, unchanged)
-    config = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(RunError, match=r"tokenizer_config\.json: add_bos_token=true"):
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", {"add_bos_token": True}, r"config\.json: add_bos_token=true"),
+        ("tokenizer.json", {"model": {"type": "BPE", "merges": []}}, r"tokenizer\.json: damaged"),
+    ],
+)
+def test_the_configuration_beside_it_counts_and_a_damaged_file_is_one_line(
+    file, content, message, tmp_path
+):
+    written(tmp_path, lambda file: None)
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(RunError, match=message):
         read_tokenizer(tmp_path)
 
 
