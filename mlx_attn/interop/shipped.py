@@ -47,7 +47,7 @@ def shipped_files(model: GPT) -> tuple[dict[str, str], dict[str, Any], str]:
         "model_file": MLX_FILE,
         "tie_word_embeddings": False,
     }
-    obstacle = torch_obstacle(model)
+    obstacle = _code_of(model)[0].torch_obstacle()
     if not obstacle:
         texts |= {TORCH_FILE: shipped_code(model, "torch"), _CONFIG_FILE: _CONFIGURATION}
         config["auto_map"] = {
@@ -67,11 +67,6 @@ def shipped_code(model: GPT, library: str) -> str:
     functions = "\n\n\n".join([_SHARED_PART.strip(), *sources.texts.values()])
     about = _ABOUT.format(variant=name, version=__version__)
     return f"{about}{heading}\n\n{functions}\n\n\n{table}\n{_KINDS}{ending}"
-
-
-def torch_obstacle(model: GPT) -> str:
-    """Return why PyTorch cannot run a model's choices; empty if it can."""
-    return _code_of(model)[0].torch_obstacle()
 
 
 def portable_config(model: GPT) -> dict[str, Any]:

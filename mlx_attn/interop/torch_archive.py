@@ -110,6 +110,7 @@ class _Machine:
                 raise ValueError(
                     f"the instruction {name} at byte {place} is none of a state dict's"
                 )
+        raise ValueError("it ends too early")
 
     def _collect(self, into: str, count: int | None) -> None:
         if count is None:

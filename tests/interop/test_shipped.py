@@ -17,7 +17,7 @@ from mlx_attn.attention.config import CHOICES, POSITIONS, VARIANTS, Choice, choi
 from mlx_attn.convert.model import written_out
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.choice_source import NotPortable
-from mlx_attn.interop.shipped import portable_config, shipped_code, torch_obstacle
+from mlx_attn.interop.shipped import portable_config, shipped_code, shipped_files
 from mlx_attn.machine.exponentials import softmax
 from mlx_attn.model.gpt import GPT
 
@@ -223,6 +223,5 @@ def test_a_layer_of_another_kind_does_not_ship(own, make_model):
 
 def test_what_pytorch_does_not_share_is_named(own, make_model):
     own("logits", lambda a, s: mx.logaddexp(s, mx.erf(s)).astype(s.dtype))
-    assert torch_obstacle(make_model(logits="mine")) == (
-        "PyTorch has no .astype, mx.erf of the same meaning"
-    )
+    _, _, obstacle = shipped_files(make_model(logits="mine"))
+    assert obstacle == "PyTorch has no .astype, mx.erf of the same meaning"
