@@ -60,19 +60,13 @@ def settings_of_presets() -> dict[str, dict[str, Any]]:
     return {f"preset-{name}": {**model, "drop_rate": 0.0} for name, model in models.items()}
 
 
-WINDOWED = product(
-    ("standard", "merged", "forgetting", "gated-deltanet", "differential"), POSITIONS
-)
+WINDOWED = ("standard", "merged", "forgetting", "gated-deltanet", "differential")
 CASES = {
     **{name: variant.maps for name, variant in VARIANTS.items()},
     **settings_of_presets(),
     **{
-        f"{variant}, {position}, window": {
-            **VARIANTS[variant].maps,
-            "window": 3,
-            "position": position,
-        }
-        for variant, position in WINDOWED
+        f"{name}, {position}, window": {**VARIANTS[name].maps, "window": 3, "position": position}
+        for name, position in product(WINDOWED, POSITIONS)
     },
 }
 
