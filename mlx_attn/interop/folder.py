@@ -151,13 +151,27 @@ def write_card(
 
     The names and words of a run are untrusted: they are escaped, never read as markup.
     """
-    rows = {**_summary(loaded), "written as": route}
+    config, settings = loaded.model.config, loaded.run.settings
+    variant, best = str(settings.get("variant", "")), loaded.run.best_validation()
+    formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
+    rows = [
+        ("attention", variant + formula),
+        ("positions", config.position),
+        ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.emb_dim}"),
+        ("context", f"{config.context_length} tokens"),
+        ("vocabulary", f"{config.vocab_size} tokens ({loaded.tokenizer.kind})"),
+        ("trained on", str(settings.get("text", {}).get("data", "unknown"))),
+        *((words, f"{best[key]:.4f}") for key, words in _LOSSES.items() if best.get(key)),
+        ("written as", route),
+    ]
     code = (place / "model.py").exists()
     is_lens = not (place / "generation_config.json").exists()
     paragraphs = [
         f"# {escaped(loaded.name)}",
         "A small language model, trained with mlx_attn.",
-        "\n".join(["| | |", "|---|---|", *(f"| {k} | {escaped(v)} |" for k, v in rows.items())]),
+        "\n".join(
+            ["| | |", "|---|---|", *(f"| {key} | {escaped(words)} |" for key, words in rows)]
+        ),
         "## Running it",
         _LENS if is_lens else _command(loaded, name, code),
         "## What to mind",
@@ -168,29 +182,11 @@ def write_card(
     write_text(place / "README.md", "\n\n".join(paragraphs) + "\n")
 
 
-def _summary(loaded: LoadedRun) -> dict[str, str]:
-    config, settings = loaded.model.config, loaded.run.settings
-    variant, best = str(settings.get("variant", "")), loaded.run.best_validation()
-    losses = {
-        "validation loss": ("val_loss", " nats per token"),
-        "bits per byte": ("bits_per_byte", ""),
-        "above the text's exact floor": ("above_floor", ""),
-    }
-    return {
-        "attention": f"{variant}: {VARIANTS[variant].formula}" if variant in VARIANTS else variant,
-        "positions": config.position,
-        "layers, heads, width": f"{config.n_layers}, {config.n_heads}, {config.emb_dim}",
-        "context": f"{config.context_length} tokens",
-        "vocabulary": f"{config.vocab_size} tokens ({loaded.tokenizer.kind})",
-        "trained on": str(settings.get("text", {}).get("data", "unknown")),
-        **{
-            heading: f"{best[key]:.4f}{unit}"
-            for heading, (key, unit) in losses.items()
-            if best.get(key) is not None
-        },
-    }
-
-
+_LOSSES = {
+    "val_loss": "validation loss, nats per token",
+    "bits_per_byte": "bits per byte",
+    "above_floor": "above the text's exact floor, nats per token",
+}
 _LENS = """With `pip install 'transformer-lens<4'`. Later versions have no HookedTransformer and
 read what `--to gpt2` writes: `TransformerBridge.boot_transformers(folder)`.
 
@@ -232,6 +228,7 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
         f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
         "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense.",
         "There is no chat template and no end token: it continues a text.",
+        *NOTES.get(loaded.tokenizer.kind, ()),
     ]
     if start := loaded.tokenizer.decode(loaded.start_tokens):
         notes.append(
@@ -239,13 +236,12 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
             "prompt with that, or the first words surprise it."
         )
     if code:
-        notes += [
+        notes.append(
             "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "
             "--trust-remote-code (mlx-lm) or trust_remote_code=True (transformers). LM Studio "
-            "loads no such folder.",
-            "It reads one sequence at a time, or several of one length without padding.",
-        ]
-    return [*notes, *NOTES.get(loaded.tokenizer.kind, ())]
+            "loads no such folder. It reads one sequence at a time, or several of one length."
+        )
+    return notes
 
 
 # Which files of a folder are the export's own.
