@@ -67,8 +67,8 @@ def command(
         emit(facts, as_json, lambda: plan)
         return
     place = out or free_name(RUNS, Path(source).stem or "imported")
-    imported_run = imported.import_run(checkpoint, place, data, tokenizer, overwrite)
-    path, parity = str(imported_run.run.path), imported_run.parity
+    run, parity = imported.import_run(checkpoint, place, data, tokenizer, overwrite)
+    path = str(run.path)
     if isinstance(parity, str):
         outcome = {"parity": None, "unread": parity}
         last = f"not compared: {parity}"

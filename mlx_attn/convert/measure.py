@@ -46,13 +46,13 @@ _EXACT, _FAR = 1e-5, 100
 """A conversion counts as exact if the relative errors of S and VO are below `_EXACT`; then its
 logits may differ by at most `_FAR` times the rounding of either model."""
 
-FLOAT64_WORK = 20e9
+_FLOAT64_WORK = 20e9
 """Most multiply-adds of one model in float64: 4096 tokens in tiny models, 160 in GPT-2."""
 
-VALIDATION_WORK = 2e12
+_VALIDATION_WORK = 2e12
 """Most multiply-adds of one validation: all text in small models, 16,000 tokens in GPT-2."""
 
-LOGITS_AT_ONCE = 2**24  # most logits in memory for one batch: 134 MB in float64
+_LOGITS_AT_ONCE = 2**24  # most logits in memory for one batch: 134 MB in float64
 
 _WAY_OUT = "put back what it was trained on"
 
@@ -73,7 +73,7 @@ class _LogitDifferences:
 def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     """Compare two models on windows of a text; in float64 on fewer tokens if they are large."""
     T, V = before.config.context_length, before.config.vocab_size
-    n_exact = min(_LOGIT_TOKENS, max(1, int(FLOAT64_WORK / _parameters(before, after))))
+    n_exact = min(_LOGIT_TOKENS, max(1, int(_FLOAT64_WORK / _parameters(before, after))))
     own, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
@@ -139,7 +139,7 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
 
     A beginning has neither a floor nor abilities.
     """
-    share = VALIDATION_WORK / parameters / len(corpus.val.tokens)
+    share = _VALIDATION_WORK / parameters / len(corpus.val.tokens)
     if share >= 1:
         return corpus.val
     part = beginning(corpus.val, share)
@@ -148,7 +148,7 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
 
 
 def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:
-    size = max(1, LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
+    size = max(1, _LOGITS_AT_ONCE // (windows.shape[1] * vocab_size))
     return (windows[start : start + size] for start in range(0, len(windows), size))
 
 
@@ -169,20 +169,19 @@ class ModelMetrics:
 
     def record(self) -> dict[str, Any]:
         """Return the numbers as one flat JSON object."""
-        record = {**asdict(self), **evaluation_record(self.evaluation)}
-        del record["evaluation"], record["abilities"]
-        return record
+        facts = {**asdict(self), **evaluation_record(self.evaluation)}
+        return {
+            key: value for key, value in facts.items() if key not in ("evaluation", "abilities")
+        }
 
 
 def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
     """Evaluate a model, and count its parameters and cache."""
     cost = model_cost(model.config)
+    cached = cost.cache_floats * model.tok_emb.weight.itemsize
+    variant = variant_name(model.config.as_dict())
     return ModelMetrics(
-        variant=variant_name(model.config.as_dict()),
-        evaluation=evaluator(model),
-        tokens=evaluator.split.n_scored,
-        params=cost.parameters,
-        cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
+        variant, evaluator(model), evaluator.split.n_scored, cost.parameters, cached
     )
 
 
@@ -236,7 +235,7 @@ def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
     """
     T, V = before.context_length, before.vocab_size
     old, new = (4 * model_cost(config).parameters for config in (before, after))
-    logits = 4 * 8 * max(T * V, min(LOGITS_AT_ONCE, _LOGIT_TOKENS * V))
+    logits = 4 * 8 * max(T * V, min(_LOGITS_AT_ONCE, _LOGIT_TOKENS * V))
     measuring = old + new + max(2 * max(old, new), logits, evaluation_memory(T, V))
     return PROCESS_MEMORY + max(measuring, old + 4 * new)
 
@@ -293,16 +292,12 @@ def convert_run(
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:
-    """Refuse a conversion with equal matrices but different logits.
-
-    Raises:
-        ConfigError: The logits differ by more than rounding.
-    """
-    logits, errors = outcome.logits, (outcome.score_error, outcome.output_error)
+    """Refuse a conversion with equal matrices and logits that differ by more than rounding."""
+    logits, error = outcome.logits, max(outcome.score_error, outcome.output_error)
     rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
-    if max(errors) < _EXACT and not logits.exact_difference <= _FAR * rounding:
+    if error < _EXACT and not logits.exact_difference <= _FAR * rounding:
         raise ConfigError(
-            f"--to {to} gives the matrices of every head to {max(errors):.1e}, and yet logits that "
+            f"--to {to} gives the matrices of every head to {error:.1e}, and yet logits that "
             f"differ by {logits.exact_difference:.1e} in float64, where rounding is "
             f"{rounding:.1e}: a map of this model is not what its matrices say, so nothing is "
             "written; if it is a plugin's, declare it with affine=False"
@@ -317,6 +312,10 @@ class RankPoint:
     metrics: ModelMetrics
     error: float
 
+    def record(self) -> dict[str, Any]:
+        """Return all of it as one JSON object."""
+        return {"rank": self.rank, "figures": self.metrics.record(), "error": self.error}
+
 
 @dataclass(frozen=True, slots=True)
 class RankCurve:
@@ -328,10 +327,7 @@ class RankCurve:
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
-        points = [
-            {"rank": point.rank, "figures": point.metrics.record(), "error": point.error}
-            for point in self.points
-        ]
+        points = [point.record() for point in self.points]
         return {"to": self.to, "original": self.original.record(), "points": points}
 
 
@@ -344,16 +340,11 @@ def measure_ranks(
 ) -> RankCurve:
     """Measure the loss of a run's best weights, cut to each of several ranks.
 
-    Args:
-        run: The run to measure; it is left unchanged.
-        to: A conversion that takes a rank.
-        ranks: In the order wanted.
-        corpus: The text that the run was trained on.
-        done: Called after each rank, with the rank and the number done.
+    The run is left unchanged. `done` is called after each rank, with the rank and the number done.
 
     Raises:
         ConfigError: The conversion does not apply, or a rank is out of reach.
-        RunError: The text is another one, or files cannot be read.
+        RunError: `corpus` is not the run's text, or files cannot be read.
     """
     run.check_corpus(corpus, _WAY_OUT)
     conversion, model = find_conversion(to), run.load_model()

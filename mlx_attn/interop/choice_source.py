@@ -12,24 +12,19 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Set
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from mlx_attn.attention.config import Choice
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu, softmax
 
-PROVIDED: dict[Any, str] = {
-    **{split_heads: "split_heads", merge_heads: "merge_heads"},
-    **{softmax: "softmax", gelu: "gelu"},
-}
+_PROVIDED = (split_heads, merge_heads, softmax, gelu)
 """Functions of the package that `portable` defines under the same name."""
 _MODULES = {"mlx.core": "mx", "mlx.nn": "nn", "math": "math"}
 
@@ -62,15 +57,13 @@ class NotPortable(ConfigError):
     """A choice uses something that cannot be exported."""
 
 
-@dataclass
 class Sources:
     """The source of functions and of their dependencies, in the order in which they are needed."""
 
-    reserved: set[str]  # names that the exported file already uses
-    texts: dict[str, str] = field(default_factory=dict)  # definitions by name
-    # The operations of MLX ("mx.exp") and of its arrays (".sum") in the source.
-    operations: set[str] = field(default_factory=set)
-    _objects: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, reserved: Set[str]):
+        self.texts: dict[str, str] = {}  # definitions by name
+        self._reserved = reserved  # names that the exported file already uses
+        self._objects: dict[str, Any] = {}
 
     def add(self, choice: Choice, function: Callable[..., Any]) -> str:
         """Add a function of a choice; return its name in the exported file.
@@ -92,12 +85,11 @@ class Sources:
         if self._is_new(name, function):
             for used in _free_names(node):
                 self._add_used(used, function)
-            self._note_operations(node, function)
             self.texts[name] = text if name == function.__name__ else f"{name} = {text}"
         return name
 
     def _is_new(self, name: str, value: Any) -> bool:
-        if name in self.reserved or self._objects.setdefault(name, value) is not value:
+        if name in self._reserved or self._objects.setdefault(name, value) is not value:
             raise NotPortable(f"{name} is the name of another part of the file: rename it")
         return name not in self.texts
 
@@ -119,14 +111,18 @@ class Sources:
             home = getattr(value, "__module__", "") or type(value).__name__
             raise NotPortable(f"{user.__name__} uses {name} of {home}, which does not ship")
 
-    def _note_operations(self, node: ast.AST, user: Callable[..., Any]) -> None:
-        for part in _computing(node):
+    @property
+    def operations(self) -> set[str]:
+        """The operations of MLX ("mx.exp") and of its arrays (".sum") in the source."""
+        operations: set[str] = set()
+        for part in (part for text in self.texts.values() for part in _computing(ast.parse(text))):
             if isinstance(part, ast.Attribute):
                 base = part.value.id if isinstance(part.value, ast.Name) else ""
-                if user.__globals__.get(base) in (mx, nn):
-                    self.operations.add(f"{base}.{part.attr}")
+                if base in _MODULES.values():
+                    operations.add(f"{base}.{part.attr}")
                 elif hasattr(mx.array, part.attr):
-                    self.operations.add(f".{part.attr}")
+                    operations.add(f".{part.attr}")
+        return {name for name in operations if not name.startswith("math.")}
 
     def torch_obstacle(self) -> str:
         """Name the operations that PyTorch lacks; return "" if the same source runs there."""
@@ -138,7 +134,8 @@ def _is_there(name: str, value: Any) -> bool:
     """Return True if an exported file defines a name: from Python, MLX or `portable`."""
     if isinstance(value, ModuleType):
         return hasattr(value, name) if value is builtins else _MODULES.get(value.__name__) == name
-    return isinstance(value, FunctionType) and PROVIDED.get(value) == name
+    is_provided = isinstance(value, FunctionType) and value in _PROVIDED
+    return is_provided and value.__name__ == name
 
 
 @cache

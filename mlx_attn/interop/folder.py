@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypedDict
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -25,23 +25,33 @@ from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
 from mlx_attn.markdown import escaped, fenced
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.records import Count, check_record, read_record
+from mlx_attn.records import Count, read_record
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.subwords import GPT2Tokenizer
 
 WEIGHTS = "model.safetensors"
 
-_GPT2_SIZES = {
-    "vocab_size": ("vocab_size", 50257),
-    "n_positions": ("context_length", 1024),
-    "n_embd": ("emb_dim", 768),
-    "n_head": ("n_heads", 12),
-    "n_layer": ("n_layers", 12),
-    "n_inner": ("hidden_dim", 0),
-}
-"""GPT-2's keys, our keys, and the value of GPT-2 small if a key is missing."""
 
-_GPT2_FACTS: dict[str, tuple[Any, ...]] = {
+class _GPT2(msgspec.Struct):
+    """The keys of config.json that are read, with the values of GPT-2 small."""
+
+    vocab_size: Count = 50257
+    context_length: Count = msgspec.field(default=1024, name="n_positions")
+    emb_dim: Count = msgspec.field(default=768, name="n_embd")
+    n_heads: Count = msgspec.field(default=12, name="n_head")
+    n_layers: Count = msgspec.field(default=12, name="n_layer")
+    hidden_dim: Count | None = msgspec.field(default=None, name="n_inner")
+    tied_head: bool = msgspec.field(default=True, name="tie_word_embeddings")
+    model_type: str = ""
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
+
+
+_SIZES = _GPT2.__struct_fields__[:7]
+_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),
     "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
     "layer_norm_epsilon": (1e-5,),
@@ -49,19 +59,6 @@ _GPT2_FACTS: dict[str, tuple[Any, ...]] = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
 }
-"""The values of GPT-2 that this program supports; the first is written, and is the default."""
-
-
-class _GPT2(TypedDict, total=False):
-    """The keys of a folder's config.json that are read."""
-
-    vocab_size: Count
-    n_positions: Count
-    n_embd: Count
-    n_head: Count
-    n_layer: Count
-    n_inner: Count | None
-    tie_word_embeddings: bool
 
 
 class _Index(msgspec.Struct):
@@ -72,14 +69,13 @@ class _Index(msgspec.Struct):
 
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
     """Return the config.json of a model in the standard form."""
+    sizes = {key: getattr(config, key) for key in _SIZES}
     return {
         "architectures": ["GPT2LMHeadModel"],
+        **msgspec.to_builtins(_GPT2(**sizes, model_type="gpt2")),
         "n_ctx": config.context_length,
-        "tie_word_embeddings": config.tied_head,
         "bos_token_id": None,
         "eos_token_id": None,
-        **{key: values[0] for key, values in _GPT2_FACTS.items()},
-        **{theirs: getattr(config, ours) for theirs, (ours, _) in _GPT2_SIZES.items()},
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate),
     }
 
@@ -93,16 +89,13 @@ def gpt2_settings(folder: Path) -> GPTConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise RunError(f"{folder}: there is no config.json in it")
-    record = check_record(read_record(path), _GPT2, str(path))
-    for key, supported in _GPT2_FACTS.items():
-        default = supported[0] if key != "model_type" else None
-        if (value := record.get(key, default)) not in supported:
+    keys = read_record(path, _GPT2)
+    for key, supported in _SUPPORTED.items():
+        if (value := getattr(keys, key)) not in supported:
             words = " or ".join(map(repr, supported))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
-    sizes: dict[str, Any] = {
-        ours: record.get(theirs) or size for theirs, (ours, size) in _GPT2_SIZES.items()
-    }
-    return GPTConfig(**sizes, tied_head=record.get("tie_word_embeddings", True), qkv_bias=True)
+    sizes = {key: getattr(keys, key) for key in _SIZES}
+    return GPTConfig(**{**sizes, "hidden_dim": keys.hidden_dim or 0, "qkv_bias": True})
 
 
 def read_gpt2(folder: Path) -> GPT:
@@ -112,26 +105,17 @@ def read_gpt2(folder: Path) -> GPT:
         RunError: It is another architecture, or its weights belong to another model.
     """
     config, index = gpt2_settings(folder), folder / f"{WEIGHTS}.index.json"
-    files = sorted(folder.glob("*.safetensors"))
+    files = {WEIGHTS}
     if index.is_file():  # it lists the files over which the weights are split
-        names_of_files = sorted({*read_record(index, _Index).weight_map.values()})
-        for name in names_of_files:
-            if Path(name).name != name or not (folder / name).is_file():
-                raise RunError(f"{index}: there is no file '{name}' in this folder")
-        files = [folder / name for name in names_of_files]
+        files = {*read_record(index, _Index).weight_map.values()}
     arrays: Arrays = {}
-    for path in files:
-        part = load_arrays(path)[0]
-        if twice := sorted(arrays.keys() & part.keys()):
+    for name in sorted(files):
+        if Path(name).name != name or not (folder / name).is_file():
             raise RunError(
-                f"{path}: {twice[0]} is in another *.safetensors of this folder too: remove the "
-                f"file that is not of this model, or add {index.name}"
+                f"{folder}: there is no file '{name}' in this folder; save the model with "
+                "safe_serialization=True"
             )
-        arrays |= part
-    if not arrays:
-        raise RunError(
-            f"{folder}: there is no *.safetensors in it; save it with safe_serialization=True"
-        )
+        arrays |= load_arrays(folder / name)[0]
     with names.understood(folder):
         return standard.model_of(config, names.from_gpt2(arrays))
 
@@ -163,47 +147,45 @@ def write_folder(
 def write_card(
     loaded: LoadedRun, place: Path, name: str, route: str, parities: Sequence[Parity]
 ) -> None:
-    """Write README.md: a summary of the model, how to run it, and its limits.
+    """Write README.md in `place`, a folder that will be called `name`.
 
     The names and words of a run are untrusted: they are escaped, never read as markup.
-
-    Args:
-        loaded: The run.
-        place: The temporary folder that is being written.
-        name: The final name of the folder.
-        route: The architecture that holds the model, and why.
-        parities: The comparison with each program that read it back.
     """
     config, settings = loaded.model.config, loaded.run.settings
-    variant = str(settings.get("variant", ""))
-    row, best = VARIANTS.get(variant), loaded.run.best_validation()
-    about = {
-        "attention": variant + (f": {row.formula}" if row else ""),
-        "positions": config.position,
-        "layers, heads, width": f"{config.n_layers}, {config.n_heads}, {config.emb_dim}",
-        "context": f"{config.context_length} tokens",
-        "vocabulary": f"{config.vocab_size} tokens ({loaded.tokenizer.kind})",
-        "trained on": str(settings.get("text", {}).get("data", "unknown")),
-    }
-    for key, (heading, unit) in _LOSSES.items():
-        if best.get(key) is not None:
-            about[heading] = f"{best[key]:.4f}{unit}"
-    about["written as"] = route
-    rows = "\n".join(f"| {key} | {escaped(value)} |" for key, value in about.items())
-    lines = "\n".join(f"- {parity.line}" for parity in parities)
+    variant, best = str(settings.get("variant", "")), loaded.run.best_validation()
+    formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
+    rows = [
+        ("attention", variant + formula),
+        ("positions", config.position),
+        ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.emb_dim}"),
+        ("context", f"{config.context_length} tokens"),
+        ("vocabulary", f"{config.vocab_size} tokens ({loaded.tokenizer.kind})"),
+        ("trained on", str(settings.get("text", {}).get("data", "unknown"))),
+        *((words, f"{best[key]:.4f}") for key, words in _LOSSES.items() if best.get(key)),
+        ("written as", route),
+    ]
     code = (place / "model.py").exists()
-    notes = "\n".join(f"- {note}" for note in _notes(loaded, code))
     is_lens = not (place / "generation_config.json").exists()
-    command = _LENS if is_lens else _command(loaded, name, code)
-    text = f"# {escaped(loaded.name)}\n\nA small language model, trained with mlx_attn.\n\n"
-    text += f"| | |\n|---|---|\n{rows}\n\n## Running it\n\n{command}\n\n"
-    write_text(place / "README.md", f"{text}## What to mind\n\n{notes}\n\n## Parity\n\n{lines}\n")
+    paragraphs = [
+        f"# {escaped(loaded.name)}",
+        "A small language model, trained with mlx_attn.",
+        "\n".join(
+            ["| | |", "|---|---|", *(f"| {key} | {escaped(words)} |" for key, words in rows)]
+        ),
+        "## Running it",
+        _LENS if is_lens else _command(loaded, name, code),
+        "## What to mind",
+        "\n".join(f"- {note}" for note in _notes(loaded, code)),
+        "## Parity",
+        "\n".join(f"- {parity.line}" for parity in parities),
+    ]
+    write_text(place / "README.md", "\n\n".join(paragraphs) + "\n")
 
 
 _LOSSES = {
-    "val_loss": ("validation loss", " nats per token"),
-    "bits_per_byte": ("bits per byte", ""),
-    "above_floor": ("above the text's exact floor", ""),
+    "val_loss": "validation loss, nats per token",
+    "bits_per_byte": "bits per byte",
+    "above_floor": "above the text's exact floor, nats per token",
 }
 _LENS = """With `pip install 'transformer-lens<4'`. Later versions have no HookedTransformer and
 read what `--to gpt2` writes: `TransformerBridge.boot_transformers(folder)`.
@@ -246,6 +228,7 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
         f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
         "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense.",
         "There is no chat template and no end token: it continues a text.",
+        *NOTES.get(loaded.tokenizer.kind, ()),
     ]
     if start := loaded.tokenizer.decode(loaded.start_tokens):
         notes.append(
@@ -253,14 +236,11 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
             "prompt with that, or the first words surprise it."
         )
     if code:
-        notes += [
+        notes.append(
             "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "
             "--trust-remote-code (mlx-lm) or trust_remote_code=True (transformers). LM Studio "
-            "loads no such folder.",
-            "It reads one sequence at a time, or several of one length without padding.",
-        ]
-    if loaded.tokenizer.kind in NOTES:
-        notes.append(NOTES[loaded.tokenizer.kind])
+            "loads no such folder. It reads one sequence at a time, or several of one length."
+        )
     return notes
 
 
@@ -288,12 +268,13 @@ def new_folder(out: Path) -> Iterator[Path]:
     new = aside(out)
     try:
         yield new
-        written = _entries(new)
-        digests = {name: _digest(path) for name, path in sorted(written.items())}
+        digests = {name: _digest(new / name) for name in sorted(_names(new) - {OWN})}
         write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
-        own, there = _files_of_the_export(out), _entries(out) if out.is_dir() else {}
-        for name in sorted(there.keys() - own):
-            if name in {*written, _LIST} or name.startswith(f"{OWN}/"):
+        listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
+        own = {name for name, digest in listed.items() if _digest(out / name) == digest}
+        own |= {OWN, _LIST, f"{OWN}/.DS_Store"}  # the Finder writes the last
+        for name in sorted(_names(out) - own):
+            if name in digests or name.startswith(f"{OWN}/"):
                 raise RunError(
                     f"{out / name} was changed since the export, or is not of it: move it "
                     "elsewhere, or --out names another place"
@@ -305,21 +286,10 @@ def new_folder(out: Path) -> Iterator[Path]:
     replace_directory(out, new, keep=lambda name: name not in own)
 
 
-def _entries(folder: Path) -> dict[str, Path]:
-    """Return the paths in an exported folder and in its `OWN` folder, by name."""
-    inner = folder / OWN
-    paths = [path for path in folder.iterdir() if path != inner or not path.is_dir()]
-    paths += inner.iterdir() if inner.is_dir() else ()
-    return {path.relative_to(folder).as_posix(): path for path in paths}
-
-
-def _files_of_the_export(folder: Path) -> set[str]:
-    """Return the names of files that export wrote and nobody changed since."""
-    if not (folder / _LIST).is_file():
-        return set()
-    listed, entries = read_record(folder / _LIST, dict[str, str]), _entries(folder)
-    own = {name for name, path in entries.items() if _digest(path) == listed.get(name, "")}
-    return own | {OWN, _LIST, f"{OWN}/.DS_Store"}  # the Finder writes the last
+def _names(folder: Path) -> set[str]:
+    """Return what is in an exported folder and in its `OWN` folder."""
+    paths = [*folder.glob("*"), *folder.glob(f"{OWN}/*")]
+    return {path.relative_to(folder).as_posix() for path in paths}
 
 
 def _digest(path: Path) -> str | None:

@@ -21,6 +21,7 @@ from mlx_attn.files import user_path
 from mlx_attn.interop import names, parity, standard
 from mlx_attn.interop.folder import gpt2_settings, read_gpt2
 from mlx_attn.interop.gguf import read_gguf
+from mlx_attn.interop.parity import UNREAD, Parity
 from mlx_attn.interop.tokenizer_json import read_tokenizer
 from mlx_attn.interop.torch_archive import read_checkpoint
 from mlx_attn.machine.facts import PROCESS_MEMORY
@@ -36,11 +37,6 @@ from mlx_attn.training.config import resolve
 _GPT2_VOCABULARY = 50257
 _HEAD_WIDTH = 64
 """Width of a head in every published GPT-2 and in the book."""
-
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_FILES = (".pth", ".pt", ".bin", ".safetensors", ".gguf")
-_NEEDED = ("*.json", "*.safetensors", "merges.txt")
-"""The files of a published model that are downloaded."""
 
 _FINE_TUNING = {
     "optimizer": "adamw",
@@ -64,7 +60,7 @@ class Source:
     what: str  # a few words about its format
     config: GPTConfig
     load: Callable[[], GPT]  # reads the model
-    peer: str | None = None  # another program that reads the same format
+    peer: str = ""  # another program that reads the same format
     facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for that program
 
 
@@ -83,11 +79,10 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
     path = user_path(name)
     if not path.exists():
         path = _downloaded(name)
-    if not path.is_dir() and not path.is_file():
-        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
     if path.is_dir():
-        config = gpt2_settings(path)
-        return Source(path, "GPT-2", config, lambda: read_gpt2(path), "transformers")
+        return Source(path, "GPT-2", gpt2_settings(path), lambda: read_gpt2(path), "transformers")
+    if not path.is_file():
+        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
     if path.suffix == ".gguf":
         model = read_gguf(path)
         peer = "transformers" if model.config.norm == "layernorm" else "llama.cpp"
@@ -95,12 +90,9 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
     arrays = load_arrays(path)[0] if path.suffix == ".safetensors" else read_checkpoint(path)
     with names.understood(path):
         if any(name.endswith("wte.weight") for name in arrays):
-            ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", None
+            ours, what, peer = names.from_gpt2(arrays), "GPT-2's state dict", ""
         else:
             ours, what, peer = names.from_book(arrays, lora_alpha), "the book's GPTModel", "torch"
-        head, embedding = (ours.get(f"{name}.weight") for name in ("out_head", "tok_emb"))
-        if head is not None and embedding is not None and mx.array_equal(head, embedding).item():
-            del ours["out_head.weight"]  # the embedding itself, saved twice
         config = _config_of(path, ours, n_heads)
     facts = {"n_heads": config.n_heads, "lora_alpha": lora_alpha}
     return Source(path, what, config, lambda: standard.model_of(config, ours), peer, facts)
@@ -108,28 +100,29 @@ def find_source(name: str, n_heads: int = 0, lora_alpha: float = names.LORA_ALPH
 
 def _config_of(path: Path, arrays: Mapping[str, mx.array], n_heads: int) -> GPTConfig:
     """Derive the configuration from the shapes of a state dict and the number of heads."""
-    vocab_size, emb_dim = arrays["tok_emb.weight"].shape
+    embedding, head = arrays["tok_emb.weight"], arrays.get("out_head.weight")
+    vocab_size, emb_dim = embedding.shape
     if not n_heads and emb_dim % _HEAD_WIDTH:
         raise ConfigError(
             f"{path}: a state dict does not say how many heads its {emb_dim} numbers are cut "
             "into: give --n-heads"
         )
-    blocks = {name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}
     return GPTConfig(
         vocab_size=vocab_size,
         context_length=arrays["pos_emb.weight"].shape[0],
         emb_dim=emb_dim,
         hidden_dim=arrays["trf_blocks.0.ff.layers.0.weight"].shape[0],
         n_heads=n_heads or emb_dim // _HEAD_WIDTH,
-        n_layers=len(blocks),
+        n_layers=len({name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}),
         qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
-        tied_head="out_head.weight" not in arrays,
+        tied_head=head is None or bool(mx.array_equal(head, embedding).item()),  # saved twice
     )
 
 
 def _downloaded(name: str) -> Path:
     """Return the folder of a published model, which huggingface_hub downloads once."""
-    if not _NAME.fullmatch(name) or Path(name).suffix in _FILES:
+    is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
+    if not is_name or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors", ".gguf"):
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):
         raise RunError(
@@ -138,12 +131,18 @@ def _downloaded(name: str) -> Path:
         )
     import huggingface_hub  # pyright: ignore[reportMissingImports]
 
+    needed = ["*.json", "*.safetensors", "merges.txt"]
     try:
-        folder = huggingface_hub.snapshot_download(name, allow_patterns=list(_NEEDED))
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=needed))
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
         raise RunError(f"{name}: no such file or folder, and not downloaded: {line}") from error
-    return Path(folder)
+
+
+_TOKENIZERS = (
+    "give --tokenizer with byte, gpt2, a run or folder with the model's tokenizer, or a file of "
+    "its merges"
+)
 
 
 def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
@@ -162,15 +161,13 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
     if named:
         tokenizer = _named_tokenizer(named)
     else:
-        folder = source.path if source.path.is_dir() else source.path.parent
-        tokenizer = read_tokenizer(folder)
-        is_of_model = tokenizer is not None and tokenizer.vocab_size == size
-        if not is_of_model and size == _GPT2_VOCABULARY:
-            tokenizer = _published()
+        tokenizer = read_tokenizer(source.path if source.path.is_dir() else source.path.parent)
+        if size == _GPT2_VOCABULARY and (tokenizer is None or tokenizer.vocab_size != size):
+            tokenizer = _named_tokenizer(GPT2Tokenizer.kind)
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
-            f"GPT-2's: give --tokenizer with {_TOKENIZERS}"
+            f"GPT-2's: {_TOKENIZERS}"
         )
     if tokenizer.vocab_size != size:
         raise ConfigError(
@@ -178,15 +175,6 @@ def find_tokenizer(source: Source, named: str | None = None) -> Tokenizer:
             f"{size}: give --tokenizer with the one that it was trained with"
         )
     return tokenizer
-
-
-def _published() -> Tokenizer:
-    """Return the tokenizer of the published GPT-2, whose merges are downloaded once."""
-    merges = replace(GPT2_MERGES, instead=f"give --tokenizer with {_TOKENIZERS}")
-    return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
-
-
-_TOKENIZERS = "byte, gpt2, a run or folder with the model's tokenizer, or a file of its merges"
 
 
 def _named_tokenizer(named: str) -> Tokenizer:
@@ -198,27 +186,19 @@ def _named_tokenizer(named: str) -> Tokenizer:
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
     if named == GPT2Tokenizer.kind:
-        return _published()
+        merges = replace(GPT2_MERGES, instead=_TOKENIZERS)
+        return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
     if named in KINDS:
         raise ConfigError(
             f"--tokenizer {named}: its vocabulary would be made from a text, and the model has one "
-            f"already: give {_TOKENIZERS}"
+            f"already: {_TOKENIZERS}"
         )
-    raise RunError(f"--tokenizer {named}: there is no such run, folder or file: give {_TOKENIZERS}")
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A run that was imported."""
-
-    run: Run
-    model: GPT
-    parity: parity.Parity | str  # with the program that it came from, or why none was compared
+    raise RunError(f"--tokenizer {named}: there is no such run, folder or file: {_TOKENIZERS}")
 
 
 def import_run(
     source: Source, out: Path, data: str, named: str | None = None, overwrite: bool = False
-) -> Imported:
+) -> tuple[Run, Parity | str]:
     """Write a checkpoint as a run, to be trained on `data` with the checkpoint's tokenizer.
 
     Args:
@@ -228,6 +208,9 @@ def import_run(
         named: The tokenizer; see `find_tokenizer`.
         overwrite: If True, replace an existing run.
 
+    Returns:
+        The run; and the comparison with the program that it came from, or why there is none.
+
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
         RunError: The weights cannot be read, the run cannot be written, or the program that it came
@@ -236,39 +219,36 @@ def import_run(
     check_free(out, overwrite)
     tokenizer, model = find_tokenizer(source, named), source.load()
     agreement = parity_of(source, model, None if named else tokenizer)
-    if isinstance(agreement, parity.Parity):
+    if isinstance(agreement, Parity):
         agreement.check(str(out))
-        agreement.check_text(str(out))
+        if agreement.text_ids not in ("", "equal") and not agreement.text_ids.startswith(UNREAD):
+            raise RunError(
+                f"{out} is not written, because {agreement.by} gives a text other ids: "
+                f"{agreement.text_ids}; --tokenizer names another tokenizer"
+            )
     sizes = {key: value for key, value in model.config.as_dict().items() if key != "vocab_size"}
     text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
     settings = resolve({**sizes, **_FINE_TUNING, **text})
     record = settings.record(model.config, imported={"from": str(source.path), "as": source.what})
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(model)
-    return Imported(run, model, agreement)
+    return run, agreement
 
 
-def parity_of(
-    source: Source, model: GPT, tokenizer: Tokenizer | None = None
-) -> parity.Parity | str:
-    """Compare an imported model with the program that it came from.
-
-    Args:
-        source: The checkpoint.
-        model: The model read from it.
-        tokenizer: The tokenizer read with it, to be compared too.
+def parity_of(source: Source, model: GPT, tokenizer: Tokenizer | None = None) -> Parity | str:
+    """Compare the model and tokenizer read from a checkpoint with the program that it came from.
 
     Returns:
         The comparison; or a line with the reason why nothing was compared.
     """
-    if source.peer is None:
+    if not source.peer:
         return f"no other program here reads {source.what}"
     if not parity.interpreter(source.peer):
-        where = f"in this Python nor in that of {parity.PEERS_PYTHON}"
+        where = "in this Python nor in that of MLX_ATTN_PEERS_PYTHON"
         return f"{source.peer}, which reads it too, is neither installed {where}"
-    text = parity.encoded_text(tokenizer, model) if tokenizer else None
+    reference = parity.Reference(model, tokenizer)
     try:
-        return parity.compare(model, parity.by_peer(source.peer, source.path, text, **source.facts))
+        return reference.compare_peer(source.peer, source.path, **source.facts)
     except RunError as error:
         return str(error)
 

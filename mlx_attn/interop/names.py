@@ -1,12 +1,11 @@
 """Translate the weight names of a standard model to those in other programs, and back.
 
-Every table maps our names to theirs. `{i}` is a block's number. GPT-2 stores matrices as (in, out)
-and joins query, key and value; TransformerLens stores one matrix per head; the book's names differ
-from ours only in the norms.
+GPT-2 stores matrices as (in, out) and joins query, key and value; TransformerLens stores one matrix
+per head; the book's names differ from ours only in the norms.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,33 +16,32 @@ from mlx_attn.errors import ConfigError, RunError
 
 _QKV = ("W_query", "W_key", "W_value")
 
-_GPT2 = {
-    "tok_emb": "wte",
-    "pos_emb": "wpe",
-    "final_norm": "ln_f",
-    "out_head": "lm_head",
-    "trf_blocks.{i}.norm1": "h.{i}.ln_1",
-    "trf_blocks.{i}.norm2": "h.{i}.ln_2",
-    "trf_blocks.{i}.att.qkv": "h.{i}.attn.c_attn",
-    "trf_blocks.{i}.att.out_proj": "h.{i}.attn.c_proj",
-    "trf_blocks.{i}.ff.layers.0": "h.{i}.mlp.c_fc",
-    "trf_blocks.{i}.ff.layers.2": "h.{i}.mlp.c_proj",
-}
-_GGUF = {
-    "tok_emb": "token_embd",
-    "pos_emb": "position_embd",
-    "final_norm": "output_norm",
-    "out_head": "output",
-    "trf_blocks.{i}.norm1": "blk.{i}.attn_norm",
-    "trf_blocks.{i}.norm2": "blk.{i}.ffn_norm",
-    "trf_blocks.{i}.att.qkv": "blk.{i}.attn_qkv",
-    "trf_blocks.{i}.att.W_query": "blk.{i}.attn_q",
-    "trf_blocks.{i}.att.W_key": "blk.{i}.attn_k",
-    "trf_blocks.{i}.att.W_value": "blk.{i}.attn_v",
-    "trf_blocks.{i}.att.out_proj": "blk.{i}.attn_output",
-    "trf_blocks.{i}.ff.layers.0": "blk.{i}.ffn_up",
-    "trf_blocks.{i}.ff.layers.2": "blk.{i}.ffn_down",
-}
+# Our modules, {i} being a block's number; GPT-2's; llama.cpp's; TransformerLens' weights.
+_ROWS = """
+tok_emb                    wte               token_embd           embed.W_E
+pos_emb                    wpe               position_embd        pos_embed.W_pos
+final_norm                 ln_f              output_norm          ln_final.w
+out_head                   lm_head           output               unembed.W_U
+trf_blocks.{i}.norm1         h.{i}.ln_1          blk.{i}.attn_norm      blocks.{i}.ln1.w
+trf_blocks.{i}.norm2         h.{i}.ln_2          blk.{i}.ffn_norm       blocks.{i}.ln2.w
+trf_blocks.{i}.att.qkv       h.{i}.attn.c_attn   blk.{i}.attn_qkv       -
+trf_blocks.{i}.att.W_query   -                 blk.{i}.attn_q         blocks.{i}.attn.W_Q
+trf_blocks.{i}.att.W_key     -                 blk.{i}.attn_k         blocks.{i}.attn.W_K
+trf_blocks.{i}.att.W_value   -                 blk.{i}.attn_v         blocks.{i}.attn.W_V
+trf_blocks.{i}.att.out_proj  h.{i}.attn.c_proj   blk.{i}.attn_output    blocks.{i}.attn.W_O
+trf_blocks.{i}.ff.layers.0   h.{i}.mlp.c_fc      blk.{i}.ffn_up         blocks.{i}.mlp.W_in
+trf_blocks.{i}.ff.layers.2   h.{i}.mlp.c_proj    blk.{i}.ffn_down       blocks.{i}.mlp.W_out
+"""
+_GPT2: dict[str, str] = {}
+_GGUF: dict[str, str] = {}
+_LENS: dict[str, str] = {}
+"""Another program's name of each weight, by ours."""
+for _ours, _gpt2, _gguf, _lens in map(str.split, _ROWS.strip().splitlines()):
+    for _part in ("weight", "bias"):
+        _GPT2[f"{_ours}.{_part}"] = f"{_gpt2}.{_part}"
+        _GGUF[f"{_ours}.{_part}"] = f"{_gguf}.{_part}"
+    _LENS[f"{_ours}.weight"] = _lens
+    _LENS[f"{_ours}.bias"] = _lens.replace(".W_", ".b_").replace(".w", ".b")
 
 
 @contextmanager
@@ -62,31 +60,25 @@ def understood(path: Path) -> Iterator[None]:
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """Replace the module in a weight's name; keep the name if the table lacks the module."""
+    """Translate a weight's name; a name that the table lacks stays."""
     number = re.search(r"\.(\d+)\.", name)
-    i = number[1] if number else ""
-    module, _, part = name.rpartition(".")
-    plain = re.sub(r"^(trf_blocks|h|blk)\.\d+", r"\1.{i}", module)
-    return f"{table.get(plain, plain).replace('{i}', i)}.{part}"
+    plain = re.sub(r"\.\d+\.", ".{i}.", name, count=1)
+    return table.get(plain, plain).replace("{i}", number[1] if number else "")
 
 
 def _inverse(table: Mapping[str, str]) -> dict[str, str]:
     return {theirs: ours for ours, theirs in table.items()}
 
 
-def _blocks(arrays: Iterable[str]) -> range:
-    """Return the range of block numbers of a standard model."""
-    numbers = {int(match[1]) for name in arrays if (match := re.match(r"trf_blocks\.(\d+)", name))}
-    return range(len(numbers))
-
-
 def _with_one_map(arrays: Arrays) -> Arrays:
     """Join W_query, W_key and W_value of each block into `qkv`, (out, in)."""
-    joined = {k: array for k, array in arrays.items() if not any(f".{word}." in k for word in _QKV)}
-    for i in _blocks(arrays):
-        for part in ("weight", "bias"):
-            three = [arrays[f"trf_blocks.{i}.att.{word}.{part}"] for word in _QKV]
-            joined[f"trf_blocks.{i}.att.qkv.{part}"] = mx.concatenate(three)
+    joined: Arrays = {}
+    for name, array in arrays.items():
+        if ".W_query." in name:
+            three = [arrays[name.replace("W_query", word)] for word in _QKV]
+            joined[name.replace("W_query", "qkv")] = mx.concatenate(three)
+        elif not any(f".{word}." in name for word in _QKV):
+            joined[name] = array
     return joined
 
 
@@ -95,9 +87,8 @@ def _with_three_maps(arrays: Arrays) -> Arrays:
     divided: Arrays = {}
     for name, array in arrays.items():
         if ".att.qkv." in name:
-            thirds = mx.split(array, 3)
-            names = (name.replace(".qkv.", f".{word}.") for word in _QKV)
-            divided |= dict(zip(names, thirds, strict=True))
+            for word, third in zip(_QKV, mx.split(array, 3), strict=True):
+                divided[name.replace(".qkv.", f".{word}.")] = third
         else:
             divided[name] = array
     return divided
@@ -134,8 +125,10 @@ def to_book(arrays: Arrays) -> Arrays:
     for name, array in arrays.items():
         scaled = re.sub(r"(norm\d?)\.weight$", r"\1.scale", name)
         theirs[re.sub(r"(norm\d?)\.bias$", r"\1.shift", scaled)] = array
+        if name.endswith(".att.W_query.weight"):
+            theirs[name.replace("W_query.weight", "mask")] = mask
     theirs.setdefault("out_head.weight", theirs["tok_emb.weight"])
-    return theirs | {f"trf_blocks.{i}.att.mask": mask for i in _blocks(arrays)}
+    return theirs
 
 
 _BOOK = (
@@ -202,40 +195,13 @@ def from_gguf(arrays: Arrays) -> Arrays:
     return _with_three_maps(ours)
 
 
-_LENS = {
-    "tok_emb.weight": "embed.W_E",
-    "pos_emb.weight": "pos_embed.W_pos",
-    "final_norm.weight": "ln_final.w",
-    "final_norm.bias": "ln_final.b",
-    "out_head.weight": "unembed.W_U",
-    "norm1.weight": "ln1.w",
-    "norm1.bias": "ln1.b",
-    "norm2.weight": "ln2.w",
-    "norm2.bias": "ln2.b",
-    "att.W_query.weight": "attn.W_Q",
-    "att.W_query.bias": "attn.b_Q",
-    "att.W_key.weight": "attn.W_K",
-    "att.W_key.bias": "attn.b_K",
-    "att.W_value.weight": "attn.W_V",
-    "att.W_value.bias": "attn.b_V",
-    "att.out_proj.weight": "attn.W_O",
-    "att.out_proj.bias": "attn.b_O",
-    "ff.layers.0.weight": "mlp.W_in",
-    "ff.layers.0.bias": "mlp.b_in",
-    "ff.layers.2.weight": "mlp.W_out",
-    "ff.layers.2.bias": "mlp.b_out",
-}
-"""TransformerLens' names; those of a block come after `blocks.{i}.`."""
-
-
 def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
     """Translate to TransformerLens' names; all its matrices, as W_Q [H, C, D], act as x W."""
     vocab_size, C = arrays["tok_emb.weight"].shape
     theirs = {"unembed.b_U": mx.zeros((vocab_size,))}
     for name, array in {"out_head.weight": arrays["tok_emb.weight"], **arrays}.items():
-        inner = re.sub(r"^trf_blocks\.\d+\.", "", name)
-        word = _LENS[inner]
-        match word[-3:]:
+        renamed = _renamed(name, _LENS)
+        match renamed[-3:]:
             case "W_Q" | "W_K" | "W_V":
                 array = array.reshape(n_heads, -1, C).swapaxes(1, 2)
             case "b_Q" | "b_K" | "b_V":
@@ -244,18 +210,16 @@ def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
                 array = array.T.reshape(n_heads, -1, C)
             case "W_U" | "_in" | "out":
                 array = array.T
-        theirs[name.removeprefix("trf_").removesuffix(inner) + word] = array
+        theirs[renamed] = array
     return theirs
 
 
 def from_transformer_lens(arrays: Arrays) -> Arrays:
-    """Invert `to_transformer_lens`, without the masks that TransformerLens registers."""
+    """Invert `to_transformer_lens`."""
     C = arrays["embed.W_E"].shape[1]
-    names = _inverse(_LENS)
     ours: Arrays = {}
     for name, array in arrays.items():
-        word = re.sub(r"^blocks\.\d+\.", "", name)
-        match word[-3:]:
+        match name[-3:]:
             case "W_Q" | "W_K" | "W_V":
                 array = array.swapaxes(1, 2).reshape(-1, C)
             case "b_Q" | "b_K" | "b_V":
@@ -264,7 +228,5 @@ def from_transformer_lens(arrays: Arrays) -> Arrays:
                 array = array.reshape(-1, C).T
             case "W_U" | "_in" | "out":
                 array = array.T
-        if word in names:
-            block = name.removesuffix(word)
-            ours[f"trf_{block}{names[word]}" if block else names[word]] = array
+        ours[_renamed(name, _inverse(_LENS))] = array
     return ours

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,23 +13,23 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 
 from mlx_attn.errors import RunError
 from mlx_attn.interop import peer
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.tokenizers import Tokenizer
 
-PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
+_PEERS_PYTHON = "MLX_ATTN_PEERS_PYTHON"
 """Environment variable with a Python that has the other programs, such as mlx-lm and torch."""
 
-WINDOW = 64
+_WINDOW = 64
 """Tokens whose logits are compared, at most."""
 
-GREEDY = 100
+_GREEDY = 100
 """Greedy tokens that are compared, at most."""
 
-FAR = 0.01
+_FAR = 0.01
 """Largest difference between two programs, as a share of the largest logit.
 
 Rounding stays below it: 1e-5 in float32, 4e-4 with llama.cpp's GELU from a float16 table (both
@@ -44,9 +44,6 @@ _PACKAGES = {
     "transformer-lens": ("transformer_lens",),
     "llama.cpp": ("llama_cpp",),
 }
-
-_Logits = Float[np.ndarray, "T V"]
-_Tokens = Integer[np.ndarray, " T"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +61,16 @@ class Parity:
     text_ids: str = ""
 
     def check(self, place: str) -> None:
-        """Refuse an export that computes something else in another program.
+        """Refuse a model that computes something else in another program.
 
         Raises:
-            RunError: A logit is not finite, or differs by more than `FAR` of the largest.
+            RunError: A logit is not finite, or differs by more than `_FAR` of the largest.
         """
-        if not self.logit_difference <= FAR * max(1, self.largest_logit):
+        if not self.logit_difference <= _FAR * max(1, self.largest_logit):
             raise RunError(
                 f"{place} is not written, because it would not be this model: {self.line}; at most "
-                f"{FAR:g} of the largest logit is rounding. 'mlx-attn verify' shows whether this "
+                f"{_FAR:g} of the largest logit is rounding. 'mlx-attn verify' shows whether this "
                 "machine computes right"
-            )
-
-    def check_text(self, place: str) -> None:
-        """Refuse a tokenizer that gives a text other ids in another program.
-
-        Raises:
-            RunError: The ids differ; the message gives the first difference.
-        """
-        if self.text_ids not in ("", "equal") and not self.text_ids.startswith(_UNREAD):
-            raise RunError(
-                f"{place} is not written, because {self.by} gives a text other ids: "
-                f"{self.text_ids}; --tokenizer names another tokenizer"
             )
 
     @property
@@ -99,95 +84,60 @@ class Parity:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedText:
-    """A text with its token ids, to be encoded by another program too."""
-
-    text: str
-    ids: Sequence[int]
-
-
-_UNREAD = "not read"
+UNREAD = "not read"
+"""How `Parity.text_ids` begins if the other program could not read the text."""
 _TEXT = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本.<|endoftext|> X \n"
 """A text with the features that tokenizers treat differently."""
 
 
-def encoded_text(tokenizer: Tokenizer, model: GPT) -> EncodedText:
-    """Return a text that the tokenizer can encode, with its ids."""
-    text = _TEXT
-    if tokenizer.kind in ("char", "symbols"):
-        text = tokenizer.decode(_sample_tokens(model))
-    if tokenizer.kind == "symbols":
-        text = "\n" + text.removeprefix("\n")  # every text of symbols begins with a newline
-    return EncodedText(text, tokenizer.encode(text).tolist())
+class Reference:
+    """What other programs must compute too: logits of a window, greedy tokens, ids of a text."""
 
+    def __init__(self, model: GPT, tokenizer: Tokenizer | None = None):
+        self._tokens = _sample_tokens(model)
+        self._prompt = self._tokens[: max(1, len(self._tokens) // 4)]
+        self._count = min(_GREEDY, model.config.context_length - len(self._prompt))
+        self._logits, self._greedy = self._answer(model)
+        self._text, self._ids = "", list[int]()
+        if tokenizer:
+            closed = tokenizer.kind in ("char", "symbols")  # these read only their own words
+            self._text = tokenizer.decode(self._tokens) if closed else _TEXT
+            if tokenizer.kind == "symbols":  # every text of symbols begins with a newline
+                self._text = "\n" + self._text.removeprefix("\n")
+            self._ids = tokenizer.encode(self._text).tolist()
 
-def _sample_tokens(model: GPT) -> _Tokens:
-    """Return a window of tokens drawn from the model's own distribution."""
-    size = min(WINDOW, model.config.context_length)
-    rng = np.random.default_rng(0)
-    tokens = [int(rng.integers(model.config.vocab_size))]
-    caches = model.new_caches()
-    while len(tokens) < size:
-        logits = model(mx.array([tokens[-1:]]), caches)[0, -1].astype(mx.float32)
-        chances = np.array(mx.softmax(logits)).astype(np.float64)
-        tokens.append(int(rng.choice(len(chances), p=chances / chances.sum())))
-    return np.array(tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The logits of a window and the greedy tokens after a prompt, computed by one program."""
-
-    logits: _Logits
-    greedy: list[int]
-    by: str  # the program, with its version
-    text_ids: str = ""  # see `Parity`
-
-
-Answer = Callable[[_Tokens, list[int], int], Reply]
-"""Computes the reply for a window, a prompt, and the number of greedy tokens after it."""
-
-
-def by_reading(model: GPT, what: str = "this program") -> Answer:
-    """Return the answer of a model of this package, which decodes with its cache."""
-
-    def answer(tokens: _Tokens, prompt: list[int], count: int) -> Reply:
-        logits = np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
-        caches, greedy = model.new_caches(), [*prompt]
-        following = model(mx.array(prompt)[None], caches)
-        for _ in range(count):
-            likeliest: Any = following[0, -1].argmax().item()
+    def _answer(self, model: GPT) -> tuple[np.ndarray, list[int]]:
+        """Return the logits of the window, and greedy tokens decoded with the cache."""
+        logits = np.array(model(mx.array(self._tokens)[None])[0].astype(mx.float32))
+        caches, greedy, following = model.new_caches(), list[int](), self._prompt
+        while len(greedy) < self._count:
+            likeliest: Any = model(mx.array(following)[None], caches)[0, -1].argmax().item()
             greedy.append(likeliest)
-            if len(greedy) < len(prompt) + count:
-                following = model(mx.array([greedy[-1:]]), caches)
-        return Reply(logits, greedy[len(prompt) :], what)
+            following = greedy[-1:]
+        return logits, greedy
 
-    return answer
+    def compare_model(self, model: GPT) -> Parity:
+        """Compare a model of this program, such as one that was read back."""
+        return self._parity(*self._answer(model), "this program")
 
+    def compare_peer(self, reader: str, path: Path, **facts: float) -> Parity:
+        """Compare the model that another program loads, in a process of its own.
 
-def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts: float) -> Answer:
-    """Return the answer of another program, in a process of its own.
+        Args:
+            reader: One of `peer.READERS`, which `interpreter` finds.
+            path: The file or folder to load.
+            facts: Arguments of the reader that the file does not record.
 
-    Args:
-        reader: One of `peer.READERS`.
-        path: The file or folder to load.
-        encoded: A text to encode with its tokenizer, if it loads one.
-        facts: Arguments of the reader that the file does not record.
-
-    Raises:
-        RunError: The program cannot load the path; the message ends with its last line.
-    """
-    python = interpreter(reader)
-    assert python, f"{reader} is not installed"
-    asked: dict[str, Any] = dict(facts)
-    if encoded and reader in peer.TOKENIZERS and path.is_dir():
-        asked["text"] = encoded.text
-
-    def ask(tokens: _Tokens, prompt: list[int], count: int) -> Reply:
+        Raises:
+            RunError: The program cannot load the path; the message ends with its last line.
+        """
+        python = interpreter(reader)
+        assert python, f"{reader} is not installed"
+        text = self._text if reader in peer.TOKENIZERS and path.is_dir() else ""
         with tempfile.TemporaryDirectory() as folder:
             question, answer = Path(folder, "question.npz"), Path(folder, "answer.npz")
-            np.savez(question, tokens=tokens, prompt=prompt, count=count, **asked)
+            asked: dict[str, Any] = {"tokens": self._tokens, "prompt": self._prompt, **facts}
+            np.savez(question, count=self._count, text=text, **asked)
             command = [python, "-I", peer.__file__, reader, path, question, answer]
             offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(folder, "modules"))}
             process = subprocess.run(
@@ -200,33 +150,55 @@ def by_peer(reader: str, path: Path, encoded: EncodedText | None = None, **facts
             if process.returncode:
                 last = process.stderr.strip().splitlines()[-1:]
                 raise RunError(f"{reader} cannot load {path}: {' '.join(last)}")
-            with np.load(answer) as reply:
-                ids = compared_ids(encoded, dict(reply)) if encoded and "text" in asked else ""
-                return Reply(reply["logits"], reply["greedy"].tolist(), str(reply["by"]), ids)
+            with np.load(answer) as file:
+                reply = dict(file)
+        ids = text and compared_ids(self._ids, reply)
+        return self._parity(reply["logits"], reply["greedy"].tolist(), str(reply["by"]), ids)
 
-    return ask
+    def _parity(
+        self, logits: Float[np.ndarray, "T V"], greedy: Sequence[int], by: str, text_ids: str = ""
+    ) -> Parity:
+        return Parity(
+            logit_difference=float(np.abs(self._logits - logits).max()),
+            largest_logit=float(np.abs(self._logits).max()),
+            tokens=len(self._tokens),
+            greedy_equal=sum(a == b for a, b in zip(self._greedy, greedy, strict=False)),
+            greedy=self._count,
+            by=by,
+            text_ids=text_ids,
+        )
 
 
-def compared_ids(encoded: EncodedText, reply: Mapping[str, Any]) -> str:
+def _sample_tokens(model: GPT) -> list[int]:
+    """Return a window of tokens drawn from the model's own distribution."""
+    rng = np.random.default_rng(0)
+    tokens = [int(rng.integers(model.config.vocab_size))]
+    caches = model.new_caches()
+    while len(tokens) < min(_WINDOW, model.config.context_length):
+        logits = model(mx.array([tokens[-1:]]), caches)[0, -1].astype(mx.float32)
+        chances = np.array(mx.softmax(logits)).astype(np.float64)
+        tokens.append(int(rng.choice(len(chances), p=chances / chances.sum())))
+    return tokens
+
+
+def compared_ids(ours: Sequence[int], reply: dict[str, Any]) -> str:
     """Compare the ids of a text: return "equal", the first difference, or why ids are missing."""
     if "ids" not in reply:
-        return f"{_UNREAD} ({reply.get('ids_error', 'not asked')})"
-    ours, theirs = [*encoded.ids], reply["ids"].tolist()
-    if ours == theirs:
-        return "equal"
-    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-    if at is None:
-        return f"{len(theirs)} and not {len(ours)}"
-    return f"number {at + 1} is {theirs[at]} and not {ours[at]}"
+        return f"{UNREAD} ({reply.get('ids_error', 'not asked')})"
+    theirs = reply["ids"].tolist()
+    for i, (own, other) in enumerate(zip(ours, theirs, strict=False)):
+        if own != other:
+            return f"number {i + 1} is {other} and not {own}"
+    return "equal" if len(ours) == len(theirs) else f"{len(theirs)} and not {len(ours)}"
 
 
 def interpreter(reader: str) -> str | None:
-    """Return the Python that has another program: `PEERS_PYTHON`, else this one; None if neither.
+    """Return the Python with another program: `MLX_ATTN_PEERS_PYTHON`, else this one, or None.
 
     Raises:
-        RunError: The Python that `PEERS_PYTHON` names cannot be run.
+        RunError: The Python that `MLX_ATTN_PEERS_PYTHON` names cannot be run.
     """
-    packages, named = _PACKAGES[reader], os.environ.get(PEERS_PYTHON)
+    packages, named = _PACKAGES[reader], os.environ.get(_PEERS_PYTHON)
     if named and reader != "mlx" and _has(named, packages):
         return named
     return sys.executable if all(map(importlib.util.find_spec, packages)) else None
@@ -241,21 +213,4 @@ def _has(python: str, packages: tuple[str, ...]) -> bool:
         return subprocess.run([python, "-I", "-c", code], check=False).returncode == 0
     except OSError as error:
         reason = error.strerror or error
-        raise RunError(f"{PEERS_PYTHON}={python}: cannot be run ({reason})") from error
-
-
-def compare(model: GPT, answer: Answer) -> Parity:
-    """Compare a model with another program's answer: a window, and tokens after its beginning."""
-    tokens = _sample_tokens(model)
-    prompt = tokens[: max(1, len(tokens) // 4)].tolist()
-    count = min(GREEDY, model.config.context_length - len(prompt))
-    own, reply = by_reading(model)(tokens, prompt, count), answer(tokens, prompt, count)
-    return Parity(
-        logit_difference=float(np.abs(own.logits - reply.logits).max()),
-        largest_logit=float(np.abs(own.logits).max()),
-        tokens=len(tokens),
-        greedy_equal=sum(a == b for a, b in zip(own.greedy, reply.greedy, strict=False)),
-        greedy=count,
-        by=reply.by,
-        text_ids=reply.text_ids,
-    )
+        raise RunError(f"{_PEERS_PYTHON}={python}: cannot be run ({reason})") from error

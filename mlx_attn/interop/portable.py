@@ -1,8 +1,9 @@
 """A GPT around any choices of attention, written for MLX and PyTorch alike, to be exported.
 
-If no stock architecture can hold a model, its exported folder carries the functions here that it
-needs, below a heading that imports `mlx.core` or `torch` as `xp`, and the source of the choices.
-So they use only functions that both libraries have, with positional axes.
+If no stock architecture can hold a model, its exported folder carries the functions here and the
+source of the choices, once for each library. The first part is MLX's, and `shipped` has the same
+names for PyTorch. The second part uses only functions that both libraries have, with positional
+axes.
 """
 
 from types import SimpleNamespace
@@ -11,10 +12,12 @@ from typing import Any
 import mlx.core as xp
 import mlx.nn as nn
 
-ModuleList = list
-
 MAPS: Any = None  # the model's choices; an exported file lists its own
 KINDS: dict[str, Any] = {}  # the constructor of each kind of weight, from `shipped`
+
+# For MLX.
+
+ModuleList = list
 
 
 class Module(nn.Module):
@@ -43,6 +46,9 @@ def read_logits(x, embedding):
 def remember(cache, layer, packed):
     """Add rows to the cache of a layer; return the rows of all tokens."""
     return cache[layer].update_and_fetch(packed, packed[..., :0])[0]
+
+
+# For MLX and PyTorch.
 
 
 def gelu(x):

@@ -1,11 +1,11 @@
 """Write the code of an exported folder whose model no stock architecture can hold.
 
-The code joins the functions of `mlx_attn.interop.portable` that the model needs and the source of
-its choices, also a plugin's: once for MLX (`model.py`, which mlx-lm runs) and once for PyTorch
-(`modeling_mlx_attn.py`, which transformers runs). Both run it only if their user trusts it.
+The code joins `mlx_attn.interop.portable` and the source of the model's choices, also a plugin's:
+once for MLX (`model.py`, which mlx-lm runs) and once for PyTorch (`modeling_mlx_attn.py`, which
+transformers runs). Both run it only if their user trusts it.
 """
 
-import ast
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,67 +18,59 @@ from mlx_attn.about import __version__
 from mlx_attn.attention.config import Choice
 from mlx_attn.interop import portable
 from mlx_attn.interop.choice_source import TORCH_OPERATIONS, NotPortable, Sources
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import variant_name
 
 MLX_FILE, TORCH_FILE = "model.py", "modeling_mlx_attn.py"
-CONFIG_FILE = "configuration_mlx_attn.py"
+_CONFIG_FILE = "configuration_mlx_attn.py"
 
 
-def _code_of(model: GPT) -> tuple[Sources, str]:
-    """Return the source of a model's choices, and the table of choices that `portable` reads."""
-    config, reason = model.config, ""
-    if config.pattern:
-        reason = (
-            f"its layers have several forms (pattern={config.pattern}), and the code that ships "
-            "computes one: train one variant in all layers"
-        )
-    elif config.kv_sharing > 1:
-        reason = (
-            f"its layers share keys and values (kv_sharing={config.kv_sharing}), and the code that "
-            "ships caches those of every layer: train without kv_sharing"
-        )
-    elif any(kind.short_conv != "none" for kind in config.kinds()):
-        reason = (
-            "its convolutions read earlier tokens, which the code that ships does not cache: train "
-            "without short_conv"
-        )
-    if reason:
-        raise NotPortable(reason)
-    maps = model.trf_blocks[0].att.maps
-    sources = Sources({*_definitions(_PORTABLE), *_definitions(_TORCH_HEADING)})
+def shipped_files(model: GPT) -> tuple[dict[str, str], dict[str, Any], str]:
+    """Return what an exported folder holds beside its weights.
 
-    def row(choice: Choice, **facts: Any) -> str:
-        facts = {"apply": sources.add(choice, choice.apply), **facts}
-        return f"SimpleNamespace({', '.join(f'{key}={value}' for key, value in facts.items())})"
+    Args:
+        model: A model whose matrices are `written_out`, as for all functions here.
 
-    def memory(choice: Choice) -> str | None:
-        return choice.remembers and sources.add(choice, choice.remembers)
+    Returns:
+        The texts of the files by name; the keys of config.json; and why there is none for PyTorch,
+        or "".
 
-    hooks = [row(hook, remembers=memory(hook)) for hook in maps.logits]
-    mixing = row(maps.mixing, reads_keys=maps.mixing.reads_keys, remembers=memory(maps.mixing))
-    rows = {
-        "score": row(maps.score),
-        "value": row(maps.value, carries=maps.value.carries),
-        "output": row(maps.output),
-        "logits": f"[{', '.join(hooks)}]",
-        "mixing": mixing,
-        "keys_only": str(maps.caches_keys_only),
+    Raises:
+        NotPortable: A choice cannot be exported; the message gives the reason.
+    """
+    texts = {MLX_FILE: shipped_code(model, "mlx")}
+    config = {
+        **portable_config(model),
+        "model_type": "mlx_attn",
+        "architectures": ["Model"],
+        "model_file": MLX_FILE,
+        "tie_word_embeddings": False,
     }
-    listed = "\n".join(f"    {key}={text}," for key, text in rows.items())
-    return sources, f"MAPS = SimpleNamespace(\n{listed}\n)\n"
+    obstacle = _code_of(model)[0].torch_obstacle()
+    if not obstacle:
+        texts |= {TORCH_FILE: shipped_code(model, "torch"), _CONFIG_FILE: _CONFIGURATION}
+        config["auto_map"] = {
+            "AutoConfig": f"{Path(_CONFIG_FILE).stem}.Config",
+            "AutoModelForCausalLM": f"{Path(TORCH_FILE).stem}.Model",
+        }
+    return texts, config, obstacle
 
 
-def torch_obstacle(model: GPT) -> str:
-    """Return why PyTorch cannot run a model's choices; empty if it can."""
-    return _code_of(model)[0].torch_obstacle()
+def shipped_code(model: GPT, library: str) -> str:
+    """Return the code that runs a model with "mlx" or "torch"."""
+    sources, table = _code_of(model)
+    name = variant_name(model.config.as_dict())
+    heading, ending = _MLX_IMPORTS + _MLX_PART, _MLX_ENDING
+    if library == "torch":
+        heading, ending = _TORCH_HEADING + _torch_operations(sources.operations), _TORCH_ENDING
+    functions = "\n\n\n".join([_SHARED_PART.strip(), *sources.texts.values()])
+    about = _ABOUT.format(variant=name, version=__version__)
+    return f"{about}{heading}\n\n{functions}\n\n\n{table}\n{_KINDS}{ending}"
 
 
 def portable_config(model: GPT) -> dict[str, Any]:
-    """Return the keys of config.json that the exported code reads: ours, and derived ones.
-
-    This and all functions below take a model whose matrices are `written_out`.
-    """
+    """Return the keys of config.json that the exported code reads: ours, and derived ones."""
     config, attention = model.config, model.trf_blocks[0].att
     weights = [*(name for choice in attention.maps.all for name in choice.weights), "log_slopes"]
     kinds = {name: _kind(name, attention[name]) for name in weights if name in attention}
@@ -110,26 +102,45 @@ def _kind(name: str, part: Any) -> list[Any]:
     raise NotPortable(f"its weight {name} is a {kind}; arrays, Linear, Embedding and norms ship")
 
 
-def shipped_code(model: GPT, library: str) -> str:
-    """Return the code that runs a model.
+def _code_of(model: GPT) -> tuple[Sources, str]:
+    """Return the source of a model's choices, and the table of choices that `portable` reads."""
+    if reason := _obstacle(model.config):
+        raise NotPortable(reason)
+    maps, sources = model.trf_blocks[0].att.maps, Sources(_RESERVED)
 
-    Args:
-        model: The model.
-        library: "mlx" or "torch".
+    def row(choice: Choice) -> str:
+        apply = sources.add(choice, choice.apply)
+        remembers = choice.remembers and sources.add(choice, choice.remembers)
+        return (
+            f"SimpleNamespace(apply={apply}, remembers={remembers}, carries={choice.carries}, "
+            f"reads_keys={choice.reads_keys})"
+        )
 
-    Raises:
-        NotPortable: A choice cannot be exported; the message gives the reason.
-    """
-    (sources, table), heading = _code_of(model), _HEADINGS[library]
-    if library == "torch":
-        heading += _torch_operations(sources.operations)
-    texts = sources.texts.values()
-    roots = [name for text in texts for name in _names_in(text)]
-    needed = _needed([*roots, "parameter", "build", "compute_logits"], own=_definitions(heading))
-    functions = "\n\n\n".join([*needed, *texts])
-    name = variant_name(model.config.as_dict())
-    about = _ABOUT.format(variant=name, version=__version__)
-    return f"{about}{heading}\n\n{functions}\n\n\n{table}\n{_KINDS}{_ENDINGS[library]}"
+    rows = {key: row(getattr(maps, key)) for key in ("score", "value", "output", "mixing")}
+    rows["logits"] = f"[{', '.join(map(row, maps.logits))}]"
+    rows["keys_only"] = str(maps.caches_keys_only)
+    listed = "\n".join(f"    {key}={text}," for key, text in rows.items())
+    return sources, f"MAPS = SimpleNamespace(\n{listed}\n)\n"
+
+
+def _obstacle(config: GPTConfig) -> str:
+    """Return why the code that ships cannot compute a model, whatever its choices; or ""."""
+    if config.pattern:
+        return (
+            f"its layers have several forms (pattern={config.pattern}), and the code that ships "
+            "computes one: train one variant in all layers"
+        )
+    if config.kv_sharing > 1:
+        return (
+            f"its layers share keys and values (kv_sharing={config.kv_sharing}), and the code that "
+            "ships caches those of every layer: train without kv_sharing"
+        )
+    if config.short_conv != "none":
+        return (
+            "its convolutions read earlier tokens, which the code that ships does not cache: train "
+            "without short_conv"
+        )
+    return ""
 
 
 def _torch_operations(used: Iterable[str]) -> str:
@@ -154,32 +165,6 @@ _KINDS = """KINDS = {
 }
 """
 
-
-_PORTABLE = Path(portable.__file__).read_text(encoding="utf-8")
-
-
-def _needed(roots: Iterable[str], own: Iterable[str]) -> list[str]:
-    """Return the source of functions and classes with their dependencies, in module order."""
-    available = {name: text for name, text in _definitions(_PORTABLE).items() if name not in own}
-    needed, waiting = set[str](), [*roots]
-    while waiting:
-        name = waiting.pop()
-        if name in available and name not in needed:
-            needed.add(name)
-            waiting += _names_in(available[name])
-    return [text for name, text in available.items() if name in needed]
-
-
-def _names_in(text: str) -> list[str]:
-    return [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
-
-
-def _definitions(text: str) -> dict[str, str]:
-    """Return the source of each function and class of a module."""
-    nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    return {node.name: ast.get_source_segment(text, node) or "" for node in nodes}
-
-
 _ABOUT = '''"""A language model whose attention is `{variant}`, written by mlx_attn {version}.
 
 B batch, T time, C channels, H heads, D head_dim. The sizes and choices are in config.json.
@@ -187,7 +172,7 @@ B batch, T time, C channels, H heads, D head_dim. The sizes and choices are in c
 
 '''
 
-_MLX_HEADING = """from __future__ import annotations
+_MLX_IMPORTS = """from __future__ import annotations
 
 import math  # noqa: F401
 from types import SimpleNamespace
@@ -196,9 +181,10 @@ import mlx.core as mx
 import mlx.nn as nn
 
 xp = mx
-
-ModuleList = list
 """
+_, _MLX_PART, _SHARED_PART = re.split(
+    r"# For MLX.*\.\n", Path(portable.__file__).read_text(encoding="utf-8")
+)
 
 _MLX_ENDING = '''
 
@@ -314,7 +300,7 @@ class Model(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 '''
 
-CONFIGURATION = '''"""The configuration of modeling_mlx_attn.py, for readers without PyTorch."""
+_CONFIGURATION = '''"""The configuration of modeling_mlx_attn.py, for readers without PyTorch."""
 
 from transformers import PreTrainedConfig
 
@@ -328,7 +314,6 @@ class Config(PreTrainedConfig):
         "max_position_embeddings": "context_length",
     }
 '''
-"""The text of `CONFIG_FILE`, which is the same for every model."""
 
-_HEADINGS = {"mlx": _MLX_HEADING, "torch": _TORCH_HEADING}
-_ENDINGS = {"mlx": _MLX_ENDING, "torch": _TORCH_ENDING}
+_RESERVED = set(re.findall(r"^(?:def|class) (\w+)", _SHARED_PART + _TORCH_HEADING, re.MULTILINE))
+"""Names that a choice's function must not have."""

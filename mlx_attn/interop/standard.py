@@ -5,7 +5,7 @@ merged scores are one key head, x itself, with queries of width C. The conversio
 target's heads are as wide as that, or if S_h and V_h O_h have low enough ranks for narrower heads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.arrays import check_weights, named_arrays
+from mlx_attn.arrays import Arrays, check_weights, named_arrays
+from mlx_attn.attention import writers
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import MAPS, AttentionConfig
@@ -39,17 +40,67 @@ _NORMAL = {
 """The values that every architecture here requires."""
 
 GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
-ARCEE = {"position": ("rope",), "norm": ("rmsnorm",), "activation": ("relu2",), "bias": (False,)}
-"""The further values that each stock architecture requires."""
+"""The further values that GPT-2 requires."""
+
+
+_SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
+
+
+def refused(to: str, architecture: str, reasons: Sequence[str], way_out: str) -> ConfigError:
+    """Return the error for an architecture that cannot hold a model."""
+    return ConfigError(
+        f"--to {to}: {architecture} cannot hold this model: {', '.join(reasons)}; {way_out}"
+    )
+
+
+def gpt2_form(model: GPT, to: str) -> GPT:
+    """Return the model as GPT-2, for a target; see `standard_form`."""
+    width, rest = divmod(model.config.emb_dim, model.config.n_heads)
+    if rest:
+        reason = f"emb_dim={model.config.emb_dim}, no multiple of n_heads"
+        raise refused(to, "GPT-2", [reason], _SHIPS_CODE)
+    return standard_form(model, to, "GPT-2", GPT2, width, position="learned")
+
+
+def standard_form(
+    model: GPT,
+    to: str,
+    architecture: str,
+    holds: Mapping[str, tuple[Any, ...]],
+    width: int,
+    **changes: Any,
+) -> GPT:
+    """Return the same function with separate maps.
+
+    Args:
+        model: The model.
+        to: The target on the command line, for errors.
+        architecture: The target's architecture, for errors.
+        holds: The values that the architecture supports, by key.
+        width: Of the heads.
+        changes: Further keys that differ in the result.
+
+    Raises:
+        ConfigError: The architecture cannot hold the model; the message lists the reasons.
+    """
+    if reasons := obstacles(model.config, holds):
+        raise refused(to, architecture, reasons, _SHIPS_CODE)
+    sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": model.config.n_heads}
+    form = {**MAPS, **sizes, "scale": 0.0, "qkv_bias": True, "bias": True, **changes}
+    target = replace(model.config, **form)
+    try:
+        narrow = _narrowed(model, width)
+        arrays = {k: v for k, v in named_arrays(narrow).items() if ".att." not in k}
+        for i, block in enumerate(narrow.trf_blocks):
+            for name, array in _layer(block.att, target.attention()).items():
+                arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
+    except ConfigError as error:
+        raise refused(to, architecture, [str(error)], _SHIPS_CODE) from error
+    return model_of(target, arrays)
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """Return the reasons why an architecture cannot hold a model, as `key=value`.
-
-    Args:
-        config: The model's configuration.
-        holds: The values that the architecture supports, by key.
-    """
+    """Return the reasons why an architecture cannot hold a model, as `key=value`."""
     required = {**_NORMAL, **holds}
     reasons = [
         f"{key}={getattr(config, key)}"
@@ -58,60 +109,22 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
     ]
     attention = config.attention()
     maps = [choice for key in ("score", "value", "output") for choice in attention.choices(key)]
-    obstacles = [choice for choice in maps if not choice.affine]
+    misfits = [choice for choice in maps if not choice.affine]
     # A hook that multiplies scores by a factor folds into W_query.
-    obstacles += [hook for hook in attention.choices("logits") if not hook.score_factor]
-    return reasons + [f"{choice.map}={choice.name}" for choice in obstacles]
+    misfits += [hook for hook in attention.choices("logits") if not hook.score_factor]
+    return reasons + [f"{choice.map}={choice.name}" for choice in misfits]
 
 
-def head_width(config: GPTConfig) -> int:
-    """Return the width of heads that can hold a form of attention without loss."""
-    return max(_widths(config))
-
-
-def standard_config(config: GPTConfig, width: int, **changes: Any) -> GPTConfig:
-    """Return the configuration of the model with separate maps and heads of this width."""
-    sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
-    return replace(config, **MAPS, **{**sizes, "qkv_bias": True, "bias": True, **changes})
-
-
-def standard_form(model: GPT, target: GPTConfig) -> GPT:
-    """Return the same function with separate maps, in the sizes of the target.
-
-    Args:
-        model: A model without `obstacles`.
-        target: From `standard_config`.
-
-    Raises:
-        ConfigError: S_h or V_h O_h has a higher rank than the width of the target's heads.
-    """
-    model = _narrowed(model, target.head_dim)
-    arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
-    for i, block in enumerate(model.trf_blocks):
-        weights = _layer(block.att, target.attention())
-        arrays |= {f"trf_blocks.{i}.att.{k}": mx.array(v, mx.float32) for k, v in weights.items()}
-    return model_of(target, arrays)
-
-
-def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
-    """Return a model of these arrays in evaluation mode; missing biases and positions are 0."""
-    model = GPT(config, seed=None)
-    wanted = named_arrays(model)
-    loaded = {
-        name: mx.zeros_like(array)
-        for name, array in wanted.items()
-        if name.endswith(".bias") or name == "pos_emb.weight"
-    }
-    loaded |= {name: array.astype(mx.float32) for name, array in arrays.items() if name in wanted}
-    check_weights(Path("the checkpoint"), model, loaded)
-    model.load_weights(list(loaded.items()))
-    model.eval()
-    return model
+def widths(config: GPTConfig) -> tuple[int, int]:
+    """Return the widths of the keys and values that the maps compute."""
+    attention = config.attention()
+    maps = maps_of(attention)
+    return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
 
 
 def _narrowed(model: GPT, width: int) -> GPT:
     """Return the model with score and output maps of at most this rank, if that changes nothing."""
-    narrow, (key_width, value_width) = model, _widths(model.config)
+    narrow, (key_width, value_width) = model, widths(model.config)
     if key_width > width:
         narrow = convert(narrow, "separate", rank=width)
     if value_width > width:
@@ -126,14 +139,7 @@ def _narrowed(model: GPT, width: int) -> GPT:
     return narrow
 
 
-def _widths(config: GPTConfig) -> tuple[int, int]:
-    """Return the widths of keys and values that the maps compute."""
-    attention = config.attention()
-    maps = maps_of(attention)
-    return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
-
-
-def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarray]:
+def _layer(attention: Attention, target: AttentionConfig) -> writers.Weights:
     """Return the weights of one layer with separate maps, in float64."""
     heads = (target.n_kv_heads, target.head_dim)
     temperatures = np.ones(attention.config.n_maps)
@@ -145,50 +151,36 @@ def _layer(attention: Attention, target: AttentionConfig) -> dict[str, np.ndarra
     query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
     weights = replace(score, query=query, query_bias=bias).weights
     weights |= ov_circuit(attention).widened(*heads).weights
-    for name in [name for name in weights if name.endswith(".bias")]:
-        has_place = target.out_bias if name.startswith("out_proj") else target.qkv_bias
-        if has_place:
-            continue
-        array = weights.pop(name)
-        if name != "W_key.bias" and np.abs(array).max() > 0:  # a key's bias cancels in the softmax
+    complete = writers.completed(weights, target)
+    for name in weights.keys() - complete.keys() - {"W_key.bias"}:  # which cancels in the softmax
+        if np.abs(weights[name]).max() > 0:
             raise ConfigError(f"{name} is not 0, and that architecture has no place for it")
-    return weights
+    return complete
 
 
-_SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
-
-
-def refused(
-    target: str, architecture: str, reasons: list[str], instead: str = _SHIPS_CODE
-) -> ConfigError:
-    """Return the error for an architecture that cannot hold a model, with the way out."""
-    return ConfigError(
-        f"--to {target}: {architecture} cannot hold this model: {', '.join(reasons)}; {instead}"
-    )
-
-
-def gpt2_form(model: GPT, target: str) -> GPT:
-    """Convert a model to GPT-2's architecture; raise a `ConfigError` with all obstacles."""
-    reasons = obstacles(model.config, GPT2)
-    width, rest = divmod(model.config.emb_dim, model.config.n_heads)
-    reasons += [f"emb_dim={model.config.emb_dim}, no multiple of n_heads"] if rest else []
-    if reasons:
-        raise refused(target, "GPT-2", reasons)
-    wanted = standard_config(model.config, width, position="learned")
-    try:
-        return standard_form(model, wanted)
-    except ConfigError as error:
-        raise refused(target, "GPT-2", [str(error)]) from error
+def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
+    """Return a model of these arrays in evaluation mode; missing biases and positions are 0."""
+    model = GPT(config, seed=None)
+    loaded: Arrays = {}
+    for name, array in named_arrays(model).items():
+        if name in arrays:
+            loaded[name] = arrays[name].astype(mx.float32)
+        elif name.endswith(".bias") or name == "pos_emb.weight":
+            loaded[name] = mx.zeros_like(array)
+    check_weights(Path("the checkpoint"), model, loaded)
+    model.load_weights(list(loaded.items()))
+    model.eval()
+    return model
 
 
 def how_written(model: GPT, form: GPT) -> str:
     """Describe how a form differs from the model: "as it is", or the conversion."""
     words = {key: getattr(model.config, key) for key in MAPS}
-    if words == MAPS and model.config.n_kv_heads == form.config.n_kv_heads:
-        return "as it is"
     changed = ", ".join(f"{key}={word}" for key, word in words.items() if word != MAPS[key])
+    if not changed and model.config.n_kv_heads == form.config.n_kv_heads:
+        return "as it is"
     if form.config.n_kv_heads == 1 and form.config.head_dim == form.config.emb_dim:
-        return (
-            f"with {changed} written as one key head of width {form.config.emb_dim}, which is exact"
-        )
-    return f"with {changed or 'shared keys'} written as separate matrices, which is exact"
+        matrices = f"one key head of width {form.config.emb_dim}"
+    else:
+        matrices = "separate matrices"
+    return f"with {changed or 'shared keys'} written as {matrices}, which is exact"

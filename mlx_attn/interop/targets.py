@@ -1,7 +1,6 @@
 """Export a run to another program: choose the architecture, write it, and check the result."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from mlx_attn.interop.folder import (
 from mlx_attn.interop.gguf import gguf_form, is_exported_gguf, read_gguf, write_gguf
 from mlx_attn.interop.torch_archive import is_exported_checkpoint, read_checkpoint, write_checkpoint
 from mlx_attn.model.config import GPTConfig, own_parts
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.generate import LoadedRun
 
 
@@ -31,7 +31,7 @@ class _Written:
     """The result of a target's writer."""
 
     route: str  # one line about the architecture that holds the model, and why
-    back: parity.Answer  # reads the result: this program, or another one
+    back: GPT | None  # the model read back; None if only the code that was written reads it
     peers: tuple[str, ...] = ()  # other programs that read it too, if they are installed
     facts: Mapping[str, float] = field(default_factory=dict)  # further arguments for these programs
 
@@ -62,69 +62,55 @@ class Target:
     # Returns True for what an earlier export wrote.
     is_exported: Callable[[Path], bool] = is_exported_folder
 
-    def check_free(self, out: Path, overwrite: bool) -> None:
-        """Refuse a path that an export must not replace.
 
-        Raises:
-            RunError: `out` was not exported, must not be overwritten, is a folder for a file or a
-                file for a folder, or is the current folder or one of its parents.
-        """
-        files.check_links(out)
-        if self.suffix and out.is_dir():
-            raise RunError(f"{out} is a folder, and this target is one file: --out names a file")
-        if not self.suffix and files.holds_current_folder(out):
-            raise RunError(
-                f"{out} is the folder that you are in, or a parent of it: --out names a folder of "
-                "the export's own"
-            )
-        if not self.suffix and out.exists() and not out.is_dir():
-            raise RunError(
-                f"{out} is a file, and this target is a folder: --out names another place"
-            )
-        if out.exists() and not overwrite:
-            raise RunError(f"{out} exists: --overwrite replaces it, --out names another place")
-        is_special = bool(self.suffix) and not out.is_file()  # reading a pipe would block
-        if out.exists() and (is_special or not self.is_exported(out)):
-            raise RunError(
-                f"{out} was not written by export, so --overwrite leaves it alone: --out names "
-                "another place"
-            )
-
-    def place(self, out: Path) -> AbstractContextManager[Path]:
-        """Yield a path to write to, which replaces `out` when the block ends."""
-        return files.atomic_write(out) if self.suffix else new_folder(out)
+def _check_free(target: Target, out: Path, overwrite: bool) -> None:
+    """Refuse a path that an export must not replace."""
+    files.check_links(out)
+    elsewhere = "--out names another place"
+    if not target.suffix and files.holds_current_folder(out):
+        raise RunError(f"{out} is the folder that you are in, or a parent of it: {elsewhere}")
+    if not out.exists():
+        return
+    if target.suffix and out.is_dir():
+        raise RunError(f"{out} is a folder, and this target is one file: --out names a file")
+    if not target.suffix and not out.is_dir():
+        raise RunError(f"{out} is a file, and this target is a folder: {elsewhere}")
+    if not overwrite:
+        raise RunError(f"{out} exists: --overwrite replaces it, {elsewhere}")
+    is_special = bool(target.suffix) and not out.is_file()  # reading a pipe would block
+    if is_special or not target.is_exported(out):
+        raise RunError(
+            f"{out} was not written by export, so --overwrite leaves it alone: {elsewhere}"
+        )
 
 
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights for another program, load them again and compare.
 
-    Nothing is written if the result computes something else than the run.
-
     Raises:
         ConfigError: The target cannot hold this model; the message lists the reasons.
         RunError: Files cannot be read or written, `out` must not be replaced, or a program computes
-            other logits.
+            other logits; then `out` stays as it was.
     """
-    target.check_free(out, overwrite)
+    _check_free(target, out, overwrite)
     config = loaded.model.config
-    positions = [row for kind in config.kinds() for row in kind.choices("position")]
-    own = [f"{row.map}={row.name}" for row in (*own_parts(config), *positions)]
+    own = [*own_parts(config), *(row for c in config.kinds() for row in c.choices("position"))]
     if own:
-        names_of_own = ", ".join(dict.fromkeys(own))
-        raise ConfigError(f"{names_of_own} is of a plugin, and no other program has it")
-    with target.place(out) as place:
+        row = own[0]
+        raise ConfigError(f"{row.map}={row.name} is of a plugin, and no other program has it")
+    with files.atomic_write(out) if target.suffix else new_folder(out) as place:
         written = target.write(loaded, place)
-        peers = [name for name in written.peers if parity.interpreter(name)]
-        text = parity.encoded_text(loaded.tokenizer, loaded.model) if peers else None
-        parities: list[parity.Parity] = []
-        unread: list[str] = []
-        for name in peers:
-            answer = parity.by_peer(name, place, text, **written.facts)
+        reference = parity.Reference(loaded.model, loaded.tokenizer)
+        parities, unread = list[parity.Parity](), list[str]()
+        for name in filter(parity.interpreter, written.peers):
             try:
-                parities.append(parity.compare(loaded.model, answer))
+                parities.append(reference.compare_peer(name, place, **written.facts))
             except RunError as error:  # the program cannot load it
                 unread.append(str(error).replace(str(place), str(out)))
-        parities.append(parity.compare(loaded.model, written.back))
+        if written.back:
+            parities.append(reference.compare_model(written.back))
+        else:
+            parities.append(reference.compare_peer("mlx", place))
         for each in parities:
             each.check(str(out))
         if not target.suffix:
@@ -141,7 +127,7 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> _Written:
     stock = _fits_mlx_lm(form.config)
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
     also = "" if stock else f"; not for mlx-lm: {_MLX_LM_GPT2}"
-    back = parity.by_reading(read_gpt2(out))
+    back = read_gpt2(out)
     readers = (*(["mlx-lm"] if stock else []), "transformer-lens", "transformers")
     return _Written(f"GPT-2, {standard.how_written(loaded.model, form)}{also}", back, readers)
 
@@ -159,33 +145,19 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> _Written:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
         reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
     except ConfigError as error:
-        reason = str(error).removeprefix("--to mlx-lm: ").rstrip("; ")
+        reason = str(error).removeprefix("--to mlx-lm: ").partition("; '--to")[0]
     if not reason:
         return _write_gpt2(loaded, out)
     model = written_out(loaded.model)
-    code = {
-        "model_type": "mlx_attn",
-        "architectures": ["Model"],
-        "model_file": shipped.MLX_FILE,
-        "tie_word_embeddings": False,
-    }
-    texts = {shipped.MLX_FILE: shipped.shipped_code(model, "mlx")}
-    names, peers = shipped.MLX_FILE, ("mlx-lm",)
-    if obstacle := shipped.torch_obstacle(model):
-        reason += f"; without {shipped.TORCH_FILE}, because {obstacle}"
-    else:
-        code["auto_map"] = {
-            "AutoConfig": f"{Path(shipped.CONFIG_FILE).stem}.Config",
-            "AutoModelForCausalLM": f"{Path(shipped.TORCH_FILE).stem}.Model",
-        }
-        texts[shipped.TORCH_FILE] = shipped.shipped_code(model, "torch")
-        texts[shipped.CONFIG_FILE] = shipped.CONFIGURATION
-        names, peers = f"{names} and {shipped.TORCH_FILE}", ("transformers", *peers)
-    write_folder(loaded, out, {**shipped.portable_config(model), **code}, named_arrays(model))
+    texts, config, obstacle = shipped.shipped_files(model)
+    write_folder(loaded, out, config, named_arrays(model))
     for file, text in texts.items():
         files.write_text(out / file, text)
-    route = f"code of its own, {names}: {reason}"
-    return _Written(route, parity.by_peer("mlx", out), peers)
+    if obstacle:
+        route = f"{shipped.MLX_FILE}: {reason}; without {shipped.TORCH_FILE}, because {obstacle}"
+        return _Written(f"code of its own, {route}", None, ("mlx-lm",))
+    route = f"code of its own, {shipped.MLX_FILE} and {shipped.TORCH_FILE}: {reason}"
+    return _Written(route, None, ("transformers", "mlx-lm"))
 
 
 def _write_book(loaded: LoadedRun, out: Path) -> _Written:
@@ -195,31 +167,28 @@ def _write_book(loaded: LoadedRun, out: Path) -> _Written:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
         raise standard.refused("book", "its GPTModel", reasons, "train with hidden_dim=0")
     arrays = named_arrays(form)
-    biases = [name for name in arrays if ".W_" in name and name.endswith(".bias")]
-    with_bias = any(bool((arrays[name] != 0).any().item()) for name in biases)
-    if not with_bias:
-        arrays = {name: array for name, array in arrays.items() if name not in biases}
-    write_checkpoint(out, names.to_book(arrays))
-    ours = names.from_book(read_checkpoint(out))
+    biases = {name for name in arrays if ".W_" in name and name.endswith(".bias")}
+    with_bias = any((arrays[name] != 0).any().item() for name in biases)
+    dropped = set() if with_bias else biases
+    ours = {name: array for name, array in arrays.items() if name not in dropped}
+    write_checkpoint(out, names.to_book(ours))
     sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers")
     config = {key: getattr(form.config, key) for key in sizes}
     settings = {**config, "drop_rate": 0.0, "qkv_bias": with_bias}
-    how = standard.how_written(loaded.model, form)
-    route = f"the book's GPTModel({settings}), {how}"
-    back = standard.model_of(GPTConfig(**config, qkv_bias=True, tied_head=False), ours)
-    facts = {"n_heads": config["n_heads"]}
-    return _Written(route, parity.by_reading(back), ("torch",), facts)
+    route = f"the book's GPTModel({settings}), {standard.how_written(loaded.model, form)}"
+    stored = GPTConfig(**config, qkv_bias=with_bias, tied_head=False)
+    back = standard.model_of(stored, names.from_book(read_checkpoint(out)))
+    return _Written(route, back, ("torch",), {"n_heads": config["n_heads"]})
 
 
 def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     """Write weights and HookedTransformerConfig, whose heads may have any width."""
     config = loaded.model.config
-    reasons = standard.obstacles(config, standard.GPT2)
-    if reasons:
-        raise standard.refused("transformer-lens", "HookedTransformer", reasons)
-    width = max(standard.head_width(config), 1)
-    wanted = standard.standard_config(config, width, position="learned")
-    form = standard.standard_form(loaded.model, wanted)
+    width = max(*standard.widths(config), 1)
+    form = standard.standard_form(
+        *(loaded.model, "transformer-lens", "HookedTransformer", standard.GPT2, width),
+        position="learned",
+    )
     settings = {
         "n_layers": config.n_layers,
         "d_model": config.emb_dim,
@@ -240,7 +209,7 @@ def _write_transformer_lens(loaded: LoadedRun, out: Path) -> _Written:
     ours = names.from_transformer_lens(load_arrays(out / WEIGHTS)[0])
     back = standard.model_of(replace(form.config, tied_head=False), ours)
     route = f"HookedTransformer, heads of {width}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(back), ("transformer-lens",))
+    return _Written(route, back, ("transformer-lens",))
 
 
 def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
@@ -249,7 +218,7 @@ def _write_gguf(loaded: LoadedRun, out: Path) -> _Written:
     write_gguf(out, architecture, form, loaded.tokenizer, loaded.name)
     peers = ("llama.cpp", *(["transformers"] if architecture == "gpt2" else []))
     route = f"GGUF of the architecture {architecture}, {standard.how_written(loaded.model, form)}"
-    return _Written(route, parity.by_reading(read_gguf(out)), peers)
+    return _Written(route, read_gguf(out), peers)
 
 
 TARGETS: dict[str, Target] = {

@@ -10,11 +10,9 @@ read different words. So the ids come from the file, and any additional step is 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from mlx_attn.errors import RunError
 from mlx_attn.records import read_record, read_text
@@ -59,8 +57,19 @@ def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Jso
 
 def tokenizer_json(tokenizer: Tokenizer) -> _Json:
     """Return a tokenizer in the library's format."""
+    match tokenizer.kind:
+        case "char":
+            form = _words(tokenizer, r"[\s\S]")
+        case "symbols":
+            form = _words(tokenizer, r"\n| \S+")
+        case "byte":
+            form = _byte_level(bytes_by_symbol(), [], use_regex=False)
+        case "gpt2":
+            form = _gpt2(tokenizer)
+        case _:
+            form = _pieces(tokenizer)
     base = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    return {**base, "post_processor": None, "normalizer": None, **_FORMS[tokenizer.kind](tokenizer)}
+    return {**base, "post_processor": None, "normalizer": None, **form}
 
 
 def _split(pattern: str) -> _Json:
@@ -90,8 +99,8 @@ def _gpt2(tokenizer: Tokenizer) -> _Json:
     assert isinstance(tokenizer, GPT2Tokenizer)
     tokens = written_tokens(tokenizer)
     merges = [line.split(" ") for line in merge_lines(tokenizer.merges)]
-    end = {"id": tokenizer.end, "content": END_OF_TEXT, "special": True, "normalized": False}
-    end |= {"single_word": False, "lstrip": False, "rstrip": False}
+    end = {"id": tokenizer.end, "content": END_OF_TEXT, "special": True}
+    end |= dict.fromkeys(("normalized", "single_word", "lstrip", "rstrip"), False)
     form = _byte_level({token: i for i, token in enumerate(tokens)}, merges, use_regex=True)
     return {**form, "added_tokens": [end]}
 
@@ -135,90 +144,49 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
     return {"model": model, "pre_tokenizer": cut, "decoder": join}
 
 
-_FORMS: dict[str, Callable[[Tokenizer], _Json]] = {
-    "char": lambda tokenizer: _words(tokenizer, r"[\s\S]"),
-    "byte": lambda tokenizer: _byte_level(bytes_by_symbol(), [], use_regex=False),
-    "bpe": _pieces,
-    "unigram": _pieces,
-    "gpt2": _gpt2,
-    "symbols": lambda tokenizer: _words(tokenizer, r"\n| \S+"),
-}
-
 NOTES = {
-    "char": "Characters that the training text did not hold cannot be read.",
-    "bpe": "A text that holds U+2581 itself does not come back; all others do.",
-    "unigram": "A text that holds U+2581, or byte tokens spelled out such as <0x41>, is read "
-    "otherwise than here; all others have the same ids.",
-    "symbols": "A text begins with a newline, and one space stands before every symbol.",
+    "char": ["Characters that the training text did not hold cannot be read."],
+    "bpe": ["A text that holds U+2581 itself does not come back; all others do."],
+    "unigram": [
+        "A text that holds U+2581, or byte tokens spelled out such as <0x41>, is read otherwise "
+        "than here; all others have the same ids."
+    ],
+    "symbols": ["A text begins with a newline, and one space stands before every symbol."],
 }
 """Limits of each kind, for the model card."""
 
 
 def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the vocabulary by llama.cpp's GGUF keys; lists have one entry per token."""
-    key = "tokenizer.ggml."
+    facts: dict[str, Any]
     if isinstance(tokenizer, SubwordTokenizer):
         pieces, scores, kinds = map(list, zip(*tokenizer.scored_pieces(), strict=True))
-        types = [_TYPES[kind] for kind in kinds]
-        model = "llama" if tokenizer.kind == "bpe" else "t5"
-        facts = {"model": model, "scores": scores, "unknown_token_id": 0, "add_space_prefix": False}
-        facts["remove_extra_whitespaces"] = False
-        return {key + k: v for k, v in {**facts, "tokens": pieces, "token_type": types}.items()}
-    tokens = written_tokens(tokenizer)
-    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
-    types = [_TYPES["piece"]] * len(tokens)
-    if isinstance(tokenizer, GPT2Tokenizer):
-        end = tokenizer.end
-        types[end] = _TYPES["control"]
-        facts |= {"merges": merge_lines(tokenizer.merges), "eos_token_id": end, "bos_token_id": end}
-    return {key + k: v for k, v in {**facts, "token_type": types, "add_bos_token": False}.items()}
+        facts = {
+            "model": "llama" if tokenizer.kind == "bpe" else "t5",
+            "tokens": pieces,
+            "scores": scores,
+            "token_type": [_TYPES[kind] for kind in kinds],
+            "unknown_token_id": 0,
+            "add_space_prefix": False,
+            "remove_extra_whitespaces": False,
+        }
+    else:
+        tokens = written_tokens(tokenizer)
+        types = [_TYPES["piece"]] * len(tokens)
+        facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
+        facts |= {"token_type": types, "add_bos_token": False}
+        if isinstance(tokenizer, GPT2Tokenizer):
+            end = tokenizer.end
+            types[end] = _TYPES["control"]
+            facts["merges"] = merge_lines(tokenizer.merges)
+            facts |= {"eos_token_id": end, "bos_token_id": end}
+    return {f"tokenizer.ggml.{key}": value for key, value in facts.items()}
 
 
 # Reading.
 
 _REMOVE = "remove it there if your texts do without it"
 _OTHER = "give --tokenizer with one that has the ids of the model"
-
-
-class _Model(msgspec.Struct):
-    type: str = "not named"
-    vocab: Any = None
-    merges: list[str | list[str]] = []
-    dropout: float | None = None
-    continuing_subword_prefix: str | None = None
-    end_of_word_suffix: str | None = None
-    byte_fallback: bool = False
-    ignore_merges: bool = False
-
-
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-
-
-class _Step(msgspec.Struct):
-    """A normalizer, a pre-tokenizer or a post-processor; a "Sequence" holds several."""
-
-    type: str = ""
-    add_prefix_space: bool = True
-    use_regex: bool = True
-    single: list[dict[str, Any]] = []
-    normalizers: list["_Step"] = []
-    pretokenizers: list["_Step"] = []
-    processors: list["_Step"] = []
-
-
-class _TokenizerJson(msgspec.Struct):
-    """The keys of another program's tokenizer.json that are read."""
-
-    model: _Model = msgspec.field(default_factory=_Model)
-    added_tokens: list[_AddedToken] = []
-    normalizer: _Step | None = None
-    pre_tokenizer: _Step | None = None
-    post_processor: _Step | None = None
 
 
 def read_tokenizer(folder: Path) -> Tokenizer | None:
@@ -250,20 +218,18 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def _of_json(path: Path) -> Tokenizer:
-    content = read_record(path, _TokenizerJson)
-    for difference, way_out in _differences(content):
-        raise _refusal(path, difference, way_out)
-    model = content.model
-    lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.merges]
-    ids = dict(model.vocab) if isinstance(model.vocab, Mapping) else {}
-    for token in content.added_tokens:
-        if token.content != END_OF_TEXT:
-            raise _refusal(path, f"it has the added token {token.content!r}", _OTHER)
-        if token.single_word or token.lstrip or token.rstrip:
-            spaces = f"its {END_OF_TEXT} takes the spaces around it, or asks for them"
-            raise _refusal(path, spaces, _OTHER)
-        ids[token.content] = token.id
-    return _of_merges(path, "\n".join(lines), ids)
+    content = read_record(path)
+    try:
+        for difference, way_out in _differences(content):
+            raise _refusal(path, difference, way_out)
+        model = content["model"]
+        merges = "\n".join(
+            pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]
+        )
+        added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+        return _of_merges(path, merges, {**model["vocab"], **added})
+    except (TypeError, AttributeError, LookupError) as error:
+        raise RunError(f"{path}: damaged ({error!r})") from error
 
 
 def _refusal(path: Path, difference: str, way_out: str) -> RunError:
@@ -273,44 +239,53 @@ def _refusal(path: Path, difference: str, way_out: str) -> RunError:
     )
 
 
-def _differences(content: _TokenizerJson) -> Iterator[tuple[str, str]]:
+_MODEL_OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+
+
+def _differences(content: _Json) -> Iterator[tuple[str, str]]:
     """Yield the features that GPT-2's tokenizer lacks, each with the way out."""
-    model = content.model
-    if model.type != "BPE":
-        yield f"its model is {model.type} and not BPE", _OTHER
-    for key in model.__struct_fields__[3:]:
-        if value := getattr(model, key):
+    model = content["model"]
+    if model["type"] != "BPE":
+        yield f"its model is {model['type']} and not BPE", _OTHER
+    for key in (*_MODEL_OPTIONS, "ignore_merges"):
+        if value := model.get(key):
             yield f"its BPE has {key}={json.dumps(value)}", _OTHER
-    for step in _flat(content.normalizer):
-        yield f"it has the normalizer {step.type}", _REMOVE
-    yield from _splitting_differences(_flat(content.pre_tokenizer), bool(model.merges))
-    for step in _flat(content.post_processor):
-        if added := [part["SpecialToken"] for part in step.single if "SpecialToken" in part]:
-            yield f"its template adds {added[0].get('id')!r} to every text", _REMOVE
-        elif step.type not in ("ByteLevel", "TemplateProcessing"):
-            yield f"it has the post-processor {step.type}", _REMOVE
+    for token in content.get("added_tokens", []):
+        if token["content"] != END_OF_TEXT:
+            yield f"it has the added token {token['content']!r}", _OTHER
+        if token.get("single_word") or token.get("lstrip") or token.get("rstrip"):
+            yield f"its {END_OF_TEXT} takes the spaces around it, or asks for them", _OTHER
+    yield from _differing_steps(content)
 
 
-def _splitting_differences(steps: list[_Step], has_merges: bool) -> Iterator[tuple[str, str]]:
-    if not steps:
-        yield "it has no pre-tokenizer", _OTHER
-    for step in steps:
-        if step.type != "ByteLevel":
-            yield f"it has the pre-tokenizer {step.type}", _OTHER
-        elif step.add_prefix_space:
-            yield "its ByteLevel has add_prefix_space=true, a space before every text", _OTHER
-        elif has_merges and not step.use_regex:
-            yield "its ByteLevel has use_regex=false, so that tokens span words", _OTHER
+def _differing_steps(content: _Json) -> Iterator[tuple[str, str]]:
+    for step in _flat(content.get("normalizer")):
+        yield f"it has the normalizer {step['type']}", _REMOVE
+    splitting = _flat(content.get("pre_tokenizer"))
+    if [step["type"] for step in splitting] != ["ByteLevel"]:
+        names = ", ".join(step["type"] for step in splitting)
+        yield f"its pre-tokenizer is {names or 'missing'} and not ByteLevel", _OTHER
+    elif splitting[0].get("add_prefix_space", True):
+        yield "its ByteLevel has add_prefix_space=true, a space before every text", _OTHER
+    elif content["model"]["merges"] and not splitting[0].get("use_regex", True):
+        yield "its ByteLevel has use_regex=false, so that tokens span words", _OTHER
+    for step in _flat(content.get("post_processor")):
+        if added := [
+            part["SpecialToken"] for part in step.get("single", []) if "SpecialToken" in part
+        ]:
+            yield f"its template adds {added[0]['id']!r} to every text", _REMOVE
+        elif step["type"] not in ("ByteLevel", "TemplateProcessing"):
+            yield f"it has the post-processor {step['type']}", _REMOVE
 
 
-def _flat(step: _Step | None) -> list[_Step]:
-    """Return the steps of a sequence in order; [] for None."""
+def _flat(step: _Json | None) -> list[_Json]:
+    """Return a normalizer, a pre-tokenizer or a post-processor as a list of steps."""
     if step is None:
         return []
-    if step.type != "Sequence":
+    if step["type"] != "Sequence":
         return [step]
-    parts = (*step.normalizers, *step.pretokenizers, *step.processors)
-    return [each for part in parts for each in _flat(part)]
+    keys = ("normalizers", "pretokenizers", "processors")
+    return [each for key in keys for part in step.get(key, []) for each in _flat(part)]
 
 
 def _of_merges(path: Path, merges: str, ids: Mapping[str, int]) -> Tokenizer:

@@ -91,7 +91,14 @@ def exact_difference(windows) -> Callable[[GPT, GPT], float]:
     return difference
 
 
-@pytest.fixture(scope="session")
-def logit_difference() -> Callable[[GPT, GPT, mx.array], float]:
+def logit_difference(before: GPT, after: GPT, tokens: mx.array) -> float:
     """The largest difference between the logits of two models as they are."""
-    return lambda before, after, tokens: np.abs(before(tokens) - after(tokens)).max()
+    return np.abs(before(tokens) - after(tokens)).max()
+
+
+def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
+    """A copy of another type; in float64 a conversion's own rounding shows."""
+    copy = GPT(model.config)
+    copy.update(model.parameters())
+    copy.set_dtype(dtype)
+    return copy

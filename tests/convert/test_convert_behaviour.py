@@ -1,16 +1,22 @@
-"""A converted model trains and speaks like the one it was made from."""
+"""A converted model trains and speaks like the one it was made from, up to rounding."""
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
 
+from mlx_attn.convert import measure
+from mlx_attn.convert.measure import compare_logits, float64_logits
 from mlx_attn.convert.model import convert
+from mlx_attn.machine import attention_kernels, exponentials
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.training.batches import window_losses
 
+from .conftest import of_type
+
+MODERN = {"block": "modern", "qk_norm": True, "position": "rope"}
 SPEAKING = ["merged", "merged-both", "shrunk", "collaborative", "slim"]
 
 
@@ -59,3 +65,47 @@ def greedy(model: GPT, tokenizer) -> tuple[str, int]:
         stream_generate(model, tokenizer, "the cat", SamplerConfig(temp=0.0), max_tokens=80)
     )
     return "".join(p.text for p in pieces), pieces[-1].statistics.cache_bytes_per_token
+
+
+# How far logits are apart, and how much of it is rounding.
+
+
+def test_float64_is_near_what_the_model_computes(trained, windows):
+    for kind in ({"qkv_bias": True}, MODERN, {"position": "alibi"}):
+        model = trained(**kind)
+        difference = np.abs(float64_logits(model, windows) - np.array(model(windows))).max()
+        assert 0 < difference < 1e-5
+
+
+@pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])
+def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, monkeypatch, powers):
+    for module in (exponentials, attention_kernels):
+        monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
+    for kind in ({"qkv_bias": True}, MODERN):
+        model = of_type(trained(**kind), mx.float64)
+        assert exact_difference(model, convert(model, "slim")) < 1e-12
+
+
+def test_a_model_beside_itself_shows_its_rounding_alone(trained, corpus):
+    model = trained()
+    same = compare_logits(model, model, corpus.val)
+    assert same.logit_difference == same.exact_difference == 0
+    assert 0 < same.rounding == same.rounding_after < 1e-5
+
+
+def test_an_exact_conversion_differs_by_rounding(trained, corpus):
+    model = trained(qkv_bias=True)
+    merged = compare_logits(model, convert(model, "merged"), corpus.val)
+    assert merged.exact_difference < merged.logit_difference
+    apart = merged.exact_difference + merged.rounding + merged.rounding_after
+    assert merged.logit_difference <= apart
+
+
+def test_a_large_model_is_computed_in_float64_on_fewer_tokens(trained, corpus, monkeypatch):
+    model, seen = trained(), []
+    monkeypatch.setattr(measure, "_FLOAT64_WORK", 10 * model_cost(model.config).parameters)
+    monkeypatch.setattr(
+        measure, "float64_logits", lambda m, w: seen.append(w.shape) or float64_logits(m, w)
+    )
+    compare_logits(model, model, corpus.val)
+    assert seen == [(1, 10), (1, 10)]

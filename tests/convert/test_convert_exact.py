@@ -1,6 +1,6 @@
 """Exact conversions of trained models: equal to rounding, in float64 and in float32."""
 
-from itertools import product
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +13,10 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 
+from .conftest import logit_difference, of_type
+
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both", "shrunk", "collaborative", "slim")
+SHARED = ("merged", "merged-both", "shrunk", "collaborative")
 ONE_HEAD = ("merged", "merged-both", "no-out-proj", "no-key", "slim")
 KINDS = [
     {"position": "learned", "qkv_bias": False},
@@ -29,27 +32,35 @@ BACK = [
     ("collaborative", "merged"),
     ("shrunk", "slim"),
 ]
+NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
+EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    *(({"n_heads": 1, **bias}, (to,)) for to in ONE_HEAD for bias in (NO_BIAS, BIAS)),
+    ({"n_heads": 1, **NO_BIAS}, ("no-query",)),
+    *((BIAS, there_and_back) for there_and_back in BACK),
+    *(
+        ({"variant": variant, **BIAS}, ("standard", "merged-both"))
+        for variant in ("no-query", "no-key", "shared-query-key", "key-as-value")
+    ),
+    *(({"n_kv_heads": 2, **BIAS}, (to,)) for to in SHARED),
+]
+"""A model, and conversions one after the other: each result computes the same."""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("to", SEVERAL_HEADS)
-def test_several_heads(trained, exact_difference, logit_difference, windows, kind, to):
+def test_several_heads(trained, exact_difference, windows, kind, to):
     model = trained(**kind)
     converted = convert(model, to)
     assert logit_difference(model, converted, windows) < 1e-5
     assert exact_difference(model, convert(of_type(model, mx.float64), to)) < 1e-12
 
 
-@pytest.mark.parametrize(("to", "bias"), [*product(ONE_HEAD, (False, True)), ("no-query", False)])
-def test_one_head(trained, exact_difference, to, bias):
-    model = of_type(trained(n_heads=1, qkv_bias=bias), mx.float64)
-    assert exact_difference(model, convert(model, to)) < 1e-12
-
-
-@pytest.mark.parametrize(("there", "back"), BACK)
-def test_back_again(trained, exact_difference, there, back):
-    model = of_type(trained(qkv_bias=True), mx.float64)
-    assert exact_difference(model, convert(convert(model, there), back)) < 1e-12
+@pytest.mark.parametrize(("settings", "route"), EXACT, ids=str)
+def test_conversions_one_after_the_other(trained, exact_difference, settings, route):
+    model = after = of_type(trained(**settings), mx.float64)
+    for to in route:
+        after = convert(after, to)
+        assert exact_difference(model, after) < 1e-12
 
 
 @pytest.mark.parametrize("form", ["score", "output"])
@@ -58,20 +69,6 @@ def test_a_matrix_trained_whole_needs_full_rank(trained, exact_difference, form)
     to = {"score": "separate", "output": "separate-output"}[form]
     assert exact_difference(model, convert(model, to, rank=32)) < 1e-12
     assert exact_difference(model, convert(model, to, rank=8)) > 1e-6
-
-
-@pytest.mark.parametrize("variant", ["no-query", "no-key", "shared-query-key", "key-as-value"])
-def test_every_variant_can_be_written_in_the_standard_form(trained, exact_difference, variant):
-    model = of_type(trained(variant=variant, qkv_bias=True), mx.float64)
-    standard = convert(model, "standard")
-    assert exact_difference(model, standard) < 1e-12
-    assert exact_difference(model, convert(standard, "merged-both")) < 1e-12
-
-
-def test_shared_keys_are_repeated(trained, exact_difference):
-    model = of_type(trained(n_kv_heads=2, qkv_bias=True), mx.float64)
-    for to in ("merged", "merged-both", "shrunk", "collaborative"):
-        assert exact_difference(model, convert(model, to)) < 1e-12
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])
@@ -96,14 +93,6 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
     assert mx.array_equal(model(windows), before)
     small = convert(of_type(model, mx.bfloat16), "merged")
     assert small.trf_blocks[0].att.S.weight.dtype == mx.bfloat16
-
-
-def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
-    """A copy of another type; in float64 a conversion's own rounding shows."""
-    copy = GPT(model.config)
-    copy.update(model.parameters())
-    copy.set_dtype(dtype)
-    return copy
 
 
 @pytest.mark.parametrize(

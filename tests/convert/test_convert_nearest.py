@@ -49,7 +49,7 @@ def test_a_rank_sets_the_width_of_what_it_cuts_and_of_nothing_else(trained):
 
 def test_of_a_large_model_the_beginning_of_the_text_is_scored(run, corpus, monkeypatch):
     parameters = count_parameters(run.load_model())
-    monkeypatch.setattr("mlx_attn.convert.measure.VALIDATION_WORK", 100.5 * parameters)
+    monkeypatch.setattr("mlx_attn.convert.measure._VALIDATION_WORK", 100.5 * parameters)
     part = validation_part(corpus, parameters)
     assert part.tokens.tolist() == corpus.val.tokens[:100].tolist()
     assert part.n_bytes == len(corpus.tokenizer.decode(part.tokens).encode())

@@ -8,6 +8,8 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
+from .conftest import logit_difference
+
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}
 OF_SCORES = ("merged", "merged-both", "shrunk", "collaborative")
 
@@ -21,7 +23,7 @@ def model(**settings) -> GPT:
 
 @pytest.mark.parametrize("settings", [{"position": "rope"}, {"qk_norm": True}])
 @pytest.mark.parametrize("to", ["merged-output", "slim"])
-def test_what_leaves_the_scores_alone_converts_with_rope_and_norms(logit_difference, settings, to):
+def test_what_leaves_the_scores_alone_converts_with_rope_and_norms(settings, to):
     before, tokens = model(**settings), mx.array([[3, 1, 4, 1, 5]])
     assert logit_difference(before, convert(before, to), tokens) < 1e-4
 
@@ -84,9 +86,7 @@ def test_a_query_bias_where_there_would_be_no_query_map():
         convert(biased, "no-query")
 
 
-def test_a_head_whose_key_has_two_equal_rows_is_given_another_basis_and_not_shrunk(
-    logit_difference,
-):
+def test_a_head_whose_key_has_two_equal_rows_is_given_another_basis_and_not_shrunk():
     flat = model()
     weight = flat.trf_blocks[0].att.W_key.weight
     flat.trf_blocks[0].att.W_key.weight = mx.concatenate([weight[1:2], weight[1:]])
@@ -100,11 +100,6 @@ def test_weights_that_are_not_finite():
     broken.trf_blocks[0].att.W_key.weight *= float("nan")
     with pytest.raises(RunError, match=r"W_key\.weight holds numbers that are not finite"):
         convert(broken, "merged")
-
-
-def test_hyphens_and_underscores_are_the_same():
-    by_hyphens, by_underscores = (convert(model(), name) for name in ("merged-both", "merged_both"))
-    assert by_hyphens.config == by_underscores.config
 
 
 @pytest.mark.parametrize("to", ["merged", "slim", "merged-output"])

@@ -51,11 +51,11 @@ def export(loaded: LoadedRun, to: str, out: Path, **options: Any) -> Exported:
     [
         *((variant, "gpt2") for variant in EXACT),
         *product(("standard", "no-query", "mla"), ("book", "gguf", "transformer-lens")),
+        ("merged", "transformer-lens"),  # whose heads may be as wide as x
     ],
 )
 def test_a_form_that_converts_exactly_needs_no_code(variant, to, make_run, out):
-    made = export(make_run(**VARIANTS[variant].maps), to, out)
-    (parity,) = made.parities
+    (parity,) = export(make_run(**VARIANTS[variant].maps), to, out).parities
     assert parity.logit_difference < 1e-5 * max(1, parity.largest_logit)
     assert parity.greedy_equal == parity.greedy
 
@@ -89,7 +89,8 @@ def test_a_choice_of_a_plugin_is_sent_to_the_target_that_ships_its_code(make_run
 
 @pytest.mark.parametrize("score", ["separate", "merged"])
 def test_rope_is_arcee_and_merged_is_its_multi_query_attention(score, make_run, out):
-    made = export(make_run(score=score, position="rope", **MODERN), "gguf", out)
+    loaded = make_run(score=score, position="rope", **MODERN)
+    made = export(loaded, "gguf", out)
     exact = "with score=merged written as one key head of width 32, which is exact"
     assert (exact in made.route) == (score == "merged")
     (parity,) = made.parities
@@ -97,13 +98,17 @@ def test_rope_is_arcee_and_merged_is_its_multi_query_attention(score, make_run, 
     config = read_gguf(out).config
     wanted = {"separate": (8, 4), "merged": (32, 1)}[score]
     assert (config.head_dim, config.n_kv_heads) == wanted
+    if score == "separate":  # RoPE's coordinates are neighbours in llama.cpp
+        theirs = read_by_mlx(out)[0]["blk.0.attn_k.weight"]
+        ours = loaded.model.trf_blocks[0].att.W_key.weight[:8]
+        assert mx.array_equal(theirs[:8:2], ours[:4])
+        assert mx.array_equal(theirs[1:8:2], ours[4:])
 
 
 def test_a_tied_head_is_stock_in_mlx_lm_and_an_untied_one_is_code(make_run, tmp_path):
     tied = export(make_run(name="tied", tied_head=True), "mlx-lm", tmp_path / "1")
     untied = export(make_run(name="untied"), "mlx-lm", tmp_path / "2")
     assert (tied.route[:5], untied.route[:4]) == ("GPT-2", "code")
-    assert json.loads((tmp_path / "1/config.json").read_text())["model_type"] == "gpt2"
 
 
 def test_a_merged_model_of_low_rank_is_gpt2_again(make_run, out):
@@ -111,12 +116,6 @@ def test_a_merged_model_of_low_rank_is_gpt2_again(make_run, out):
     merged = LoadedRun(loaded.run, convert(loaded.model, "merged"), loaded.tokenizer)
     (parity,) = export(merged, "gpt2", out).parities
     assert parity.logit_difference < 1e-4
-
-
-def test_transformer_lens_holds_merged_heads_of_full_rank(make_run, out):
-    (parity,) = export(make_run(score="merged"), "transformer-lens", out).parities
-    assert parity.logit_difference < 5e-5
-    assert json.loads((out / "config.json").read_text())["d_head"] == 32
 
 
 def test_gguf_has_the_names_and_facts_of_llama_cpp(make_run, out):
@@ -137,29 +136,12 @@ def read_by_mlx(path: Path) -> Any:
     return mx.load(str(path), format="gguf", return_metadata=True)
 
 
-def test_rope_s_coordinates_are_neighbours_in_gguf(make_run, out):
-    loaded = make_run(position="rope", **MODERN)
-    export(loaded, "gguf", out)
-    tensors, _ = read_by_mlx(out)
-    ours = loaded.model.trf_blocks[0].att.W_key.weight[:8]
-    assert mx.array_equal(tensors["blk.0.attn_k.weight"][:8:2], ours[:4])
-    assert mx.array_equal(tensors["blk.0.attn_k.weight"][1:8:2], ours[4:])
-
-
 def test_the_book_s_state_dict_has_its_names_and_masks(make_run, out):
-    loaded = make_run(qkv_bias=False)
-    export(loaded, "book", out)
+    export(make_run(qkv_bias=False), "book", out)
     arrays = read_checkpoint(out)
     assert "trf_blocks.0.norm1.scale" in arrays
     assert "trf_blocks.0.att.W_query.bias" not in arrays
     assert mx.array_equal(arrays["trf_blocks.1.att.mask"], mx.triu(mx.ones((48, 48)), k=1))
-
-
-def test_the_card_says_how_to_run_it_and_what_to_mind(make_run, out):
-    export(make_run("char", score="merged"), "mlx-lm", out)
-    card = (out / "README.md").read_text(encoding="utf-8")
-    for words in ("merged: ", "mlx_lm.generate", "--trust-remote-code", "48 tokens", "greedy"):
-        assert words in card
 
 
 def rendered(card: Path) -> str:
@@ -174,27 +156,24 @@ def shown(card: Path) -> str:
 
 HOSTILE = (
     "a`b | y | <img src=x onerror=alert(1)>",
-    "</script><script>alert(1)</script>",
     "[a](javascript:alert(1)) ![a](https://x.example/a.png)",
-    "# first\n\n# second\n- third",
-    "**bold** _it_ ~~no~~ www.x.example &lt;b&gt; \u202ereversed",
+    "# first\n\n# second\n- **third** www.x.example &lt;b&gt; \u202ereversed",
 )
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_a_run_says_of_itself_is_text_in_its_card(text, make_run, out):
-    loaded = make_run()
-    plain = export(loaded, "gpt2", out).path / "README.md"
-    says = {**loaded.run.settings, "variant": text, "text": {"data": text}}
-    run = replace(loaded.run, settings=says, path=loaded.run.path.with_name(text.replace("/", "-")))
-    hostile = LoadedRun(run, loaded.model, loaded.tokenizer)
-    export(hostile, "gpt2", out.with_name("hostile"))
-    card = out.with_name("hostile") / "README.md"
-    tags = re.compile("<[a-z][^>]*>")
-    assert tags.findall(rendered(card)) == tags.findall(rendered(plain))
-    words = visible(" ".join(text.split()))
-    assert f"trained on\n{words}\n" in shown(card)
-    assert not re.search(r"(?<!\\):(?=//)|www(?<!\\)\.", card.read_text(encoding="utf-8"))
+def test_what_a_run_says_of_itself_is_text_in_its_card(make_run, tmp_path):
+    loaded, tags = make_run(), re.compile("<[a-z][^>]*>")
+    plain = export(loaded, "gpt2", tmp_path / "plain").path / "README.md"
+    for number, text in enumerate(HOSTILE):
+        says = {**loaded.run.settings, "variant": text, "text": {"data": text}}
+        path = loaded.run.path.with_name(text.replace("/", "-"))
+        hostile = LoadedRun(
+            replace(loaded.run, settings=says, path=path), loaded.model, loaded.tokenizer
+        )
+        card = export(hostile, "gpt2", tmp_path / str(number)).path / "README.md"
+        assert tags.findall(rendered(card)) == tags.findall(rendered(plain))
+        assert f"trained on\n{visible(' '.join(text.split()))}\n" in shown(card)
+        assert not re.search(r"(?<!\\):(?=//)|www(?<!\\)\.", card.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["$(touch PWNED)", "it's; ls", "-x", "a\nb"])

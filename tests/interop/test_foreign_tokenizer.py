@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import imported, parity
 from mlx_attn.interop.imported import find_source, find_tokenizer, import_run
-from mlx_attn.interop.parity import Reply, compared_ids
+from mlx_attn.interop.parity import Parity, compared_ids
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.tokenizer_json import read_tokenizer, tokenizer_json
 from mlx_attn.sampling.generate import load_run
@@ -59,11 +60,7 @@ def written(folder: Path, change: Change) -> dict[str, Any]:
     return content
 
 
-def unchanged(content: dict[str, Any]) -> None:
-    pass
-
-
-@pytest.mark.parametrize("change", [unchanged, end_first, end_beside, two_ways])
+@pytest.mark.parametrize("change", [lambda content: None, end_first, end_beside, two_ways])
 def test_the_ids_are_those_of_the_file(change, tmp_path):
     content, tokenizer = written(tmp_path, change), read_tokenizer(tmp_path)
     assert tokenizer is not None
@@ -103,20 +100,13 @@ def setting(place: str, value: Any) -> Change:
 
 
 def added(content: str, **looks: Any) -> Change:
-    def change(file: dict[str, Any]) -> None:
-        file["added_tokens"].append({"id": 357, "content": content, **looks})
-
-    return change
+    return lambda file: file["added_tokens"].append({"id": 357, "content": content, **looks})
 
 
-def partly(content: dict[str, Any]) -> None:
+def without_two(content: dict[str, Any]) -> None:
     vocab = content["model"]["vocab"]
-    kept = [token for token in vocab if token not in "!?"]
-    content["model"]["vocab"] = {token: number for number, token in enumerate(kept)}
-
-
-def swapped(content: dict[str, Any]) -> None:
-    content["model"]["vocab"] |= {"a": 65, "b": 64}
+    rest = [token for token in vocab if token not in "!?"]
+    content["model"]["vocab"] = {token: number for number, token in enumerate(rest)}
 
 
 TEMPLATE = {
@@ -130,10 +120,10 @@ REFUSED = {
     ),
     "add_prefix_space=true": setting("pre_tokenizer.add_prefix_space", True),
     "use_regex=false": setting("pre_tokenizer.use_regex", False),
-    "the pre-tokenizer Digits": setting(
+    "its pre-tokenizer is Digits, ByteLevel and not ByteLevel": setting(
         "pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, BYTE_LEVEL]}
     ),
-    "no pre-tokenizer": setting("pre_tokenizer", None),
+    "its pre-tokenizer is missing": setting("pre_tokenizer", None),
     "its template adds '<s>' to every text": setting("post_processor", TEMPLATE),
     "the post-processor RobertaProcessing": setting(
         "post_processor", {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}
@@ -147,8 +137,8 @@ REFUSED = {
         content["added_tokens"].clear(),
         content["model"]["vocab"].pop(END_OF_TEXT),
     ),
-    "it lacks 2 of 357 bytes and merges, such as '!'": partly,
-    "it has 'b' as the id 64": swapped,
+    "it lacks 2 of 357 bytes and merges, such as '!'": without_two,
+    "it has 'b' as the id 64": lambda content: content["model"]["vocab"].update(a=65, b=64),
 }
 
 
@@ -157,15 +147,22 @@ def test_what_gpt2_does_not_have_is_refused_by_name(message, change, tmp_path):
     written(tmp_path, change)
     with pytest.raises(RunError, match=message) as told:
         read_tokenizer(tmp_path)
-    assert "\n" not in str(told.value)
     assert "--tokenizer" in str(told.value) or "remove it there" in str(told.value)
 
 
-def test_the_configuration_beside_it_counts_too(tmp_path):
-    written(tmp_path, unchanged)
-    config = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(RunError, match=r"tokenizer_config\.json: add_bos_token=true"):
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer_config.json", {"add_bos_token": True}, r"config\.json: add_bos_token=true"),
+        ("tokenizer.json", {"model": "BPE"}, r"tokenizer\.json: damaged"),
+    ],
+)
+def test_the_configuration_beside_it_counts_and_a_damaged_file_is_one_line(
+    file, content, message, tmp_path
+):
+    written(tmp_path, lambda file: None)
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(RunError, match=message):
         read_tokenizer(tmp_path)
 
 
@@ -198,7 +195,7 @@ def folder(make_model, tmp_path) -> Path:
 def test_a_model_goes_in_and_out_with_its_ids(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(parity, "interpreter", lambda reader: None)
     content = json.loads((folder / "tokenizer.json").read_text())
-    run = import_run(find_source(str(folder)), tmp_path / "run", "tales").run
+    run = import_run(find_source(str(folder)), tmp_path / "run", "tales")[0]
     loaded = load_run(str(run.path))
     assert loaded.tokenizer.encode(SPOKEN).tolist() == encode(content, SPOKEN)
     monkeypatch.undo()
@@ -211,46 +208,36 @@ def test_a_model_goes_in_and_out_with_its_ids(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reply", "message"),
+    ("difference", "text_ids", "message"),
     [
-        (
-            {"text_ids": "number 1 is 5 and not 6"},
-            "gives a text other ids: number 1 is 5 and not 6",
-        ),
-        ({"text_ids": "not read (OSError: no tokenizer)"}, ""),
-        ({"factor": float("nan")}, "it would not be this model"),
+        (0.0, "number 1 is 5 and not 6", "gives a text other ids: number 1 is 5 and not 6"),
+        (0.0, "not read (OSError: no tokenizer)", ""),
+        (float("nan"), "equal", "it would not be this model"),
     ],
 )
 def test_an_import_that_another_program_reads_otherwise_is_not_written(
-    reply, message, folder, tmp_path, monkeypatch
+    difference, text_ids, message, folder, tmp_path, monkeypatch
 ):
-    source, out = find_source(str(folder)), tmp_path / "run"
-    model = source.load()
-
-    def by_peer(reader, path, encoded, **facts):
-        def answer(tokens, prompt, count):
-            own = parity.by_reading(model, "another program")(tokens, prompt, count)
-            logits = own.logits * reply.get("factor", 1)
-            return Reply(logits, own.greedy, own.by, reply.get("text_ids", "equal"))
-
-        return answer
-
+    answer = Parity(difference, 1.0, 8, 8, 8, "another program", text_ids)
     monkeypatch.setattr(parity, "interpreter", lambda reader: "python")
-    monkeypatch.setattr(parity, "by_peer", by_peer)
-    if message:
-        with pytest.raises(RunError, match=message):
-            import_run(source, out, "tales")
-    else:
-        import_run(source, out, "tales")
+    monkeypatch.setattr(parity.Reference, "compare_peer", lambda *arguments, **facts: answer)
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match=message) if message else nullcontext():
+        import_run(find_source(str(folder)), out, "tales")
     assert out.exists() == (not message)
 
 
-def test_the_first_id_that_differs_is_told():
-    encoded = parity.EncodedText("abc", [1, 2, 3])
-    assert compared_ids(encoded, {"ids": np.array([1, 2, 3])}) == "equal"
-    assert compared_ids(encoded, {"ids": np.array([1, 5, 3])}) == "number 2 is 5 and not 2"
-    assert compared_ids(encoded, {"ids": np.array([1, 2])}) == "2 and not 3"
-    assert compared_ids(encoded, {"ids_error": "OSError: x"}) == "not read (OSError: x)"
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"ids": np.array([1, 2, 3])}, "equal"),
+        ({"ids": np.array([1, 5, 3])}, "number 2 is 5 and not 2"),
+        ({"ids": np.array([1, 2])}, "2 and not 3"),
+        ({"ids_error": "OSError: x"}, "not read (OSError: x)"),
+    ],
+)
+def test_the_first_id_that_differs_is_told(reply, told):
+    assert compared_ids([1, 2, 3], reply) == told
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from mlx_attn.interop.imported import find_source, find_tokenizer, import_run, m
 from mlx_attn.interop.names import from_book, to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
+from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import prepare
@@ -107,15 +108,13 @@ def test_a_checkpoint_that_says_too_little_or_is_something_else_is_refused(book,
     "odd",
     [
         {"tok_emb.weight": mx.zeros((256,))},
-        {"trf_blocks.0.att.qkv.weight": mx.zeros((10, 4))},
         {"wte.weight": mx.zeros((3, 4)), "h.0.attn.c_attn.bias": mx.zeros((1, 24))},
     ],
 )
 def test_arrays_that_are_not_what_their_names_say_are_one_line(book, odd):
     _, arrays, write = book
-    with pytest.raises(RunError, match=r"model\.pth: ") as caught:
+    with pytest.raises(RunError, match=r"^[^\n]+model\.pth: [^\n]+$"):
         find_source(str(write(arrays | odd)), n_heads=4).load()
-    assert "\n" not in str(caught.value)
 
 
 def test_the_tokenizer_of_a_run_beside_it_is_taken_and_one_of_another_size_refused(book, make_run):
@@ -151,15 +150,9 @@ def gpt2(make_model, tmp_path):
 
 def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(gpt2):
     model, folder = gpt2
-    weights, _ = load_arrays(folder / "model.safetensors")
     assert agrees(folder, model)
-    shards = in_shards(folder)
-    assert agrees(folder, model)
-    stale = {name: 0 * array for name, array in weights.items()}
-    mx.save_safetensors(str(folder / "zzz.safetensors"), stale)
-    with pytest.raises(RunError, match=r"zzz\.safetensors: transformer\.h\.0\.\S+ is in another"):
-        find_source(str(folder)).load()
-    with_index(folder, shards)
+    with_index(folder, in_shards(folder))
+    mx.save_safetensors(str(folder / "zzz.safetensors"), {"wte.weight": mx.ones((2, 2))})
     assert agrees(folder, model)
 
 
@@ -167,7 +160,7 @@ def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(
 def test_an_index_names_files_of_its_folder(file, gpt2, tmp_path):
     _, folder = gpt2
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    with_index(folder, {file: ["wte.weight"]})
+    with_index(folder, {"wte.weight": file})
     with pytest.raises(RunError, match=f"there is no file '{file}' in this folder"):
         find_source(str(folder)).load()
 
@@ -185,20 +178,18 @@ def test_what_is_not_computed_here_is_refused_by_name(key, value, gpt2):
 
 
 def in_shards(folder, number=2):
-    """Cut the weights of a folder into several files; returns the names of the arrays by file."""
+    """Cut the weights of a folder into several files, which an index lists."""
     whole = folder / "model.safetensors"
-    arrays = load_arrays(whole)[0]
-    files = {
-        f"model-{n + 1}-of-{number}.safetensors": sorted(arrays)[n::number] for n in range(number)
-    }
-    for file, names in files.items():
+    arrays, places = load_arrays(whole)[0], {}
+    for n in range(number):
+        file, names = f"model-{n + 1}-of-{number}.safetensors", sorted(arrays)[n::number]
         mx.save_safetensors(str(folder / file), {name: arrays[name] for name in names})
+        places |= dict.fromkeys(names, file)
     whole.unlink()
-    return files
+    return places
 
 
-def with_index(folder, files):
-    places = {name: file for file, names in files.items() for name in names}
+def with_index(folder, places):
     index = {"metadata": {"total_size": 1}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
@@ -221,22 +212,14 @@ def test_a_published_name_is_downloaded(gpt2, monkeypatch):
         find_source("gpt2-medium")
 
 
-@pytest.mark.parametrize("kind", ["bpe", "gpt2"])
-def test_what_was_exported_comes_back_with_its_tokenizer(kind, make_run, out):
-    loaded = make_run(kind, qkv_bias=True)
-    export_run(loaded, TARGETS["gpt2"], out)
-    source = find_source(str(out))
-    assert find_tokenizer(source).encode(TEXT[:50]).tolist() == (
-        loaded.tokenizer.encode(TEXT[:50]).tolist()
-    )
-    tokens = TOKENS % loaded.model.config.vocab_size
-    assert mx.allclose(source.load()(tokens), loaded.model(tokens), rtol=0, atol=1e-5)
-
-
-def test_gguf_comes_back(make_run, out):
-    loaded, path = make_run(), out.with_suffix(".gguf")
-    export_run(loaded, TARGETS["gguf"], path)
+@pytest.mark.parametrize(("kind", "to"), [("bpe", "gpt2"), ("gpt2", "gpt2"), ("byte", "gguf")])
+def test_what_was_exported_comes_back_with_its_tokenizer(kind, to, make_run, tmp_path):
+    loaded, path = make_run(kind, qkv_bias=True), tmp_path / f"out{TARGETS[to].suffix}"
+    export_run(loaded, TARGETS[to], path)
     assert agrees(path, loaded.model)
+    if to == "gpt2":
+        tokenizer = find_tokenizer(find_source(str(path)))
+        assert tokenizer.encode(TEXT).tolist() == loaded.tokenizer.encode(TEXT).tolist()
 
 
 def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
@@ -248,7 +231,7 @@ def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
     export_run(exported, TARGETS["gpt2"], out)
     source = find_source(str(out))
     place = tmp_path / "imported"
-    run = import_run(source, place, str(tmp_path / "text.txt")).run
+    run = import_run(source, place, str(tmp_path / "text.txt"))[0]
     text = open_run(run.path).settings["text"]
     corpus = prepare(text["data"], text["tokenizer"], text["vocab_size"])
     assert corpus.tokenizer.encode(TEXT).tolist() == exported.tokenizer.encode(TEXT).tolist()
@@ -256,9 +239,7 @@ def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
     assert outcome.logits.exact_difference < 1e-4
 
 
-def test_the_footprint_of_gpt2_small_is_known_beforehand(make_model):
-    from mlx_attn.model.config import GPTConfig, find_preset
-
+def test_the_memory_of_gpt2_small_is_estimated():
     config = GPTConfig(**{**find_preset("gpt2").model, "vocab_size": 50257})
     facts = model_facts(config)
     assert facts["parameters"] == 124_439_808

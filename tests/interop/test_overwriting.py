@@ -41,15 +41,6 @@ def test_what_a_user_added_to_an_export_stays_when_it_is_exported_again(make_run
     assert [path.name for path in out.parent.glob("*.replaced")] == []
 
 
-def test_an_export_behind_a_link_is_replaced_and_the_link_stays(make_run, out, tmp_path):
-    loaded, link = make_run(), tmp_path / "link"
-    export_run(loaded, TARGETS["gpt2"], out)
-    link.symlink_to(out)
-    export_run(loaded, TARGETS["gpt2"], link, overwrite=True)
-    assert link.is_symlink()
-    assert (link / "model.safetensors").is_file()
-
-
 @pytest.mark.parametrize("name", ["README.md", "mlx_attn/tokenizer.json", "mlx_attn/mine.txt"])
 def test_a_file_that_a_user_changed_is_not_replaced(name, make_run, out):
     loaded = make_run()
@@ -82,40 +73,39 @@ def test_an_export_that_computes_something_else_is_removed(number, make_run, out
     assert [path.name for path in out.parent.glob("out*")] == ["out"]
 
 
-def a_folder(path: Path) -> None:
-    path.mkdir()
-    (path / "thesis.tex").write_text("years of work")
+FOLDER, TEXT, LINK, GGUF = "a folder", "a text", "a link to nothing", "a GGUF of another program"
 
 
-def a_text(path: Path) -> None:
-    path.write_text("years of work")
-
-
-def a_gguf_of_another_program(path: Path) -> None:
-    names = ("general.architecture", "general.name", "general.type")
-    facts: dict[str, Any] = dict(zip(names, ("gpt2", "x", "model"), strict=True))
-    mx.save_gguf(str(path), {"token_embd.weight": mx.ones((2, 2))}, facts)
+def put(what: str, path: Path) -> None:
+    match what:
+        case "a folder":
+            path.mkdir()
+            (path / "thesis.tex").write_text("years of work")
+        case "a text":
+            path.write_text("years of work")
+        case "a link to nothing":
+            path.symlink_to("gone")
+        case _:
+            keys = ("general.architecture", "general.name", "general.type")
+            facts: dict[str, Any] = dict.fromkeys(keys, "x")
+            mx.save_gguf(str(path), {"token_embd.weight": mx.ones((2, 2))}, facts)
 
 
 @pytest.mark.parametrize(
-    ("to", "make", "reason"),
+    ("to", "what", "reason"),
     [
-        ("gpt2", a_folder, "was not written by export, so --overwrite leaves it alone"),
-        ("gguf", a_text, "was not written by export"),
-        ("book", a_text, "was not written by export"),
-        ("gguf", a_gguf_of_another_program, "was not written by export"),
-        ("gpt2", a_text, "is a file, and this target is a folder"),
-        ("gguf", a_folder, "is a folder, and this target is one file"),
-        (
-            "gpt2",
-            lambda path: path.symlink_to("gone"),
-            "is a symbolic link to gone, where",
-        ),
+        ("gpt2", FOLDER, "was not written by export, so --overwrite leaves it alone"),
+        ("gguf", TEXT, "was not written by export"),
+        ("book", TEXT, "was not written by export"),
+        ("gguf", GGUF, "was not written by export"),
+        ("gpt2", TEXT, "is a file, and this target is a folder"),
+        ("gguf", FOLDER, "is a folder, and this target is one file"),
+        ("gpt2", LINK, "is a symbolic link to gone, where"),
     ],
 )
-def test_what_export_did_not_write_is_left_alone(to, make, reason, make_run, tmp_path):
+def test_what_export_did_not_write_is_left_alone(to, what, reason, make_run, tmp_path):
     theirs = tmp_path / "theirs.gguf"
-    make(theirs)
+    put(what, theirs)
     before = content(tmp_path)
     with pytest.raises((ConfigError, RunError), match=reason):
         export_run(make_run(), TARGETS[to], theirs, overwrite=True)
@@ -123,12 +113,14 @@ def test_what_export_did_not_write_is_left_alone(to, make, reason, make_run, tmp
 
 
 @pytest.mark.parametrize("to", ["gguf", "book", "gpt2"])
-def test_an_earlier_export_is_replaced_only_on_request(to, make_run, out):
-    loaded = make_run()
+def test_an_earlier_export_is_replaced_only_on_request_also_behind_a_link(to, make_run, out):
+    loaded, link = make_run(), out.with_name("link")
     export_run(loaded, TARGETS[to], out)
+    link.symlink_to(out)
     with pytest.raises(RunError, match="--overwrite replaces it"):
-        export_run(loaded, TARGETS[to], out)
-    assert export_run(loaded, TARGETS[to], out, overwrite=True).path == out
+        export_run(loaded, TARGETS[to], link)
+    assert export_run(loaded, TARGETS[to], link, overwrite=True).path == link
+    assert to != "gpt2" or link.is_symlink()
 
 
 @pytest.mark.parametrize("place", [".", "..", "sub/.."])
