@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -267,7 +267,7 @@ def bench(
         for (name, device), (work, peak) in prepared.items():
             with on_device(device):
                 row = measurement(kind, name, work, peak, times[name, device], first)
-            yield row
+            yield replace(row, device=device)
 
 
 def measurement(
