@@ -8,18 +8,19 @@ They live in an environment of their own:
     MLX_ATTN_PEERS_PYTHON=peers/bin/python pytest -m slow tests/interop/test_peers.py
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import POSITIONS, VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.imported import find_source, import_run, parity_of
@@ -28,11 +29,14 @@ from mlx_attn.interop.parity import Parity, interpreter
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import PRESETS
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.generate import LoadedRun, load_run
+from mlx_attn.text.characters import CharacterTokenizer
 
 from .conftest import MODERN, run_of
 from .test_export import EXACT
 from .test_import import in_one_matrix
+from .test_shipped import SMALL, WINDOWED
 
 PYTHON = os.environ.get("MLX_ATTN_PEERS_PYTHON", "")
 pytestmark = [
@@ -60,15 +64,7 @@ def settings_of_presets() -> dict[str, dict[str, Any]]:
     return {f"preset-{name}": {**model, "drop_rate": 0.0} for name, model in models.items()}
 
 
-WINDOWED = ("standard", "merged", "forgetting", "gated-deltanet", "differential")
-CASES = {
-    **{name: variant.maps for name, variant in VARIANTS.items()},
-    **settings_of_presets(),
-    **{
-        f"{name}, {position}, window": {**VARIANTS[name].maps, "window": 3, "position": position}
-        for name, position in product(WINDOWED, POSITIONS)
-    },
-}
+CASES = {**{name: variant.maps for name, variant in VARIANTS.items()}, **settings_of_presets()}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,10 +80,7 @@ def test_stock_programs_compute_the_model(name, make_model, tokenizers, tmp_path
     tokenizer = tokenizers[KINDS[[*CASES].index(name) % len(KINDS)]]
     tied = {"tied_head": True} if name in EXACT else {}
     sizes = {"context_length": CONTEXT, "vocab_size": tokenizer.vocab_size}
-    try:
-        model = make_model(**{**CASES[name], **sizes, **tied})
-    except ConfigError as error:
-        pytest.skip(str(error))
+    model = make_model(**{**CASES[name], **sizes, **tied})
     loaded = LoadedRun(run_of(model, tmp_path / "run"), model, tokenizer)
     made = export_run(loaded, TARGETS["mlx-lm"], tmp_path / "folder")
     for reader in ("mlx-lm", "transformers"):
@@ -110,6 +103,51 @@ assert isinstance(mlx_lm.generate(model, tokenizer, [1, 2, 3], max_tokens=8), st
 def test_mlx_lm_quantizes_it_and_generates(variant, make_run, out, tmp_path):
     export_run(make_run(**VARIANTS[variant].maps), TARGETS["mlx-lm"], out)
     run_peer("-c", QUANTIZE, out, tmp_path / "quantized")
+
+
+@pytest.fixture(scope="module")
+def windowed(make_model, tmp_path_factory) -> dict[str, tuple[GPT, np.ndarray]]:
+    """Every variant at every position with a window: the model, and its logits by transformers."""
+    place, models = tmp_path_factory.mktemp("windowed"), {}
+    for variant, position in WINDOWED:
+        try:
+            model = make_model(**VARIANTS[variant].maps, **SMALL, position=position)
+        except ConfigError:  # refused by every part of this program
+            continue
+        folder = place / f"{variant}-{position}"
+        run = run_of(model, folder / "run")
+        loaded = LoadedRun(run, model, CharacterTokenizer("".join(map(chr, range(64, 124)))))
+        TARGETS["mlx-lm"].write(loaded, folder)
+        models[folder.name] = model
+    run_peer("-c", LOGITS, place, json.dumps(WINDOW_TOKENS))
+    return {name: (model, np.load(place / name / "logits.npy")) for name, model in models.items()}
+
+
+WINDOW_TOKENS = [(7 * i) % 60 for i in range(10)]
+LOGITS = """
+import json, pathlib, sys
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+tokens = torch.tensor([json.loads(sys.argv[2])])
+for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    with torch.no_grad():
+        first = model(tokens[:, :4])
+        rest = model(tokens[:, 4:], past_key_values=first.past_key_values)
+        both = torch.cat([first.logits, rest.logits], 1)
+        np.save(folder / "logits.npy", torch.stack([model(tokens).logits[0], both[0]]).numpy())
+"""
+
+
+def test_pytorch_computes_every_variant_with_a_window(windowed, record_property):
+    differences = {}
+    for name, (model, logits) in windowed.items():
+        ours = np.array(model(mx.array([WINDOW_TOKENS])))
+        differences[name] = float(np.abs(ours - logits).max())
+    record_property("windows", f"{len(differences)} models, up to {max(differences.values()):.1e}")
+    assert len(differences) > 3 * len(VARIANTS)
+    assert not {name: d for name, d in differences.items() if not d < 1e-4}
 
 
 def parity_by(reader: str, made: Exported, record_property: Any) -> Parity:
