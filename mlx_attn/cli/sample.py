@@ -140,13 +140,18 @@ def command(
         click.get_current_context().exit(INTERRUPTED)
 
 
+LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
+
+
 def standard_input() -> str:
     """Return the text on stdin without the newline that `echo` and editors put at the end.
 
     Raises:
-        RunError: It is not UTF-8.
+        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
     """
-    data = sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
+    if len(data) > LONGEST_PROMPT:
+        raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
     try:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:

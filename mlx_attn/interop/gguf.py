@@ -4,6 +4,8 @@ MLX writes and reads the container. RoPE in llama.cpp rotates neighbouring coord
 and this program pairs its two halves, so arcee's queries and keys are stored with them interleaved.
 """
 
+import math
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +109,95 @@ def _with_heads_as(arrays: Arrays, rows: int, columns: int) -> Arrays:
     return turned
 
 
-_GENERAL = {"general.architecture", "general.name", "general.file_type"}
+_NUMBERS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY = 8, 9
+"""Types of values in a header; of numbers also the bytes."""
+_TENSORS = {0: 4, 1: 2, 30: 2}
+"""Bytes of a number in float32, float16 and bfloat16, the types of tensors that are read."""
+_MOST_AXES = 4
+
+
+class _Header:
+    """A reader of the header of a GGUF file that refuses lengths beyond the end of the file.
+
+    MLX's own reader trusts every length, and reads foreign memory if one is wrong.
+    """
+
+    def __init__(self, data: bytes | mmap.mmap):
+        self.data, self.place, self.alignment = data, 0, 32
+        self.keys: set[bytes] = set()
+
+    def check(self) -> None:
+        """Raise a `ValueError` if the file does not match its header."""
+        if self._take(4) != b"GGUF" or self._number(4) not in (2, 3):
+            raise ValueError("no GGUF of version 2 or 3")
+        tensors, facts = self._number(8), self._number(8)
+        for _ in range(facts):
+            self._fact()
+        ends = [self._tensor() for _ in range(tensors)]
+        start = -(-self.place // self.alignment) * self.alignment
+        if start + max(ends, default=0) > len(self.data):
+            raise ValueError("its numbers are cut short")
+
+    def _take(self, size: int) -> bytes:
+        taken = self.data[self.place : self.place + size]
+        if size > len(self.data) - self.place:
+            raise ValueError("a length in its header leads out of the file")
+        self.place += size
+        return taken
+
+    def _number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "little")
+
+    def _fact(self) -> None:
+        name, kind, count = self._take(self._number(8)), self._number(4), 1
+        self.keys.add(name)
+        if name == b"general.alignment" and kind == 4:
+            self.alignment = self._number(4)
+            if self.alignment not in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
+                raise ValueError(f"an alignment of {self.alignment}")
+            return
+        if kind == _ARRAY:
+            kind, count = self._number(4), self._number(8)
+        if kind == _STRING:
+            for _ in range(count):
+                self._take(self._number(8))
+        elif kind in _NUMBERS:
+            self._take(count * _NUMBERS[kind])
+        else:
+            raise ValueError(f"a value of type {kind}")
+
+    def _tensor(self) -> int:
+        """Return the end of a tensor in bytes from the start of the tensor data."""
+        name, axes = self._take(self._number(8)), self._number(4)
+        if axes > _MOST_AXES:
+            raise ValueError(f"{name!r} has {axes} axes")
+        count = math.prod(self._number(8) for _ in range(axes))
+        kind, offset = self._number(4), self._number(8)
+        if kind not in _TENSORS:
+            raise ValueError(f"{name!r} is quantized, which is not read")
+        return offset + count * _TENSORS[kind]
+
+
+def _checked_header(path: Path) -> _Header:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _Header(data)
+        header.check()
+        return header
+
+
+_GENERAL = {b"general.architecture", b"general.name", b"general.file_type"}
 """The general keys of `write_gguf`; other programs write more, or omit the vocabulary size."""
 
 
 def is_exported_gguf(path: Path) -> bool:
     """Return True if `write_gguf` wrote the file."""
     try:
-        _, facts = _load(path)
-    except RunError:
+        keys = _checked_header(path).keys
+    except (OSError, ValueError):
         return False
-    has_size = any(f"{architecture}.vocab_size" in facts for architecture in _SIZES)
-    return has_size and {key for key in facts if key.startswith("general.")} == _GENERAL
+    sizes = {f"{architecture}.vocab_size".encode() for architecture in _SIZES}
+    return {key for key in keys if key.startswith(b"general.")} == _GENERAL and bool(keys & sizes)
 
 
 def read_gguf(path: Path) -> GPT:
@@ -146,6 +225,7 @@ def read_gguf(path: Path) -> GPT:
 def _load(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """Return the tensors and facts of a file."""
     try:
+        _checked_header(path)
         loaded: Any = mx.load(str(path), format="gguf", return_metadata=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"{path}: cannot be read as GGUF ({error})") from error

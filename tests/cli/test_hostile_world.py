@@ -32,7 +32,10 @@ def test_a_closed_stream_is_an_empty_file(tmp_path, redirection, code, message):
     assert message in result.stderr
 
 
-def test_an_endless_pipe_is_not_read_to_the_end(workshop, run_command, monkeypatch):
+def test_an_endless_pipe_or_prompt_is_not_read_to_the_end(workshop, run_command, monkeypatch):
+    monkeypatch.setattr("mlx_attn.cli.sample.LONGEST_PROMPT", 10)
+    line = refused(run_command("sample", "-p", "-", input="x" * 11), 1)
+    assert "standard input is longer than 10 bytes" in line
     monkeypatch.setattr("mlx_attn.text.sources.LONGEST", 1000)
     line = refused(run_command("data", "show", "-", input="y\n" * 600), 1)
     assert "standard input: more than 1,000 bytes of text" in line

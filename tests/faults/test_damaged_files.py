@@ -121,3 +121,13 @@ def test_a_damaged_file_is_one_line_or_all_is_well(place, damage):
             path.write_bytes(content)
     assert refused
     assert not [line for line in refused if "\n" in line]
+
+
+@pytest.mark.parametrize("at", [8, 16, 24])
+def test_lengths_that_lead_out_of_a_gguf_file_are_refused(place, at):
+    file = place / "model.gguf"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:at] + (2**60).to_bytes(8, "little") + whole[at + 8 :])
+    with pytest.raises(RunError, match="cannot be read as GGUF"):
+        find_source(str(file))
+    file.write_bytes(whole)
