@@ -154,11 +154,11 @@ def sigmoid_weights(a: MapWeights, s: Scores) -> Scores:
 def softpick(a: MapWeights, s: Scores) -> Scores:
     """Give scores below 0 no weight, so that a head may attend to nothing without a sink."""
     # Both sides of the fraction times e^-largest: no exponential overflows.
-    largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), 0.0))
+    largest = mx.stop_gradient(mx.clip(mx.max(s, axis=-1, keepdims=True), 0.0, None))
     # A hidden key has e^s - 1 = -1, which must not count either.
     seen = mx.where(s > -mx.inf, 1.0, 0.0)
     differences = (mx.exp(s - largest) - mx.exp(-largest)) * seen
-    return mx.maximum(differences, 0.0) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
+    return mx.clip(differences, 0.0, None) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
 
 
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:

@@ -359,7 +359,7 @@ def selective(
     is_first = mx.cumsum(is_token, axis=-1) * is_token == 1
     # [B, 1, T_k, T_k]: each row withdraws earlier tokens, so it ends before the diagonal.
     selected = mx.tril(a.config.scale * (memory[..., :-1] @ k[:, :1].swapaxes(2, 3)), -1)
-    selected = mx.where(is_first, 0.0, mx.maximum(selected, 0.0))
+    selected = mx.where(is_first, 0.0, mx.clip(selected, 0.0, None))
     # Sums over the tokens before each query, its own selection left out.
     earlier = mx.cumsum(selected, axis=2) - selected
     return softmax(s - earlier[:, :, -s.shape[2] :])

@@ -284,20 +284,28 @@ class Model(PreTrainedModel, GenerationMixin):
         return self.tok_emb
 
     def forward(
-        self, input_ids, past_key_values=None, attention_mask=None, use_cache=None, labels=None, **_
+        self,
+        input_ids,
+        past_key_values=None,
+        attention_mask=None,
+        use_cache=None,
+        labels=None,
+        cache=None,  # what past_key_values is called from transformers 5.24 on
+        **_,
     ):
         if attention_mask is not None and not attention_mask.all():
             raise ValueError("this model reads sequences of one length: leave padding out")
-        if past_key_values is None and use_cache is not False:
-            past_key_values = DynamicCache()
-        offset = past_key_values.get_seq_length() if past_key_values is not None else 0
+        cache = past_key_values if cache is None else cache
+        if cache is None and use_cache is not False:
+            cache = DynamicCache()
+        offset = cache.get_seq_length() if cache is not None else 0
         with torch.device(input_ids.device):
-            logits = compute_logits(self, self.config, input_ids, past_key_values, offset)
+            logits = compute_logits(self, self.config, input_ids, cache, offset)
         loss = None
         if labels is not None:
             rows, right = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
             loss = nn.functional.cross_entropy(rows, right)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 '''
 
 _CONFIGURATION = '''"""The configuration of modeling_mlx_attn.py, for readers without PyTorch."""
