@@ -83,7 +83,7 @@ def delta_rule(q: Array, k: Array, v: Array, beta: Array, log_alpha: Array) -> A
     return np.stack(outputs)
 
 
-def _delta(w: dict[str, Array], x: Array, s: Array, most: float = 1) -> Array:
+def _delta(w: dict[str, Array], x: Array, s: Array, most: float = 1.0) -> Array:
     """Return the weights of values as the outputs of unit vectors."""
     beta, log_alpha = gates_of(w, x)
     heads = zip(*_queries_and_keys(w, x, len(s)), most * beta.T, log_alpha.T, strict=True)
@@ -132,7 +132,7 @@ REFERENCES: dict[str, dict[str, Reference]] = {
         "linear": _linear,
         "delta": _delta,
         "gated_delta": _delta,
-        "signed_delta": lambda w, x, s: _delta(w, x, s, most=2),
+        "signed_delta": lambda w, x, s: _delta(w, x, s, most=2.0),
         "path": _path,
         "selective": _selective,
     },
