@@ -143,7 +143,7 @@ class TrainStep:
         norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
         return loss, norm, self.ranks.sending_order(averaged)
 
-    def _loss(self, batch: list[mx.array], weight: float | Scalar = 1.0) -> Scalar:
+    def _loss(self, batch: Sequence[mx.array], weight: float | Scalar = 1.0) -> Scalar:
         """Return the weighted mean loss in the compute type, from float32 master weights."""
         if self._dtype == mx.float32:
             return self.objective.loss(self.model, batch) * weight
