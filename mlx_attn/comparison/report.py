@@ -329,8 +329,8 @@ def _tuning(comparison: Comparison) -> Section:
     again = {t.arm: (t.query_key_losses, t.query_key_lr) for t in tunings if t.query_key_losses}
     caption = "Mean loss by factor of the rate of queries and keys, with the best of all rates"
     tables = [_factors(caption, again)] if again else []
-    edges = ", ".join(tuning.arm for tuning in tunings if not tuning.interior)
-    beyond = "the best factor is at the edge of those tried, so a better one may lie beyond it."
+    edges = ", ".join(tuning.arm for tuning in tunings if tuning.at_edge)
+    beyond = "a best factor is at the edge of those tried, so a better one may lie beyond it."
     notes = [f"{edges}: {beyond}"] if edges else []
     return Section(heading, plots=[plot], tables=tables, notes=notes)
 

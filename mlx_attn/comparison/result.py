@@ -158,6 +158,15 @@ class Tuning:
     query_key_lr: float = 1.0
     query_key_losses: Mapping[float, float | None] = field(default_factory=dict)
 
+    @property
+    def at_edge(self) -> bool:
+        """True if a chosen factor is the last one tried, so that a better one may lie beyond it."""
+        second = self.query_key_losses
+        return not self.interior or self.query_key_lr in (
+            min(second, default=0),
+            max(second, default=0),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AATest:

@@ -382,10 +382,10 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             name = f"{trial.arm}, seed {trial.seed}, learning rates x {trial.lr_scale:g}"
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case Tuning():
-            edge = "" if event.interior else " (the last one tried: the best may lie beyond it)"
-            second = f"; queries and keys x {event.query_key_lr:g}"
+            edge = " (the last one tried: the best may lie beyond it)" if event.at_edge else ""
+            second = f", queries and keys x {event.query_key_lr:g}"
             more = second if event.query_key_losses else ""
-            return f"{event.arm}: learning rates x {event.best:g}{edge}{more}"
+            return f"{event.arm}: learning rates x {event.best:g}{more}{edge}"
         case runner.Planned():
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:

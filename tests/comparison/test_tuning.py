@@ -72,6 +72,7 @@ def test_a_second_search_gives_every_arm_its_rate_of_queries_and_keys(protocol, 
     assert comparison.tunings[1].query_key_losses == pytest.approx(
         {0.25: 1.1, 0.5: 1, 1: 1.1, 2: 1.4}
     )
+    assert not any(tuning.at_edge for tuning in comparison.tunings)
     merged = comparison.budgets[0].arms[1]
     assert merged.settings == {"variant": "merged", "query_key_lr": 0.5}
     assert comparison.budgets[0].verdicts["merged"].mean == pytest.approx(0.0)
@@ -79,6 +80,14 @@ def test_a_second_search_gives_every_arm_its_rate_of_queries_and_keys(protocol, 
     # The factor 1 is the training that the first search knows.
     trained = [trial.digest for trial in runner.done]
     assert len(trained) == len({*trained})
+
+
+def test_a_second_search_that_ends_at_its_edge_says_so(protocol, runner, conclusion):
+    runner.best_query_key = {"standard": 64.0}
+    plan = protocol(budgets=("steps",), query_key_scales=(0.5, 1.0, 2.0))
+    standard, other = conclusion(plan, runner).tunings
+    assert (standard.interior, standard.query_key_lr, standard.at_edge) == (True, 4.0, True)
+    assert not other.at_edge
 
 
 def test_what_both_choices_cost_is_in_the_interval(protocol, runner, conclusion):
