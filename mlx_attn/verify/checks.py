@@ -4,7 +4,6 @@ A check compares many results with the expected ones. A failed check names the k
 A kernel that raises an error also fails, with MLX's message.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ class Check:
 
     name: str
     compare: Callable[[Rounding], Iterator[Comparison]]
-    is_quick: bool = True  # a worker runs it before its first training
 
     @property
     def asks(self) -> str:
@@ -37,21 +35,26 @@ CHECKS = (
     Check("norms", operations.norms),
     Check("activations", operations.activations),
     Check("cross-entropy", operations.cross_entropy),
-    Check("causality", operations.causality, is_quick=False),
+    Check("causality", operations.causality),
     Check("attention", operations.attention_kernels),
+    Check("order of heads", operations.order_of_heads),
     Check("hooks", operations.hooks),
-    Check("random numbers", models.random_numbers, is_quick=False),
-    Check("sampling", models.sampling, is_quick=False),
+    Check("random numbers", models.random_numbers),
+    Check("sampling", models.sampling),
     Check("golden models", models.golden_models),
-    Check("cached decoding", models.cached_decoding, is_quick=False),
-    Check("greedy sampling", models.greedy_sampling, is_quick=False),
-    Check("compiling", models.compiled, is_quick=False),
+    Check("cached decoding", models.cached_decoding),
+    Check("greedy sampling", models.greedy_sampling),
+    Check("compiling", models.compiled),
     Check("repeated training", models.repeated_training),
 )
 """Operations come first, because an error in one also makes whole models wrong."""
 
-QUICK = tuple(check for check in CHECKS if check.is_quick)
-"""The checks that a training depends on; they take about two seconds."""
+_SLOW = {
+    *("causality", "cached decoding", "greedy sampling"),
+    *("compiling", "random numbers", "sampling"),
+}
+QUICK = tuple(check for check in CHECKS if check.name not in _SLOW)
+"""The checks that a training depends on; they take about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class Finding:
     @property
     def wrong(self) -> list[Comparison]:
         """Return the comparisons that differ by more than rounding, the largest excess first."""
-        return sorted((c for c in self.comparisons if not c.is_right), key=lambda c: -c.share)
+        found = [comparison for comparison in self.comparisons if not comparison.is_right]
+        return sorted(found, key=lambda comparison: -comparison.share)
 
     @property
     def is_right(self) -> bool:
@@ -77,7 +81,7 @@ class Finding:
     @property
     def furthest(self) -> Comparison | None:
         """Return the comparison nearest to its tolerance, or furthest beyond it."""
-        return max(self.comparisons, key=lambda c: c.share, default=None)
+        return max(self.comparisons, key=lambda comparison: comparison.share, default=None)
 
     @property
     def notes(self) -> list[str]:
@@ -88,7 +92,7 @@ class Finding:
         """Return a JSON record with the wrong comparisons, or else the furthest one."""
         rows = []
         for c in self.wrong or ([self.furthest] if self.furthest else []):
-            number = c.difference if math.isfinite(c.difference) else None  # JSON has no others
+            number = c.difference if abs(c.difference) < float("inf") else None  # nor NaN in JSON
             rows.append({"case": c.case, "difference": number, "tolerance": c.tolerance})
         return {
             "check": self.check.name,

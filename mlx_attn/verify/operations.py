@@ -6,11 +6,11 @@ the package through the same names as the package, so they verify the code that 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_unflatten
 
@@ -33,7 +33,6 @@ from mlx_attn.verify.tolerance import (
     as_numpy,
     compared,
     product_error,
-    with_gradients,
 )
 
 Comparisons = Iterator[Comparison]
@@ -60,43 +59,62 @@ def products(rounding: Rounding) -> Comparisons:
     note = f"rounds like {rounding.name}"
     yield Comparison("float32 against float64", product_error(), rounding.most, note)
     numbers = Numbers(2)
-    factors = [
-        # Beyond the range of float16, then by heads.
-        (numbers(64, 64) * 2.0**20, numbers(64, 64)),
-        (numbers(2, 4, 64, 32), numbers(2, 4, 32, 64)),
-    ]
     for C in WIDTHS:
-        W, x = numbers(4 * C, C), numbers(64, C)
-        factors += [(x[:1], W.T), (x, W.T), (numbers(64, 4 * C).T, x)]
-    for a, b in factors:
-        case = f"{list(a.shape)} times {list(b.shape)}"
-        yield compared(case, as_mlx(a) @ as_mlx(b), a @ b, 3 * rounding.most)
+        W = numbers(4 * C, C)
+        for T in (1, 64):
+            x = numbers(T, C)
+            case = f"[{T}, {C}] times [{C}, {4 * C}]"
+            yield _product(case, x, W.T, rounding)
+        yield _product(f"[{4 * C}, 64] times [64, {C}]", numbers(64, 4 * C).T, x, rounding)
+    large = numbers(64, 64) * 2.0**20  # beyond the range of float16
+    yield _product("large numbers", large, numbers(64, 64), rounding)
+    yield _product("by heads", numbers(2, 4, 64, 32), numbers(2, 4, 32, 64), rounding)
+
+
+def _product(case: str, a: Array, b: Array, rounding: Rounding) -> Comparison:
+    return compared(case, as_mlx(a) @ as_mlx(b), a @ b, 3 * rounding.most)
 
 
 # Attention.
 
 
-Size = tuple[int, int, int]
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Shapes of queries, keys and values, and the other settings of the layer."""
+
+    heads: int
+    key_heads: int
+    value_heads: int
+    width: int  # of queries and keys
+    value_width: int
+    queries: int
+    keys: int
+    choices: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shared = f", {self.key_heads} of keys" if self.key_heads < self.heads else ""
+        values = f", values of {self.value_width}" if self.value_width != self.width else ""
+        extra = "".join(f", {key} {value}" for key, value in self.choices.items())
+        heads = f"{self.heads} heads of {self.width}{shared}{values}"
+        return f"{heads}, {self.queries} queries, {self.keys} keys{extra}"
 
 
-def _sizes() -> Iterator[tuple[Size, Size, Size, dict[str, Any]]]:
-    """Yield sizes [H, T, D] of queries, keys and values, and settings of the layer."""
-    in_training, one_token = (_TOKENS, _TOKENS), (1, LONG)
+def _shapes() -> Iterator[Shape]:
     for D in HEAD_WIDTHS:
-        for key_heads, sizes in (
-            (4, (in_training, one_token, (8, 8), (8, LONG), (16, LONG))),
-            (2, (in_training, one_token)),
-            (1, (in_training, one_token, (1, LONGER))),
-        ):
-            for T_q, T_k in sizes:
-                yield (4, T_q, D), (key_heads, T_k, D), (key_heads, T_k, D), {}
-        for T_q, T_k in (in_training, one_token):
-            yield (4, T_q, D), (4, T_k, D), (4, T_k, D), {"position": "alibi"}
-            yield (4, T_q, D), (4, T_k, D), (4, T_k, D), {"window": 16}
+        plain = partial(Shape, 4, 4, 4, D, D)
+        yield from (plain(T, T) for T in (8, _TOKENS))
+        yield from (plain(_TOKENS, _TOKENS, extra) for extra in _EXTRAS)
+        yield from (plain(T, LONG) for T in (1, 8, 16))
+        yield from (plain(1, LONG, extra) for extra in _EXTRAS)
+        for key_heads, keys in ((2, LONG), (1, LONG), (1, LONGER)):
+            grouped = partial(Shape, 4, key_heads, key_heads, D, D)
+            yield from (grouped(_TOKENS, _TOKENS), grouped(1, keys))
     for C in WIDTHS:  # merged scores: x is the only key, and the only value in the second form
-        for T_q, T_k in (in_training, one_token):
-            yield (2, T_q, C), (1, T_k, C), (2, T_k, 32), {}
-            yield (2, T_q, C), (1, T_k, C), (1, T_k, C), {}
+        yield from (Shape(2, 1, 2, C, 32, T, keys) for T, keys in ((40, 40), (1, LONG)))
+        yield from (Shape(2, 1, 1, C, C, T, keys) for T, keys in ((40, 40), (1, LONG)))
+
+
+_EXTRAS = ({"position": "alibi"}, {"window": 16})
 
 
 def _last(q: mx.array, k: mx.array) -> Places:
@@ -116,32 +134,82 @@ KERNELS: dict[str, Callable[..., mx.array]] = {
 def attention_kernels(rounding: Rounding) -> Comparisons:
     """Compare MLX's attention, the explicit form and the package's choice, with gradients."""
     numbers = Numbers(3)
-    for *sizes, settings in _sizes():
-        q, k, v = (numbers(2, *size) for size in sizes)
-        case = "q {}, k {}, v {}{}".format(*sizes, f", {settings}" if settings else "")
-        yield from _kernels(case, (4 * q, k, v), settings, rounding.tolerance)
+    for shape in _shapes():
+        layer = attention.Attention(
+            AttentionConfig(
+                d_in=1,
+                d_out=1,
+                context_length=LONGER,
+                n_heads=shape.heads,
+                head_dim=shape.width,
+                **shape.choices,
+            )
+        )
+        q = numbers(2, shape.heads, shape.queries, shape.width) * 4
+        k = numbers(2, shape.key_heads, shape.keys, shape.width)
+        v = numbers(2, shape.value_heads, shape.keys, shape.value_width)
+        yield from _kernels(shape, layer, (q, k, v), numbers, rounding)
 
 
 def _kernels(
-    case: str, inputs: tuple[Array, Array, Array], settings: dict[str, Any], tolerance: float
+    shape: Shape,
+    layer: attention.Attention,
+    inputs: tuple[Array, ...],
+    numbers: Numbers,
+    rounding: Rounding,
 ) -> Comparisons:
-    """Compare every kernel that takes the inputs, with gradients if T_q equals T_k."""
-    _, H, T_q, D = inputs[0].shape
-    sizes: dict[str, Any] = {"d_in": 1, "d_out": 1, "context_length": LONGER}
-    c = AttentionConfig(**sizes, n_heads=H, head_dim=D, **settings)
+    """Yield every kernel that takes the shape, with a gradient if T_q equals T_k."""
+    c = layer.config
+    slopes = c.slopes() if c.position == "alibi" else ()
+    q, k, v = inputs
+    y, gradient = reference.attention(q, k, v, c.scale, c.window, slopes)
+    weights = numbers(*y.shape)
+    arrays = [as_mlx(array) for array in inputs]
+    for name, kernel in KERNELS.items():
+        if name == "fused" and shape.key_heads != shape.value_heads:
+            continue
+        layer.train(shape.queries == shape.keys)
+        yield compared(f"{name}: {shape}", kernel(layer, *arrays), y, rounding.tolerance)
+        refused = name == "fused" and kernels.refuses_gradient(shape.width, shape.queries)
+        if shape.queries != shape.keys or refused:
+            continue
+        of_inputs = mx.grad(_weighted(partial(kernel, layer), weights), argnums=(0, 1, 2))
+        pairs = zip("qkv", of_inputs(*arrays), gradient(weights), strict=True)
+        for letter, found, expected in pairs:
+            yield compared(
+                f"{name}, gradient of {letter}: {shape}", found, expected, rounding.tolerance
+            )
 
-    def expected(q: Array, k: Array, v: Array) -> Array:
-        slopes = c.slopes() if c.position == "alibi" else ()
-        return reference.attention(q, k, v, c.scale, c.window, slopes)
 
-    layer, learns = attention.Attention(c), T_q == inputs[1].shape[2]
-    layer.train(learns)
-    functions = {f"{name}: {case}": partial(kernel, layer) for name, kernel in KERNELS.items()}
-    refused = learns and kernels.refuses_gradient(D, T_q)
-    if refused or inputs[1].shape[1] != inputs[2].shape[1]:
-        del functions[f"fused: {case}"]
-    names = "qkv" if learns else ""
-    return with_gradients(functions, expected, inputs, tolerance, names)
+def _weighted(function: Callable[..., mx.array], weights: Array) -> Callable[..., mx.array]:
+    """Return a scalar whose gradient is the function's gradient weighted by `weights`."""
+    factors = as_mlx(weights)
+    return lambda *arguments: (function(*arguments) * factors).sum()
+
+
+def order_of_heads(rounding: Rounding) -> Comparisons:
+    """Compare a layer with its heads, each computed from only its own rows and columns."""
+    C, H, D, numbers = 24, 4, 6, Numbers(4)
+    for kv in (4, 2, 1):
+        layer = attention.MultiHeadAttention(C, C, 12, 0.0, H, n_kv_heads=kv, out_bias=False)
+        rows = {"W_query": C, "W_key": kv * D, "W_value": kv * D, "out_proj": C}
+        weights = {name: numbers(count, C) for name, count in rows.items()}
+        layer.update({name: {"weight": as_mlx(array)} for name, array in weights.items()})
+        for T in (12, 1):
+            x = numbers(1, T, C)
+            heads = (_head_alone(weights, x[0], h, h * kv // H, D) for h in range(H))
+            y = np.sum([*heads], axis=0)
+            case = f"{H} heads, {kv} of keys, {T} tokens"
+            yield compared(case, layer(as_mlx(x))[0], y, rounding.tolerance)
+
+
+def _head_alone(weights: dict[str, Array], x: Array, h: int, shared: int, D: int) -> Array:
+    """Return the part of the output that head h adds, with keys and values of head `shared`."""
+    own, keys = slice(h * D, (h + 1) * D), slice(shared * D, (shared + 1) * D)
+    q, k = x @ weights["W_query"][own].T, x @ weights["W_key"][keys].T
+    bias = np.where(reference.is_seen(len(x), len(x)), 0.0, -np.inf)
+    y, _ = reference.one_head(q, k, x @ weights["W_value"][keys].T, D**-0.5, bias)
+    return y @ weights["out_proj"][:, own].T
 
 
 def causality(rounding: Rounding) -> Comparisons:
@@ -159,6 +227,11 @@ def causality(rounding: Rounding) -> Comparisons:
             y, after = (as_numpy(model(as_mlx(t))[:, :changed]) for t in (tokens, others))
             same = np.array_equal(y, after, equal_nan=True)
             yield Comparison(f"{name}, in {mode}", float(not same), 0.0)
+    for window in (0, 5):
+        layer = attention.CausalAttention(8, 8, T, 0.0, window=window)
+        weights = as_numpy(layer.weights(mx.ones((1, T, 8))))
+        outside = float(np.abs(weights * ~reference.is_seen(T, T, window)).max())
+        yield Comparison(f"weights outside of the mask, window {window}", outside, 0.0)
 
 
 # Hooks on the scores and on the weights.
@@ -167,21 +240,20 @@ def causality(rounding: Rounding) -> Comparisons:
 def hooks(rounding: Rounding) -> Comparisons:
     """Compare the attention weights of a layer with each hook on its scores or weights."""
     numbers, C, H, T = Numbers(16), 24, 4, 12
-    hooks = [
-        (name, choice, hook) for name in REFERENCES for choice, hook in REFERENCES[name].items()
-    ]
-    for name, choice, hook in hooks:
-        chosen: dict[str, Any] = {name: choice}
-        layer = attention.MultiHeadAttention(C, C, T, 0.0, H, **chosen)
-        w = {key: numbers(*array.shape) for key, array in named_arrays(layer).items()}
-        layer.update(tree_unflatten([(key, as_mlx(array)) for key, array in w.items()]))
-        x = numbers(1, T, C)
-        q, k = (reference.split(x @ w[f"W_{part}.weight"].T, H)[0] for part in ("query", "key"))
-        s = layer.config.scale * q @ k.swapaxes(1, 2)
-        s = hook(w, x[0], s) if name == "logits" else s
-        s = np.where(reference.is_seen(T, T), s, -np.inf)
-        y = hook(w, x[0], s) if name == "mixing" else softmax_of(s)
-        yield compared(f"{name} {choice}", layer.weights(as_mlx(x))[0], y, rounding.tolerance)
+    for name, rows in REFERENCES.items():
+        for choice, hook in rows.items():
+            chosen: dict[str, Any] = {name: choice}
+            layer = attention.MultiHeadAttention(C, C, T, 0.0, H, **chosen)
+            w = {key: numbers(*array.shape) for key, array in named_arrays(layer).items()}
+            layer.update(tree_unflatten([(key, as_mlx(array)) for key, array in w.items()]))
+            x = numbers(1, T, C)
+            q, k = (reference.split(x @ w[f"W_{part}.weight"].T, H)[0] for part in ("query", "key"))
+            s = layer.config.scale * q @ k.swapaxes(1, 2)
+            s = hook(w, x[0], s) if name == "logits" else s
+            s = np.where(reference.is_seen(T, T), s, -np.inf)
+            y = hook(w, x[0], s) if name == "mixing" else softmax_of(s)
+            case = f"{name} {choice}"
+            yield compared(case, layer.weights(as_mlx(x))[0], y, rounding.tolerance)
 
 
 # Operations outside attention.
@@ -193,51 +265,60 @@ def positions(rounding: Rounding) -> Comparisons:
     for width in sorted({*HEAD_WIDTHS, *WIDTHS}):
         for first in (0, 5, LONG):
             y = numbers(1, 2, 9, width)
+            found = attention.rope(as_mlx(y), first)
             case = f"RoPE, heads of {width}, from position {first}"
-            rotated = attention.rope(as_mlx(y), first)
-            yield compared(case, rotated, reference.rope(y, first), ROTATED)
+            yield compared(case, found, reference.rope(y, first), ROTATED)
     slopes = (0.25, 2.0**-8)
     for T_q, T_k in ((_TOKENS, _TOKENS), (1, LONG)):
-        expected = np.stack([-slope * reference.distance(T_q, T_k) for slope in slopes])
+        bias = np.stack([-slope * reference.distance(T_q, T_k) for slope in slopes])
         places = Places.of_text(T_k, T_k - T_q)
-        bias = attention.alibi_bias(mx.array(slopes), places.queries, places.keys)
-        yield compared(f"ALiBi, {T_q} queries, {T_k} keys", bias, expected, FLOAT32.tolerance)
+        found = attention.alibi_bias(mx.array(slopes), places.queries, places.keys)
+        yield compared(f"ALiBi, {T_q} queries, {T_k} keys", found, bias, FLOAT32.tolerance)
+
+
+def _with_gradient(
+    case: str,
+    function: Callable[..., mx.array],
+    x: Array,
+    expected: tuple[Array, reference.Gradient],
+    weights: Array,
+) -> Comparisons:
+    """Compare a function of one array, and its gradient weighted by `weights`."""
+    y, gradient = expected
+    yield compared(case, function(as_mlx(x)), y, FLOAT32.tolerance)
+    found = mx.grad(_weighted(function, weights))(as_mlx(x))
+    yield compared(f"{case}, gradient", found, gradient(weights), FLOAT32.tolerance)
 
 
 def norms(rounding: Rounding) -> Comparisons:
     """Compare LayerNorm, RMSNorm and QK-norm, with gradients, on few and on many numbers."""
     numbers = Numbers(7)
+    kinds = (("LayerNorm", gpt.LayerNorm, FLOAT32.tolerance), ("RMSNorm", gpt.RMSNorm, 1e-6))
     for C in WIDTHS:
-        for T in (1, _TOKENS):
-            x, w, b = numbers(2, T, C) + 0.5, numbers(C), numbers(C)
-            layernorm, rmsnorm = gpt.LayerNorm(C, eps=1e-4), gpt.RMSNorm(C, eps=1e-6)
-            layernorm.update({"weight": as_mlx(w), "bias": as_mlx(b)})
-            rmsnorm.update({"weight": as_mlx(w)})
-            yield from _norm(
-                layernorm, lambda x, w=w, b=b: reference.normalized(x, 1e-4, True) * w + b, x
-            )
-            yield from _norm(rmsnorm, lambda x, w=w: reference.normalized(x, 1e-6, False) * w, x)
+        for name, kind, eps in kinds:
+            layer = kind(C, eps=eps)
+            w, b = numbers(C), numbers(C) * (name == "LayerNorm")
+            layer.update({"weight": as_mlx(w)} | ({"bias": as_mlx(b)} if "bias" in layer else {}))
+            for T in (1, _TOKENS):
+                x, R = numbers(2, T, C) + 0.5, numbers(2, T, C)
+                y, gradient = reference.normalized(x, eps, name == "LayerNorm")
+                case, found = f"{name} of {C}, {T} tokens", layer.eval()(as_mlx(x))
+                yield compared(f"{case}, in evaluation", found, y * w + b, FLOAT32.tolerance)
+                found = mx.grad(_weighted(layer.train(), R))(as_mlx(x))
+                yield compared(f"{case}, gradient", found, gradient(R * w), FLOAT32.tolerance)
     x = numbers(1, 2, _TOKENS, 64)
-    y = reference.normalized(x, 1e-6, centred=False)
+    y, _ = reference.normalized(x, 1e-6, False)
     yield compared("QK-norm", attention.unit_rms(as_mlx(x)), y, FLOAT32.tolerance)
-
-
-def _norm(layer: nn.Module, expected: Callable[[Array], Array], x: Array) -> Comparisons:
-    """Compare a norm in evaluation, which may take another path, and then with its gradient."""
-    case = f"{type(layer).__name__} of {x.shape[2]}, {x.shape[1]} tokens"
-    y = layer.eval()(as_mlx(x))
-    yield compared(f"{case}, in evaluation", y, expected(x), FLOAT32.tolerance)
-    yield from with_gradients({case: layer.train()}, expected, [x], FLOAT32.tolerance)
 
 
 def activations(rounding: Rounding) -> Comparisons:
     """Compare GELU and squared ReLU, with gradients, on few and on many numbers."""
     numbers = Numbers(8)
     for name, layer in gpt.ACTIVATION_LAYERS.items():
-        expected = partial(reference.activation, name=name)
         for size in (64, 8192):
-            case, x = f"{name} of {size} numbers", numbers(size) * 6
-            yield from with_gradients({case: layer()}, expected, [x], FLOAT32.tolerance)
+            x, R = numbers(size) * 6, numbers(size)
+            case = f"{name} of {size} numbers"
+            yield from _with_gradient(case, layer(), x, reference.activation(x, name), R)
 
 
 def cross_entropy(rounding: Rounding) -> Comparisons:
@@ -245,10 +326,9 @@ def cross_entropy(rounding: Rounding) -> Comparisons:
     numbers = Numbers(9)
     for V in VOCABULARIES:
         logits, windows = numbers(2, 8, V) * 20, numbers.tokens(V, 2, 9)
-        expected = partial(reference.cross_entropy, targets=windows[:, 1:])
+        expected, R = reference.cross_entropy(logits, windows[:, 1:]), numbers(2, 8)
 
-        def loss(logits: mx.array, windows: Array = windows) -> mx.array:
-            return batches.window_losses(lambda tokens: logits, as_mlx(windows))
+        def loss(given: mx.array, windows: Array = windows) -> mx.array:
+            return batches.window_losses(lambda tokens: given, as_mlx(windows))
 
-        case = f"vocabulary of {V}"
-        yield from with_gradients({case: loss}, expected, [logits], FLOAT32.tolerance)
+        yield from _with_gradient(f"vocabulary of {V}", loss, logits, expected, R)

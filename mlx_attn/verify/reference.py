@@ -1,22 +1,22 @@
-"""Attention and a small GPT in NumPy with float64, without MLX.
+"""Attention and a small GPT in NumPy with float64, forward and backward, without MLX.
 
-Follows the book's definitions, and shares no code with the functions that it checks.
-It has no backward pass: a gradient in a direction is the slope of the function along it.
+Follows the book's definitions, one head at a time, and shares no code with the functions it checks.
+A function with a gradient returns its result and a backward function, which maps the gradient of
+the result to the gradients of its inputs.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
-from scipy.special import log_softmax, softmax
 
 from mlx_attn.model.config import GPTConfig
 
 Array = Float[np.ndarray, "..."]
+Gradient = Callable[[Array], Array]
 ROPE_BASE = 10_000.0
-_STEP = 1e-6
 
 
 class Numbers:
@@ -34,17 +34,6 @@ class Numbers:
         return np.floor(self._generator.random(shape) * vocab_size).astype(np.int64)
 
 
-def direction(x: Array) -> Array:
-    """Return the random direction in which gradients at x are compared."""
-    return Numbers(0)(*x.shape)
-
-
-def slope(function: Callable[[Array], float], x: Array) -> float:
-    """Return the derivative of a function at x along `direction`, by central differences."""
-    step = _STEP * direction(x)
-    return (function(x + step) - function(x - step)) / (2 * _STEP)
-
-
 # Attention.
 
 
@@ -59,6 +48,26 @@ def is_seen(T_q: int, T_k: int, window: int = 0) -> Bool[np.ndarray, "T_q T_k"]:
     return (behind >= 0) & (behind < (window or T_k))
 
 
+def one_head(
+    q: Float[np.ndarray, "T_q K"],
+    k: Float[np.ndarray, "T_k K"],
+    v: Float[np.ndarray, "T_k D"],
+    scale: float,
+    bias: Float[np.ndarray, "T_q T_k"],
+) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+    """Return softmax(scale q k^T + bias) v; masked scores have a bias of minus infinity."""
+    scores = scale * (q @ k.T) + bias
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights = powers / powers.sum(axis=1, keepdims=True)
+
+    def gradient(dy: Array) -> tuple[Array, Array, Array]:
+        dweights = dy @ v.T
+        dscores = weights * (dweights - (weights * dweights).sum(axis=1, keepdims=True))
+        return scale * dscores @ k, scale * dscores.T @ q, weights.T @ dy
+
+    return weights @ v, gradient
+
+
 def attention(
     q: Float[np.ndarray, "B H T_q K"],
     k: Float[np.ndarray, "B key_heads T_k K"],
@@ -66,14 +75,27 @@ def attention(
     scale: float,
     window: int = 0,
     slopes: tuple[float, ...] = (),
-) -> Float[np.ndarray, "B H T_q D"]:
-    """Return softmax(scale q k^T + bias) v; consecutive queries share a head of keys and values."""
-    H, T_q, T_k = *q.shape[1:3], k.shape[2]
-    k, v = (np.repeat(y, H // y.shape[1], axis=1) for y in (k, v))
-    scores = scale * q @ k.swapaxes(2, 3)
-    if slopes:
-        scores -= np.array(slopes)[:, None, None] * distance(T_q, T_k)
-    return softmax(np.where(is_seen(T_q, T_k, window), scores, -np.inf), axis=-1) @ v
+) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+    """Compute every head separately; consecutive query heads share a key head and a value head."""
+    B, H, T_q, _ = q.shape
+    seen, behind = is_seen(T_q, k.shape[2], window), distance(T_q, k.shape[2])
+    y = np.empty((B, H, T_q, v.shape[3]))
+    places, gradients = [], []
+    for b, h in np.ndindex(B, H):
+        i, j = (b, h * k.shape[1] // H), (b, h * v.shape[1] // H)
+        bias = np.where(seen, -slopes[h] * behind if slopes else 0.0, -np.inf)
+        y[b, h], gradient = one_head(q[b, h], k[i], v[j], scale, bias)
+        places.append(((b, h), i, j))
+        gradients.append(gradient)
+
+    def of_all(dy: Array) -> tuple[Array, Array, Array]:
+        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+        for (at, i, j), gradient in zip(places, gradients, strict=True):
+            for total, place, part in zip((dq, dk, dv), (at, i, j), gradient(dy[at]), strict=True):
+                total[place] += part
+        return dq, dk, dv
+
+    return y, of_all
 
 
 def split(y: Float[np.ndarray, "B T width"], heads: int) -> Float[np.ndarray, "B H T D"]:
@@ -81,11 +103,16 @@ def split(y: Float[np.ndarray, "B T width"], heads: int) -> Float[np.ndarray, "B
     return np.stack(np.split(y, heads, axis=2), axis=1)
 
 
-def rope(y: Array, first: int) -> Array:
+def merge(y: Float[np.ndarray, "B H T D"]) -> Float[np.ndarray, "B T width"]:
+    """Concatenate the heads."""
+    return np.concatenate([y[:, h] for h in range(y.shape[1])], axis=2)
+
+
+def rope(y: Array, first: int, back: bool = False) -> Array:
     """Rotate coordinates c and c + D/2 by the angle position / 10000^(2 c / D)."""
     half = y.shape[-1] // 2
     rates = ROPE_BASE ** (-np.arange(half) / half)
-    angles = np.outer(np.arange(first, first + y.shape[-2]), rates)
+    angles = np.outer(np.arange(first, first + y.shape[-2]), rates) * (-1 if back else 1)
     a, b = y[..., :half], y[..., half:]
     cos, sin = np.cos(angles), np.sin(angles)
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
@@ -94,87 +121,149 @@ def rope(y: Array, first: int) -> Array:
 # Operations outside attention.
 
 
-def normalized(x: Array, eps: float, centred: bool) -> Array:
+def normalized(x: Array, eps: float, centred: bool) -> tuple[Array, Gradient]:
     """Divide each row by its root mean square; first subtract its mean if `centred`."""
-    if centred:
-        x = x - x.mean(axis=-1, keepdims=True)
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    moved = x - x.mean(axis=-1, keepdims=True) if centred else x
+    size = np.sqrt((moved**2).mean(axis=-1, keepdims=True) + eps)
+    y = moved / size
+
+    def gradient(dy: Array) -> Array:
+        dx = dy - y * (dy * y).mean(axis=-1, keepdims=True)
+        return (dx - dx.mean(axis=-1, keepdims=True) if centred else dx) / size
+
+    return y, gradient
 
 
-def activation(x: Array, name: str) -> Array:
+def activation(x: Array, name: str) -> tuple[Array, Gradient]:
     """Return GELU in the tanh form (arXiv:1606.08415), or squared ReLU."""
     if name == "relu2":
-        return np.maximum(x, 0) ** 2
-    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))) / 2
+        positive = np.maximum(x, 0)
+        return positive**2, lambda dy: 2 * dy * positive
+    root = np.sqrt(2 / np.pi)
+    bent = np.tanh(root * (x + 0.044715 * x**3))
+    slope = (1 + bent) / 2 + x * (1 - bent**2) / 2 * root * (1 + 3 * 0.044715 * x**2)
+    return x * (1 + bent) / 2, lambda dy: dy * slope
 
 
-def cross_entropy(logits: Array, targets: Integer[np.ndarray, "..."]) -> Array:
+def cross_entropy(logits: Array, targets: Integer[np.ndarray, "..."]) -> tuple[Array, Gradient]:
     """Return the loss log sum e^logits - logits[target] of each token."""
-    return -np.take_along_axis(log_softmax(logits, axis=-1), targets[..., None], axis=-1)[..., 0]
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_sum = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    right = np.arange(logits.shape[-1]) == targets[..., None]
+    losses = (log_sum - np.where(right, shifted, 0).sum(axis=-1, keepdims=True))[..., 0]
+    return losses, lambda dy: (np.exp(shifted - log_sum) - right) * dy[..., None]
 
 
-_layer = cache(GPTConfig.attention)
-
-
-@dataclass(frozen=True)
+@dataclass
 class ReferenceGPT:
     """A GPT of the standard form, which reads the names and shapes of a checkpoint."""
 
     config: GPTConfig
     weights: Mapping[str, Array]
+    # Of the loss, by name, after a call of `loss_and_gradients`.
+    gradients: dict[str, Array] = field(default_factory=dict)
 
-    def loss(self, windows: Integer[np.ndarray, "B T1"]) -> float:
-        """Return the mean loss of the windows in nats per token."""
-        return float(cross_entropy(self.logits(windows[:, :-1]), windows[:, 1:]).mean())
+    def loss_and_gradients(self, windows: Integer[np.ndarray, "B T1"]) -> float:
+        """Return the mean loss of the windows in nats per token, and store the gradients."""
+        self.gradients = {name: np.zeros_like(w) for name, w in self.weights.items()}
+        logits, back = self.logits(windows[:, :-1])
+        losses, gradient = cross_entropy(logits, windows[:, 1:])
+        back(gradient(np.full(losses.shape, 1 / losses.size)))
+        return float(losses.mean())
 
-    def loss_with(self, windows: Integer[np.ndarray, "B T1"], name: str, weight: Array) -> float:
-        """Return the loss with another array as the weight of this name."""
-        return replace(self, weights={**self.weights, name: weight}).loss(windows)
-
-    def logits(self, tokens: Integer[np.ndarray, "B T"]) -> Float[np.ndarray, "B T V"]:
-        """Return the logits of the next token after each."""
-        x = self.weights["tok_emb.weight"][tokens]
-        if self.config.position == "learned":
-            x = x + self.weights["pos_emb.weight"][: tokens.shape[1]]
-        keys_and_values: tuple[Array, ...] = ()
+    def logits(self, tokens: Integer[np.ndarray, "B T"]) -> tuple[Array, Gradient]:
+        """Return the logits of the next token after each; the backward adds to `gradients`."""
+        x, steps = self.weights["tok_emb.weight"][tokens], []
+        T, learned = tokens.shape[1], self.config.position == "learned"
+        if learned:
+            x = x + self.weights["pos_emb.weight"][:T]
         for i in range(self.config.n_layers):
-            block = f"trf_blocks.{i}"
-            y, keys_and_values = self._attention(
-                i, self._norm(f"{block}.norm1", x), keys_and_values
-            )
-            x = x + y
-            hidden = self._linear(f"{block}.ff.layers.0", self._norm(f"{block}.norm2", x))
-            x = x + self._linear(f"{block}.ff.layers.2", activation(hidden, self.config.activation))
-        head = "tok_emb" if self.config.tied_head else "out_head"
-        return self._linear(head, self._norm("final_norm", x))
+            for part, norm in ((self._attention, "norm1"), (self._feed_forward, "norm2")):
+                normed, norm_back = self._norm(f"trf_blocks.{i}.{norm}", x)
+                y, back = part(i, normed)
+                x = x + y
+                steps.append(lambda dx, nb=norm_back, b=back: dx + nb(b(dx)))
+        x, norm_back = self._norm("final_norm", x)
+        y, head_back = self._linear("tok_emb" if self.config.tied_head else "out_head", x)
 
-    def _linear(self, name: str, x: Array) -> Array:
-        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
+        def gradient(dy: Array) -> Array:
+            dx = norm_back(head_back(dy))
+            for step in reversed(steps):
+                dx = step(dx)
+            np.add.at(self.gradients["tok_emb.weight"], tokens, dx)
+            if learned:
+                self.gradients["pos_emb.weight"][:T] += dx.sum(axis=0)
+            return dx
 
-    def _norm(self, name: str, x: Array) -> Array:
+        return y, gradient
+
+    def _linear(self, name: str, x: Array) -> tuple[Array, Gradient]:
+        weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+
+        def gradient(dy: Array) -> Array:
+            rows = dy.reshape(-1, dy.shape[-1])
+            self.gradients[f"{name}.weight"] += rows.T @ x.reshape(-1, x.shape[-1])
+            if bias is not None:
+                self.gradients[f"{name}.bias"] += rows.sum(axis=0)
+            return dy @ weight
+
+        return x @ weight.T + (0.0 if bias is None else bias), gradient
+
+    def _norm(self, name: str, x: Array) -> tuple[Array, Gradient]:
         layernorm = self.config.norm == "layernorm"
-        y = normalized(x, 1e-5 if layernorm else 1e-6, layernorm)
-        return y * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
+        y, back = normalized(x, 1e-5 if layernorm else 1e-6, layernorm)
+        weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
 
-    def _attention(
-        self, layer: int, x: Array, earlier: tuple[Array, ...]
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """Return the output, and the keys and values, which a layer after this one may read."""
-        c, name = _layer(self.config, layer), f"trf_blocks.{layer}.att"
-        q = self._positioned(f"{name}.W_query", x, c.n_heads)
-        if c.cross_layer == "reader":
-            k, v = earlier
-        else:
-            k = self._positioned(f"{name}.W_key", x, c.n_kv_heads)
-            v = split(self._linear(f"{name}.W_value", x), c.n_kv_heads)
+        def gradient(dy: Array) -> Array:
+            self.gradients[f"{name}.weight"] += (dy * y).sum(axis=(0, 1))
+            if bias is not None:
+                self.gradients[f"{name}.bias"] += dy.sum(axis=(0, 1))
+            return back(dy * weight)
+
+        return y * weight + (0.0 if bias is None else bias), gradient
+
+    def _feed_forward(self, layer: int, x: Array) -> tuple[Array, Gradient]:
+        first, first_back = self._linear(f"trf_blocks.{layer}.ff.layers.0", x)
+        bent, bent_back = activation(first, self.config.activation)
+        y, second_back = self._linear(f"trf_blocks.{layer}.ff.layers.2", bent)
+        return y, lambda dy: first_back(bent_back(second_back(dy)))
+
+    def _attention(self, layer: int, x: Array) -> tuple[Array, Gradient]:
+        c, name = self.config.attention(layer), f"trf_blocks.{layer}.att"
+        q, q_back = self._positioned(f"{name}.W_query", x, c.n_heads)
+        if c.cross_layer != "reader":
+            self._shared = self._keys_and_values(name, x, c.n_kv_heads)
+        k, v, gradients, kv_back = self._shared
         slopes = c.slopes() if c.position == "alibi" else ()
-        heads = attention(q, k, v, c.scale, c.window, slopes)
-        merged = np.concatenate([*heads.swapaxes(0, 1)], axis=2)
-        return self._linear(f"{name}.out_proj", merged), (k, v)
+        heads, back = attention(q, k, v, c.scale, c.window, slopes)
+        y, out_back = self._linear(f"{name}.out_proj", merge(heads))
 
-    def _positioned(self, name: str, x: Array, heads: int) -> Float[np.ndarray, "B H T D"]:
+        def gradient(dy: Array) -> Array:
+            dq, dk, dv = back(split(out_back(dy), c.n_heads))
+            # The layer that made the keys comes last, after all that read them.
+            gradients.append((dk, dv))
+            return q_back(dq) + (0.0 if c.cross_layer == "reader" else kv_back())
+
+        return y, gradient
+
+    def _keys_and_values(self, name: str, x: Array, heads: int) -> tuple[Array, Array, list, Any]:
+        """Return keys, values, an empty list for their gradients, and the backward of its sums."""
+        k, k_back = self._positioned(f"{name}.W_key", x, heads)
+        v, v_back = self._linear(f"{name}.W_value", x)
+        gradients: list[tuple[Array, Array]] = []
+
+        def back() -> Array:
+            dk, dv = (np.sum(parts, axis=0) for parts in zip(*gradients, strict=True))
+            return k_back(dk) + v_back(merge(dv))
+
+        return k, split(v, heads), gradients, back
+
+    def _positioned(self, name: str, x: Array, heads: int) -> tuple[Array, Gradient]:
         """Return queries or keys, normalised and rotated if the model is configured so."""
-        y = split(self._linear(name, x), heads)
+        y, back = self._linear(name, x)
+        y, norm_back = split(y, heads), lambda dy: dy
         if self.config.qk_norm:
-            y = normalized(y, 1e-6, centred=False)
-        return rope(y, 0) if self.config.position == "rope" else y
+            y, norm_back = normalized(y, 1e-6, centred=False)
+        if self.config.position != "rope":
+            return y, lambda dy: back(merge(norm_back(dy)))
+        return rope(y, 0), lambda dy: back(merge(norm_back(rope(dy, 0, back=True))))

@@ -1,18 +1,17 @@
-"""Compare results of MLX with expected ones, and measure how this device rounds a product.
+"""Set the tolerances of comparisons, and measure how this device rounds a product.
 
 A difference is the largest one divided by the largest expected number. MLX rounds the factors of
 float32 products to TF32 on newer Apple and NVIDIA GPUs, unless `MLX_ENABLE_TF32=0`. Such a device
 gets larger tolerances; one that rounds worse does not.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.verify.reference import Array, Numbers, direction, slope
+from mlx_attn.verify.reference import Array, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def product_error() -> float:
         numbers = Numbers(1)
         a, b = numbers(width, width), numbers(width, width)
         error = as_numpy(as_mlx(a) @ as_mlx(b)) - a @ b
-        largest = max(largest, float(np.linalg.norm(error) / np.linalg.norm(a @ b)))
+        largest = max(largest, float(np.sqrt((error**2).mean() / ((a @ b) ** 2).mean())))
     return largest
 
 
@@ -70,58 +69,26 @@ class Comparison:
     @property
     def share(self) -> float:
         """Return the difference relative to the tolerance, or the difference if that is 0."""
-        share = self.difference / (self.tolerance or 1.0)
-        return float("inf") if np.isnan(share) else share
+        found = self.difference / self.tolerance if self.tolerance else self.difference
+        return float("inf") if np.isnan(found) else found
 
 
-def compared(case: str, result: mx.array, expected: Array, tolerance: float) -> Comparison:
-    """Compare a result of MLX with the expected one; see `difference`."""
-    return Comparison(case, difference(as_numpy(result), expected), tolerance)
-
-
-def difference(result: Array, expected: Array) -> float:
-    """Return the largest difference over the largest expected number; inf if shapes differ."""
-    if result.shape != expected.shape:
-        return float("inf")
-    return float(np.abs(result - expected).max()) / (float(np.abs(expected).max()) or 1.0)
-
-
-def compared_slope(
-    case: str, gradient: mx.array, expected: float, tolerance: float, least: float = 0.0
+def compared(
+    case: str, found: mx.array, expected: Array, tolerance: float, least: float = 0.0
 ) -> Comparison:
-    """Compare a gradient of MLX along `direction` with the slope of NumPy's function.
+    """Compare a result of MLX with the expected one; see `difference`."""
+    return Comparison(case, difference(as_numpy(found), expected, least), tolerance)
 
-    The difference is relative to the gradient's length, or to `least` if that is more.
+
+def difference(found: Array, expected: Array, least: float = 0.0) -> float:
+    """Return the largest difference over the largest expected number, or over `least` if larger.
+
+    It is infinite if the shapes differ.
     """
-    array = as_numpy(gradient)
-    apart = abs(float((array * direction(array)).sum()) - expected)
-    return Comparison(case, apart / (max(float(np.linalg.norm(array)), least) or 1.0), tolerance)
-
-
-def with_gradients(
-    functions: Mapping[str, Callable[..., mx.array]],
-    expected: Callable[..., Array],
-    inputs: Sequence[Array],
-    tolerance: float,
-    names: str = "x",
-) -> Iterator[Comparison]:
-    """Compare functions of arrays, by case, with NumPy's, and the gradient of each named input."""
-    y, arrays = expected(*inputs), [as_mlx(x) for x in inputs]
-    # Unlike `direction`: w J w would be blind to a Jacobian that is transposed.
-    weights = Numbers(1)(*y.shape)
-    slopes = []
-    for i in range(len(names)):
-
-        def weighted(x: Array, i: int = i) -> float:
-            return float((expected(*inputs[:i], x, *inputs[i + 1 :]) * weights).sum())
-
-        slopes.append(slope(weighted, inputs[i]))
-    for case, function in functions.items():
-        yield compared(case, function(*arrays), y, tolerance)
-        if names:
-            _, gradients = mx.vjp(lambda *x, f=function: [f(*x)], arrays, [as_mlx(weights)])
-            for name, gradient, rise in zip(names, gradients, slopes, strict=True):
-                yield compared_slope(f"{case}, gradient of {name}", gradient, rise, tolerance)
+    if found.shape != expected.shape:
+        return float("inf")
+    largest = max(float(np.abs(expected).max()), least)
+    return float(np.abs(found - expected).max()) / (largest or 1.0)
 
 
 def as_mlx(array: Array) -> mx.array:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.machine.device import gpu_path
-from mlx_attn.verify.checks import CHECKS, run
+from mlx_attn.verify.checks import CHECKS, devices, run
 from mlx_attn.verify.show import finding_lines, machine_rows
 from mlx_attn.verify.tolerance import (
     FLOAT32,
@@ -61,7 +61,7 @@ def test_a_machine_that_rounds_like_tf32_is_told(tf32):
     assert "rounds like TF32" in finding_lines(run(CHECKS[2], "gpu", TF32))[0]
 
 
-@pytest.mark.parametrize("name", ["products", "golden models"])
+@pytest.mark.parametrize("name", ["products", "order of heads", "golden models"])
 def test_tf32_explains_what_float32_does_not(tf32, name):
     (check,) = [check for check in CHECKS if check.name == name]
     found = run(check, "gpu", TF32)
@@ -71,6 +71,7 @@ def test_tf32_explains_what_float32_does_not(tf32, name):
 
 def test_a_difference_is_a_share_of_the_largest_number_expected():
     assert difference(np.array([1.0, 9.0]), np.array([1.0, 10.0])) == pytest.approx(0.1)
+    assert difference(np.array([0.5]), np.array([0.0]), least=2.0) == pytest.approx(0.25)
 
 
 def test_another_shape_and_what_is_no_number_are_wrong():
@@ -80,12 +81,15 @@ def test_another_shape_and_what_is_no_number_are_wrong():
     assert not Comparison("a case", 1e-9, 0.0).is_right
 
 
-@pytest.mark.parametrize(
-    ("names", "row"), [(["cpu", "gpu"], "processor and GPU"), (["cpu"], "MLX finds no GPU here")]
-)
-def test_the_devices_that_are_verified_are_named(names, row):
-    keys = ("mlx_attn", "mlx", "numpy", "python", "chip", "platform", "blas")
-    assert dict(machine_rows(dict.fromkeys(keys, ""), names))["verified"].endswith(row)
+def test_the_gpu_is_verified_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(mx, "is_available", lambda device: True)
+    assert devices() == ["cpu", "gpu"]
+    monkeypatch.setattr(mx, "is_available", lambda device: device == mx.cpu)
+    assert devices() == ["cpu"]
+    facts: dict[str, Any] = dict.fromkeys(
+        ("mlx_attn", "mlx", "numpy", "python", "chip", "platform", "blas")
+    )
+    assert dict(machine_rows(facts, devices()))["verified"].endswith("MLX finds no GPU here")
 
 
 DECODING = pytest.param("cached decoding", marks=pytest.mark.slow)
