@@ -25,6 +25,7 @@ FOLLOW_UPS = (
     "delta-rules",
     "own-rates",
     "equal-parameters",
+    "alternatives-longer",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""

@@ -19,13 +19,29 @@ def follow_up(name: str) -> Study:
 
 
 def _with_the_first(tables: dict[str, Any], first: Study) -> dict[str, Any]:
-    """Return a follow-up's tables, completed from the first study's arms and `like` worlds."""
-    known = msgspec.to_builtins(first)
-    worlds = {}
+    """Return a follow-up's tables, completed from earlier studies where they are `like` them."""
+    earlier = msgspec.to_builtins(first)
+    worlds, arms = {}, {**earlier["arms"]}
     for name, row in tables["worlds"].items():
-        base = known["worlds"][row.pop("like")] if "like" in row else {"settings": {}}
+        base = earlier["worlds"][row.pop("like")] if "like" in row else {"settings": {}}
         worlds[name] = {**base, **row, "settings": base["settings"] | row.get("settings", {})}
+    for row in tables["questions"].values():
+        if "like" in row:
+            arms |= _ask_again(row, msgspec.to_builtins(follow_up(row.pop("like"))))
     asked = [c for question in tables["questions"].values() for c in question["contrasts"]]
     named = {arm for c in asked for arm in (c["arm"], c["reference"], c.get("control", STANDARD))}
-    arms = {name: arm for name, arm in known["arms"].items() if name in named}
+    arms = {name: arm for name, arm in arms.items() if name in named}
     return {**tables, "worlds": worlds, "arms": arms | tables.get("arms", {})}
+
+
+def _ask_again(row: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
+    """Add a study's contrasts to a question, except for arms that it asks about; return the arms.
+
+    The worlds of that study are not those of this one, so every world asks an added contrast.
+    """
+    own = {contrast["arm"] for contrast in row["contrasts"]}
+    for question in study["questions"].values():
+        for contrast in question["contrasts"]:
+            if contrast["arm"] not in own:
+                row["contrasts"].append({k: v for k, v in contrast.items() if k != "worlds"})
+    return study["arms"]

@@ -47,6 +47,13 @@ def test_delta_rules_are_compared_at_equal_parameters():
         assert arm.parameters == pytest.approx(standard.parameters, rel=0.0005)
 
 
+def test_a_question_like_anothers_asks_its_contrasts_with_its_arms():
+    earlier, longer = follow_up("alternatives"), follow_up("alternatives-longer")
+    asked = {contrast.arm for _, contrast, _ in longer.asked()}
+    assert asked == {contrast.arm for _, contrast, _ in earlier.asked()} | {"mla-learned"}
+    assert all(longer.arms[arm] == earlier.arms[arm] for arm in asked - {"mla-learned"})
+
+
 def test_a_study_that_there_is_not_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'widths'"):
         follow_up("width")
