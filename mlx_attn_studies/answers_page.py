@@ -205,19 +205,23 @@ class AnswersPage(StudyPage):
         one = self.besides.get(study, self)
         return tables.in_worlds((one.study, one.found), arm, control, outcome)
 
+    def _found(self, study: str) -> Sequence[Finding]:
+        """Return the findings of a follow-up; none if it is not registered here."""
+        return self.besides[study].found if study in self.besides else ()
+
     def means(self, study: str, arm: str, outcome: str = "") -> str:
         """Return the mean difference of an arm in every world, without intervals."""
-        found = self.besides[study].found if study in self.besides else []
-        of_arm = [f for f in found if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)]
+        of_arm = [
+            f for f in self._found(study) if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)
+        ]
         each = (f"{show.mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
         return ", ".join(each) or "(not finished)"
 
     def unsolved(self, study: str, arm: str) -> str:
         """Return how many of an arm's models never solved their task, in the worlds with some."""
-        found = self.besides[study].found if study in self.besides else []
         each = [
             f"{f.unsolved[1]} of {len(f.verdict.differences)} on {f.world} after {f.steps} steps"
-            for f in found
+            for f in self._found(study)
             if f.contrast.arm == arm and f.verdict and f.unsolved[1]
         ]
         return ", ".join(each) or "none"
@@ -229,7 +233,7 @@ class AnswersPage(StudyPage):
 
     def longest(self, arm: str) -> str:
         """Return an arm's mean difference after the longest training on each text, in one line."""
-        found = self.besides["horizon"].found if "horizon" in self.besides else []
+        found = self._found("horizon")
         texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
         said = ""
         for text in texts:
@@ -242,9 +246,8 @@ class AnswersPage(StudyPage):
 
     def at_lengths(self, arm: str) -> str:
         """Return an arm's findings at several lengths of training, in one line."""
-        found = self.besides["horizon"].found if "horizon" in self.besides else []
         steps = self.study.worlds["tales"].settings["steps"]
-        longer = tables.at_lengths([f for f in found if f.contrast.arm == arm])
+        longer = tables.at_lengths([f for f in self._found("horizon") if f.contrast.arm == arm])
         return f"{steps} steps" + (f"; {longer}" if longer else "")
 
     def loss(self, study: str, place: int) -> str:
@@ -298,21 +301,23 @@ class AnswersPage(StudyPage):
 
     def machines(self) -> str:
         """Return the machines that made the records."""
-        books = [self.book, *(one.book for one in self.besides.values())]
-        machines = [r.machine for book in books for r in book.records.values() if r.machine]
-        made = {(machine.get("chip", ""), machine.get("device", "")) for machine in machines}
+        made = {(m.get("chip", ""), m.get("device", "")) for m in self._machines}
         return "; ".join(f"{chip} ({device})" for chip, device in sorted(made)) or "no machine yet"
 
     def versions(self) -> str:
         """Return the versions and commits that made the records, if they were recorded."""
-        books = [self.book, *(one.book for one in self.besides.values())]
-        machines = [r.machine for book in books for r in book.records.values() if r.machine]
         made = Counter(
             f"mlx_attn {m.get('mlx_attn', '?')} with mlx {m.get('mlx', '?')}, "
             + (f"commit {m['commit']}" if m.get("commit") else "no commit recorded")
-            for m in machines
+            for m in self._machines
         )
         return "; ".join(f"{count:,} by {name}" for name, count in made.items())
+
+    @property
+    def _machines(self) -> list[Mapping[str, str]]:
+        """The machine of each record that names one."""
+        books = [self.book, *(one.book for one in self.besides.values())]
+        return [r.machine for book in books for r in book.records.values() if r.machine]
 
     def curves(self) -> dict[str, list[AbilityCurve]]:
         """Return, by world, how its arms differ from the control by ability during training."""
@@ -362,9 +367,13 @@ class AnswersPage(StudyPage):
         each = (tables.changed(study, records) for study, records in self._searched)
         return "; ".join(filter(None, each))
 
-    def beside_first(self, name: str, suffix: str) -> str:
-        """Compare a follow-up with the first study if their worlds differ only by a suffix."""
-        return tables.beside_first(self.besides[name].found, self.found, suffix)
+    def beside(self, name: str, suffix: str, earlier: str = "", ending: str = "") -> str:
+        """Compare a follow-up with an earlier study, by default the first.
+
+        Their worlds differ only by the end of their names: here `suffix`, there `ending`.
+        """
+        there = self.besides.get(earlier, self).found
+        return tables.beside(self.besides[name].found, there, suffix, ending)
 
     @cached_property
     def _searched(self) -> list[tuple[Study, Records]]:

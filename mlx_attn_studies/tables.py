@@ -108,16 +108,20 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
     return table(("world", "a rounding", "one function, two forms", "which", "margin"), rows)
 
 
-def beside_first(found: Sequence[Finding], first: Sequence[Finding], suffix: str) -> str:
-    """Compare a study with the first one if their worlds differ only by a suffix."""
-    known = {(f.world, f.contrast.arm, f.contrast.control): f for f in first}
+def beside(
+    found: Sequence[Finding], earlier: Sequence[Finding], suffix: str, ending: str = ""
+) -> str:
+    """Compare a study with an earlier one whose worlds end in `ending` instead of `suffix`."""
+    known = {(f.world, f.contrast.arm, f.contrast.control): f for f in earlier}
     rows: list[list[str]] = []
     for one in found:
-        world = one.world.removesuffix(suffix)
-        first_one = known.get((world, one.contrast.arm, one.contrast.control))
-        cells = [_with_word(one), _with_word(first_one) if first_one else "not asked"]
-        rows.append([name_of(one.contrast), world, *cells])
-    return table(("contrast", "text", "here", "in the first study"), rows)
+        text = one.world.removesuffix(suffix)
+        there = known.get((text + ending, one.contrast.arm, one.contrast.control))
+        cells = [_with_word(one), _with_word(there) if there else "not asked"]
+        rows.append([name_of(one.contrast), text, *cells])
+    return table(
+        ("contrast", "text", "here", f"in the {'earlier' if ending else 'first'} study"), rows
+    )
 
 
 def _with_word(found: Finding) -> str:

@@ -251,6 +251,14 @@ class AttentionConfig(AttentionSettings):
     def __post_init__(self):
         sizes = ("d_in", "d_out", "context_length", "n_heads")
         check_bounds(self, dict.fromkeys(sizes, (1, math.inf)))
+        self._derive_sizes()
+        check_choices(self, WORDS)
+        self._check_sizes()
+        self.slopes()
+        self._check_combination()  # last, because a choice reads the derived sizes
+
+    def _derive_sizes(self) -> None:
+        """Fill in the sizes that are 0 from the others."""
         _require(
             bool(self.head_dim) or self.d_out % self.n_heads == 0,
             f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
@@ -267,7 +275,8 @@ class AttentionConfig(AttentionSettings):
         }
         for key, value in derived.items():
             object.__setattr__(self, key, getattr(self, key) or value)
-        check_choices(self, WORDS)
+
+    def _check_sizes(self) -> None:
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         widths = dict.fromkeys(("head_dim", "value_dim", "latent_dim"), (1, math.inf))
         check_bounds(self, {**widths, "window": (0, math.inf)})
@@ -275,14 +284,15 @@ class AttentionConfig(AttentionSettings):
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
         )
-        self.slopes()
+
+    def _check_combination(self) -> None:
+        """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
         # Merged scores rotate the whole of x as the key.
         rotated = self.d_in if self.score == "merged" else self.head_dim
         _require(
             self.position != "rope" or rotated % 2 == 0,
             f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
         )
-        # Last, because a choice reads the derived sizes.
         choices = [choice for name in (*MAPS, "position") for choice in self.choices(name)]
         for choice in choices:
             _require(not (reason := choice.refuses(self)), reason)

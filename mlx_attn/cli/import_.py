@@ -2,11 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_attn.cli.options import UserPath
 from mlx_attn.cli.output import emit, megabytes, model_facts, model_rows
+
+if TYPE_CHECKING:
+    from mlx_attn.interop.imported import Source
 
 _EXAMPLES = """\b
 Examples:
@@ -48,21 +52,7 @@ def command(
     from mlx_attn.runs import RUNS, free_name
 
     checkpoint = imported.find_source(source, n_heads, lora_alpha)
-    peaks = imported.memory_peaks(checkpoint.config)
-    facts = {
-        "source": str(checkpoint.path),
-        "as": checkpoint.what,
-        **model_facts(checkpoint.config),
-        **peaks,
-    }
-    merged, peak = peaks["merged_parameters"], megabytes(peaks["convert_peak"])
-    rows = {
-        "source": f"{checkpoint.path} ({checkpoint.what})",
-        **dict(model_rows(checkpoint.config)),
-        "importing": f"at most {megabytes(peaks['import_peak'])}",
-        "--to merged": f"{merged:,} parameters; converting takes at most {peak}",
-    }
-    plan = [f"{key:12} {text}" for key, text in rows.items()]
+    facts, plan = _plan(checkpoint)
     if dry_run:
         emit(facts, as_json, lambda: plan)
         return
@@ -76,3 +66,20 @@ def command(
         outcome = {"parity": asdict(parity)}
         last = parity.line
     emit({"run": path, **facts, **outcome}, as_json, lambda: [path, *plan, last])
+
+
+def _plan(checkpoint: "Source") -> tuple[dict[str, Any], list[str]]:
+    """Return a checkpoint, and the memory to import and merge it, as facts and as lines."""
+    from mlx_attn.interop.imported import memory_peaks
+
+    config, named = checkpoint.config, str(checkpoint.path)
+    peaks = memory_peaks(config)
+    merged, peak = peaks["merged_parameters"], megabytes(peaks["convert_peak"])
+    rows = {
+        "source": f"{named} ({checkpoint.what})",
+        **dict(model_rows(config)),
+        "importing": f"at most {megabytes(peaks['import_peak'])}",
+        "--to merged": f"{merged:,} parameters; converting takes at most {peak}",
+    }
+    facts = {"source": named, "as": checkpoint.what, **model_facts(config), **peaks}
+    return facts, [f"{key:12} {text}" for key, text in rows.items()]

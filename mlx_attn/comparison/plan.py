@@ -347,6 +347,13 @@ class ComparisonConfig:
         """Return whether learning rates are searched for."""
         return len(self.scales) > 1
 
+    @property
+    def tuning_trials(self) -> int:
+        """The number of trainings that the search for rates begins with."""
+        # The search for the rate of queries and keys has tried the factor 1 already.
+        factors = len(self.scales) + sum(factor != 1 for factor in self.query_key_scales)
+        return factors * self.tuning_seeds * len(self.all_arms) if self.tunes else 0
+
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return all settings of an arm, with changes."""
         # A task and a preset come with their own recipes.

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from mlx_attn.comparison import runner
 from mlx_attn.comparison.decisions import WORDS, Verdict
+from mlx_attn.comparison.plan import ComparisonConfig
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.t_tests import MOST_SEEDS
@@ -406,31 +407,21 @@ def plan_rows(
         stages: Seconds of the missing trainings, as `stages_of` returns them.
         speeds: Of each worker, as multiples of this machine's.
     """
-    protocol = run.protocol
-    settings = protocol.settings(protocol.arms[0])
-    recipe = settings.training
+    protocol, training = run.protocol, run.protocol.settings(run.protocol.arms[0])
+    recipe = training.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
-    # The search for the rate of queries and keys has tried the factor 1 already.
-    factors = len(protocol.scales) + sum(factor != 1 for factor in protocol.query_key_scales)
-    rates = factors * protocol.tuning_seeds * len(protocol.all_arms)
-    seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
-    if protocol.looks:
-        seeds = f"until decided: {', '.join(map(str, protocol.looks))}"
-    margin = f"{protocol.delta:g} nats per token"
-    if protocol.delta_tokens:
-        margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
     at_least = "at least " if protocol.tunes else ""
     rows = [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
         ("reference", protocol.reference.name if protocol.reference else "none"),
         ("text", f"{run.corpus.name}, {run.vocab_size} tokens"),
-        ("training", f"{settings.preset}, {recipe.steps} steps"),
+        ("training", f"{training.preset}, {recipe.steps} steps"),
         ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
-        ("tuning", f"{at_least}{rates if protocol.tunes else 0} trainings"),
-        ("seeds", seeds),
+        ("tuning", f"{at_least}{protocol.tuning_trials} trainings"),
+        ("seeds", _seeds_text(protocol)),
         ("equal", ", ".join(protocol.budgets)),
-        ("counts as none", f"less than {margin}"),
+        ("counts as none", f"less than {_planned_margin(protocol)}"),
         ("at once", f"{run.runner.size} processes"),
     ]
     if stages:
@@ -443,3 +434,15 @@ def plan_rows(
             ("hours", f"{hours_on(stages, speeds):.3g} {there}"),
         ]
     return rows
+
+
+def _seeds_text(protocol: ComparisonConfig) -> str:
+    if protocol.looks:
+        return f"until decided: {', '.join(map(str, protocol.looks))}"
+    return str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
+
+
+def _planned_margin(protocol: ComparisonConfig) -> str:
+    if protocol.delta_tokens:
+        return f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
+    return f"{protocol.delta:g} nats per token"

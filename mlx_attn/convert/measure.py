@@ -273,12 +273,8 @@ def convert_run(
     metrics = measure_model(before, evaluator), measure_model(after, evaluator)
     outcome = Outcome(*metrics, compare_logits(before, after, split), *errors)
     _check_exact(to, outcome)
-    changed = {"model": after.config.as_dict(), "variant": outcome.after.variant}
-    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
-    if plugins := used_plugins({**changed["model"], **settings["training"], **settings["text"]}):
-        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), plugins)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    settings |= {**changed, "converted": facts}
+    settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
     # The new run is at step 0, from which `train --resume` trains on.
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
         new.save_model(after)
@@ -289,6 +285,15 @@ def convert_run(
         trainer.run = new
         trainer.save()
     return new, outcome
+
+
+def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:
+    """Return a run's settings for a converted model, with the plugins that it still uses."""
+    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
+    settings |= {"model": model.config.as_dict(), "variant": variant}
+    if used := used_plugins({**settings["model"], **settings["training"], **settings["text"]}):
+        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), used)
+    return settings
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:

@@ -160,10 +160,7 @@ class Trainer:
         self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
         self.sampler = _batch_sampler(corpus.train, T, config)
         self.evaluator = Evaluator(corpus.val, T, ranks, config.metric)
-        # A step uses `accumulate` batches.
-        by_epochs = math.ceil(config.epochs * self.sampler.steps_per_epoch / config.accumulate)
-        bounds = [bound for bound in (config.steps, by_epochs) if bound]
-        self.steps = min(bounds, default=0)  # 0: no bound
+        self.steps = _bound_in_steps(config, self.sampler)
         # Of all ranks together.
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
@@ -171,12 +168,7 @@ class Trainer:
         of_rank = self.sampler.batch_size // ranks.size
         check_memory(model_config, of_rank, config.accumulate, config.checkpoint_blocks)
         keep_buffers()
-        self.model = GPT(model_config, seed=config.random_seed if draw else None)
-        if config.checkpoint_blocks:
-            check_blocks_can_be_computed_again(self.model)
-            self.model.checkpoint_blocks = True
-        for block in self.model.trf_blocks if config.track else ():
-            analysis.check_affine(block.att, "score", "value", "output")
+        self.model = _new_model(model_config, config, draw)
         # The model that it started from, in any form; the drift of its heads is measured from it.
         self.origin: GPT | None = None
         sizes, text = (model_config.n_heads, model_config.emb_dim), corpus.train
@@ -311,6 +303,24 @@ class Trainer:
             return "no checkpoint was saved yet"
         place = self.run.checkpoint if self.run else "kept by rank 0"
         return f"the last good checkpoint, of step {self.saved_step}, is {place}"
+
+
+def _new_model(config: GPTConfig, training: TrainConfig, draw: bool) -> GPT:
+    """Return the model to train; raise a ConfigError if it cannot be trained like this."""
+    model = GPT(config, seed=training.random_seed if draw else None)
+    if training.checkpoint_blocks:
+        check_blocks_can_be_computed_again(model)
+        model.checkpoint_blocks = True
+    for block in model.trf_blocks if training.track else ():
+        analysis.check_affine(block.att, "score", "value", "output")
+    return model
+
+
+def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
+    """Return the steps after which the training ends; 0 without a bound in steps or epochs."""
+    # A step uses `accumulate` batches.
+    by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
+    return min((bound for bound in (config.steps, by_epochs) if bound), default=0)
 
 
 def _batch_sampler(split: Split, context_length: int, config: TrainConfig) -> BatchSampler:
