@@ -17,7 +17,7 @@ from mlx_attn_studies import findings
 from mlx_attn_studies.findings import Finding
 from mlx_attn_studies.horizon import START, Course, cost, mean_delay, statement
 from mlx_attn_studies.schedule import ArmPlan, Records
-from mlx_attn_studies.show import DONE, difference, name_of, table
+from mlx_attn_studies.show import DONE, difference, mean_difference, name_of, table
 from mlx_attn_studies.study import MODERATED, STANDARD, WORST_OF_FIVE, Prediction, Study
 from mlx_attn_studies.trends import Cost, TrendFinding
 
@@ -74,17 +74,19 @@ def in_worlds(judged: Judged, arm: str, control: str, outcome: str = "") -> str:
 
 
 def at_lengths(found: Sequence[Finding]) -> str:
-    """Return an arm's difference at every finished length of training, text by text."""
+    """Return an arm's mean difference after each finished length of training, text by text.
+
+    The longest has its interval; the record has the others.
+    """
     texts: dict[str, list[Finding]] = {}
     for one in sorted(found, key=lambda f: f.steps):
         if one.verdict:
             texts.setdefault(one.world.rpartition("-")[0], []).append(one)
-    return "; ".join(
-        f"trained for each length, {text} "
-        + ", ".join(f"{difference(f, 3)} at {f.steps}" for f in of)
-        + f" ({len(of[0].verdict.differences) if of[0].verdict else 0} seeds)"
-        for text, of in texts.items()
-    )
+    lines: list[str] = []
+    for text, (*earlier, last) in texts.items():
+        each = [f"{mean_difference(f, 3)} at {f.steps}" for f in earlier]
+        lines.append(f"{text} {', '.join([*each, f'{difference(last, 3)} at {last.steps}'])}")
+    return f"three seeds trained for each length: {'; '.join(lines)}" if lines else ""
 
 
 def resolution(study: Study, found: Sequence[Finding]) -> str:
