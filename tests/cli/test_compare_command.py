@@ -49,7 +49,8 @@ def test_until_decided_chooses_the_seeds_and_says_after_how_many_it_looks(compar
 def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, run_command, workshop):
     assert "standard, no-query" in compare("--dry-run", "--tune").stdout
     assert not (workshop / "runs").exists()
-    result = run_command("compare", "--variants=standard,no-query", "--dry-run")
+    plan = [flag for flag in SMALL if flag != "--no-tune"]
+    result = run_command("compare", "--variants=standard,no-query", *plan, "--dry-run")
     assert "scores-off" in result.stdout
     # Two arms and the reference, five factors, three seeds.
     assert "at least 45 trainings" in result.stdout

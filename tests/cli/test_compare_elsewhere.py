@@ -13,7 +13,9 @@ BRIEF = [
 
 
 @pytest.fixture
-def compare(run_command, tiny_flags):
+def compare(run_command, tiny_flags, monkeypatch):
+    """Compares two variants, and draws no figures."""
+    monkeypatch.setattr("mlx_attn.comparison.report.figure_for_page", lambda draw: "<svg></svg>")
     usual = [flag for flag in tiny_flags if "every" not in flag]
     return lambda *flags: run_command("compare", *usual, *BRIEF, *flags)
 

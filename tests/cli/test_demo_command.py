@@ -14,6 +14,7 @@ def showing(workshop, run_command, tiny_flags, monkeypatch, in_this_process):
     flags = dict(flag.lstrip("-").replace("-", "_").split("=") for flag in tiny_flags)
     recipe = {key: int(value) if value.isdigit() else value for key, value in flags.items()}
     monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **recipe})
+    monkeypatch.setattr(demo, "SEEDS", 2)
     return lambda *flags: run_command("demo", "--no-open", *flags)
 
 

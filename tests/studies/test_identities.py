@@ -13,10 +13,10 @@ def test_an_unknown_identity_is_refused_with_the_nearest():
         identities.check("merging-cost")
 
 
-@pytest.fixture
-def small_model(monkeypatch, tmp_path):
-    """Checks a model of a few thousand weights, trained on a short text."""
-    story = tmp_path / "story.txt"
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    """Checks a model of a few thousand weights, trained on a short text once for all tests."""
+    story = tmp_path_factory.mktemp("text") / "story.txt"
     story.write_text(STORY)
     small = {
         "data": str(story),
@@ -33,10 +33,15 @@ def small_model(monkeypatch, tmp_path):
         "optimizer": "adamw",
         "position": "learned",
     }
-    monkeypatch.setattr(identities, "SETTINGS", small)
-    identities._trained.cache_clear()
-    identities._both_forms.cache_clear()
-    yield
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identities, "SETTINGS", small)
+        yield
+    forget()
+
+
+def forget() -> None:
+    """Let the next check train its models again."""
     identities._trained.cache_clear()
     identities._both_forms.cache_clear()
 
@@ -82,8 +87,9 @@ def test_a_text_of_known_entropy_has_a_floor_and_another_has_none(small_model, m
     assert not identities.check("tales-have-a-floor").holds
     tales = {**identities.SETTINGS, "data": "tales", "steps": 3}
     monkeypatch.setattr(identities, "SETTINGS", tales)
-    identities._trained.cache_clear()
+    forget()
     assert identities.check("tales-have-a-floor").holds
+    forget()
 
 
 def test_every_identity_has_a_check():
