@@ -18,21 +18,10 @@ def small_model(tmp_path_factory):
     """Checks a model of a few thousand weights, trained on a short text once for all tests."""
     story = tmp_path_factory.mktemp("text") / "story.txt"
     story.write_text(STORY)
-    small = {
-        "data": str(story),
-        "tokenizer": "char",
-        "context_length": 24,
-        "emb_dim": 16,
-        "n_heads": 2,
-        "n_layers": 2,
-        "batch_size": 4,
-        "steps": 30,
-        "warmup": 2,
-        "eval_every": 0,
-        "qkv_bias": True,
-        "optimizer": "adamw",
-        "position": "learned",
-    }
+    sizes = {"context_length": 24, "emb_dim": 16, "n_heads": 2, "n_layers": 2, "batch_size": 4}
+    recipe = {"steps": 30, "warmup": 2, "eval_every": 0, "optimizer": "adamw"}
+    form = {"qkv_bias": True, "position": "learned"}
+    small = {"data": str(story), "tokenizer": "char", **sizes, **recipe, **form}
     forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(identities, "SETTINGS", small)
