@@ -6,7 +6,6 @@ from math import exp, expm1, isfinite
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
 from rich.text import Text
 
 from mlx_attn.comparison.decisions import Verdict
@@ -35,18 +34,23 @@ def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
     return f"{name}: {outcome.val_loss:.4f}  ({outcome.seconds:.0f} s, {left} or more left)"
 
 
-def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Group:
+def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Text:
     """Return a question with its contrasts, and a line for every world below each."""
     lines = [Text(study.question(name).title, "bold")]
     for contrast in study.question(name).contrasts:
         lines += [Text(f"\n{contrast.statement}"), Text(f"  {contrast.source}", "dim")]
         for finding in (f for f in found if f.contrast == contrast):
-            answer = finding.answer
+            style = LOOKS[finding.answer].terminal if finding.answer in (HOLDS, FAILS) else "yellow"
             line = Text(f"  {finding.world}: ")
-            line.append(answer, LOOKS[answer].terminal if answer in (HOLDS, FAILS) else "yellow")
-            line.append(_numbers(finding))
-            lines.append(line)
-    return Group(*lines)
+            lines.append(line.append(_answer(finding), style).append(_numbers(finding)))
+    return Text("\n").join(lines)
+
+
+def _answer(finding: Finding) -> str:
+    """Return the answer, with the verdict's word and length unless the answer is that word."""
+    if finding.verdict is None or finding.answer in (finding.word, WITHDRAWN):
+        return finding.said if finding.verdict else finding.answer
+    return f"{finding.answer}: {finding.said}"
 
 
 def _numbers(finding: Finding) -> str:
@@ -58,7 +62,7 @@ def _numbers(finding: Finding) -> str:
         spread = "{:+.4f} to {:+.4f}".format(*verdict.interval)
     part = "" if verdict.share is None else f", {verdict.share:+.0%} of the part"
     unit = "ln(steps)" if finding.contrast.outcome == STEPS else "nats"
-    return f", {verdict.mean:+.4f} {unit} ({spread}), {finding.said}{part}"
+    return f", {verdict.mean:+.4f} {unit} ({spread}){part}"
 
 
 def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:

@@ -40,13 +40,17 @@ def emit(
     if as_json:
         say(json.dumps(record, indent=indent))
         return
-    from mlx_attn.ui.terminal import print_rows, stdout_console
+    from rich.text import Text
+
+    from mlx_attn.ui.terminal import print_rows, print_text, stdout_console
 
     for part in shown():
         if isinstance(part, str | Path):
             say(part)
         elif isinstance(part, list):
             print_rows(part, stdout_console())
+        elif isinstance(part, Text):
+            print_text(part, stdout_console())
         else:
             stdout_console().print(part)
 

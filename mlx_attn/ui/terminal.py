@@ -94,9 +94,10 @@ def as_html(renderable: RenderableType, width: int = 100) -> str:
     return console.export_html(inline_styles=True, code_format=layout)
 
 
-def print_text(text: str, console: Console) -> None:
+def print_text(text: str | Text, console: Console) -> None:
     """Print lines of text, which break between words on a terminal only."""
-    console.print(Text(text), soft_wrap=not console.file.isatty())
+    shown = Text(text) if isinstance(text, str) else text
+    console.print(shown, soft_wrap=not console.file.isatty())
 
 
 def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:

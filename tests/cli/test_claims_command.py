@@ -31,7 +31,7 @@ def test_a_question_is_shown_world_by_world_with_every_contrast_in_its_json(work
 
 def test_outside_a_clone_the_answers_of_the_packages_own_clone_are_shown(workshop, run_command):
     shown = run_command("claims", "show", "out_proj")  # the book's name of its part
-    assert "shakespeare: " in shown.stdout
+    assert "\n  tales: undecided at 300 steps, +0." in shown.stdout
     assert "not finished" not in shown.stdout
     assert not (workshop / "runs").exists()
 
