@@ -67,6 +67,11 @@ def ring_turned(true, self, start, arrays):
     return tuple(mx.roll(a, 1, 2) for a in kept), places
 
 
+def least_likely(true, self, logits, newest, state):
+    draws = "keys" in state
+    return true(self, logits, newest, state) if draws else (mx.argmin(logits, -1, True), state)
+
+
 def unlike_before(true, self, *given):
     return true(self, *given) * (1 + next(CALLS) * 1e-6)
 
@@ -186,10 +191,10 @@ TAMPERINGS: dict[str, tuple[str, str, Callable[[Patch], None]]] = {
         "a ring of 300",
         replace(cache.RotatingKVCache, "_turn", ring_turned),
     ),
-    "a sampler that takes the least likely token": (
+    "a greedy sampler that takes the least likely token": (
         "greedy sampling",
         "the book's block",
-        replace(Sampler, "draw", lambda true, self, y, *rest: (mx.argmin(y, -1, True), rest[-1])),
+        replace(Sampler, "draw", least_likely),
     ),
     "a compiler that changes what it compiles": (
         "compiling",
