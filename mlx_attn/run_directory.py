@@ -294,17 +294,6 @@ def new_run(
             yield open_run(path)
 
 
-def create_run(
-    path: Path,
-    settings: Mapping[str, Any],
-    overwrite: bool = False,
-    tokenizer: Tokenizer | None = None,
-) -> Run:
-    """Return the run directory that `new_run` makes, which no process then holds."""
-    with new_run(path, settings, overwrite, tokenizer) as run:
-        return run
-
-
 @contextmanager
 def held(run: Run) -> Iterator[Run]:
     """Lock a run's directory until the block ends, to continue writing to it."""

@@ -19,7 +19,7 @@ from mlx_attn_studies.identities import (
     read_checked,
     truncation_curves,
 )
-from mlx_attn_studies.page import StudyPage, digest_of_files, strictness
+from mlx_attn_studies.page import StudyPage, digest_of_files
 from mlx_attn_studies.registration import REGISTRATION, Registration, check_registered
 from mlx_attn_studies.schedule import Records, searches
 from mlx_attn_studies.study import STANDARD, Study
@@ -67,10 +67,6 @@ class FollowUp:
         finished = sum(f.verdict is not None for f in self.found)
         return f"{len(self.book.records):,} trainings of its own; {finished} of {len(self.found)}"
 
-    def table(self, question: str) -> str:
-        """Return the contrasts of a question, world by world."""
-        return show.contrast_table(self.of(question))
-
     def of(self, question: str) -> list[Finding]:
         """Return the findings of a question."""
         return [f for f in self.found if f.question == question]
@@ -95,22 +91,6 @@ class FollowUp:
         seeds = len(self.study.protocol.verdict_seeds)
         return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
 
-    def trend_table(self) -> str:
-        """Return the cost of every arm in tokens at each width, and its trend."""
-        return tables.trends(self.study, self.found, self.trends)
-
-    def prediction_table(self) -> str:
-        """Return every prediction with the measured cost beside it."""
-        return tables.predictions(self.study, self.found)
-
-    def costs(self) -> str:
-        """Return the loss, the parameters, the multiply-adds and the cache of every arm."""
-        return tables.costs(self.study, self.found, self.book.folder.parent)
-
-    def solved(self) -> str:
-        """Return how many models of each arm solved each task, and how soon."""
-        return tables.solved(self.study, self.records)
-
     def courses(self) -> str:
         """Return the gain from longer training, up to each end that an arm has reached."""
         each = [courses(self.study, self.records, self.found, end) for end in ENDS]
@@ -132,6 +112,7 @@ class AnswersPage(StudyPage):
     """The contents of docs/answers.md and its record."""
 
     template: ClassVar[str] = "answers.md.jinja"
+    modules: ClassVar[dict[str, Any]] = {"show": show, "tables": tables}
 
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
@@ -265,11 +246,6 @@ class AnswersPage(StudyPage):
         for one in self.besides.values():
             yield from complaints(one.study, one.book)
 
-    def strictness_besides(self, name: str) -> str:
-        """Return the strictness of all contrasts of a follow-up."""
-        study = self.besides[name].study
-        return strictness(study, len(study.asked()))
-
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
@@ -335,18 +311,6 @@ class AnswersPage(StudyPage):
             return "(not measured)"
         return format(self.checked[identity].numbers[name], form)
 
-    def overview(self) -> str:
-        """Return every contrast in one line, with the answers world by world."""
-        return tables.overview(self.study, self.found)
-
-    def overview_besides(self, name: str) -> str:
-        """Return the same for a follow-up."""
-        return tables.overview(self.besides[name].study, self.besides[name].found)
-
-    def resolution(self) -> str:
-        """Return the size of differences between forms that compute the same functions."""
-        return tables.resolution(self.study, self.found)
-
     def rates_besides(self) -> dict[str, str]:
         """Return by name the rates of every follow-up that searched for rates."""
         searched = {name: one for name, one in self.besides.items() if one.searched}
@@ -366,14 +330,6 @@ class AnswersPage(StudyPage):
         """Return the differences of arms with former settings, or ""."""
         each = (tables.changed(study, records) for study, records in self._searched)
         return "; ".join(filter(None, each))
-
-    def beside(self, name: str, suffix: str, earlier: str = "", ending: str = "") -> str:
-        """Compare a follow-up with an earlier study, by default the first.
-
-        Their worlds differ only by the end of their names: here `suffix`, there `ending`.
-        """
-        there = self.besides.get(earlier, self).found
-        return tables.beside(self.besides[name].found, there, suffix, ending)
 
     @cached_property
     def _searched(self) -> list[tuple[Study, Records]]:

@@ -30,6 +30,7 @@ class StudyPage:
     """The contents of a study's page."""
 
     template: ClassVar[str] = "own.md.jinja"
+    modules: ClassVar[dict[str, Any]] = {"show": show}  # whose tables a template may call
 
     study: Study
     registration: Registration
@@ -51,7 +52,7 @@ class StudyPage:
         """Return the Markdown of a template; `folder` is the path from it to the records."""
         text = Path(__file__).with_name(template).read_text(encoding="utf-8")
         facts = {"study": self.study, "registration": self.registration, "folder": folder}
-        return render_text(text, page=self, show=show, strictness=strictness, **facts)
+        return render_text(text, page=self, strictness=strictness, **self.modules, **facts)
 
     def texts(self) -> dict[Path, str]:
         """Return all pages in Markdown, by file."""

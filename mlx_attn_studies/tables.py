@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from mlx_attn.errors import plural
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import model_cost
 from mlx_attn.records import as_record, read_record
@@ -85,8 +86,10 @@ def at_lengths(found: Sequence[Finding]) -> str:
     lines: list[str] = []
     for text, (*earlier, last) in texts.items():
         each = [f"{mean_difference(f, 3)} at {f.steps}" for f in earlier]
-        lines.append(f"{text} {', '.join([*each, f'{difference(last, 3)} at {last.steps}'])}")
-    return f"three seeds trained for each length: {'; '.join(lines)}" if lines else ""
+        seeds = len(last.verdict.differences) if last.verdict else 0
+        each.append(f"{difference(last, 3)} at {last.steps} ({plural(seeds, 'seed')})")
+        lines.append(f"{text} {', '.join(each)}")
+    return f"trained for each length: {'; '.join(lines)}" if lines else ""
 
 
 def resolution(study: Study, found: Sequence[Finding]) -> str:
@@ -190,9 +193,9 @@ class _Speeds(msgspec.Struct, frozen=True):
 
 
 def costs(study: Study, found: Sequence[Finding], folder: Path) -> str:
-    """Return every arm's loss in each world, with what it costs beside the standard form.
+    """Return every arm's loss and costs in each world, the standard form first.
 
-    Parameters and multiply-adds for each token are those of the whole model; the cache is in bytes
+    Parameters and multiply-adds for each token are of the whole model; the cache is in bytes
     of float32, for each token or, of a state, for a whole text. Speeds are multiples of the
     standard form's, if the folder has measured ones.
     """
@@ -254,7 +257,7 @@ def settings_of(flat: Mapping[str, Any]) -> GPTConfig:
 
 
 def predictions(study: Study, found: Sequence[Finding]) -> str:
-    """Return every predicted cost, as a share of the loss, with the measured one beside it."""
+    """Return every predicted cost, as a share of the loss, and the measured one."""
     measured = {f.contrast.arm: f for f in found}
     rows = [
         [

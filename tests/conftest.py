@@ -25,12 +25,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import mlx_attn
 from mlx_attn.comparison import executors
 from mlx_attn.machine import blas, device
-from mlx_attn.run_directory import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
 from tests.chromium import Browser, find_chromium
+from tests.runs import create_run
 
 __all__ = ["mlx_attn"]
 

@@ -16,7 +16,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.probe.heads import probe
-from mlx_attn.run_directory import create_run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, decode
 from mlx_attn.sampling.generate import stream_generate
@@ -28,6 +28,7 @@ from mlx_attn.training.loop import train
 from mlx_attn.training.tracking import track
 from mlx_attn.training.trainer import Trainer
 from tests.docs.test_variants_page import PAGE, card, config_of, moved
+from tests.runs import create_run
 
 STEPS, STOP = 6, 2
 SIZES = {"preset": "nano", "context_length": 12, "emb_dim": 16, "n_heads": 4, "latent_dim": 6}

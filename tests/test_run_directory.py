@@ -13,9 +13,10 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run, find_runs, held, new_run, open_run
+from mlx_attn.run_directory import find_runs, held, new_run, open_run
 from mlx_attn.runs import free_name, run_names
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.runs import create_run
 
 CONFIG = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=2, n_layers=1)
 SETTINGS = {"model": CONFIG.as_dict(), "training": {}, "text": {}}

@@ -1,6 +1,5 @@
 """The options of `mlx-attn compare`: its own, and the options of `train` that all arms share."""
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from mlx_attn.cli.options import (
     UserPath,
     grouped,
 )
-from mlx_attn.cli.output import emit, say
+from mlx_attn.cli.output import emit
 from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
 from mlx_attn.runs import RUNS
@@ -305,8 +304,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.run import conclude
     from mlx_attn.comparison.runner import Exported
-    from mlx_attn.comparison.show import Display, print_comparison
-    from mlx_attn.ui.terminal import stderr_console, stdout_console
+    from mlx_attn.comparison.show import Display, comparison_parts
+    from mlx_attn.ui.terminal import stderr_console
 
     engine = run.runner.engine
     with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
@@ -325,11 +324,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
             )
             return
     files = write_report(comparison, directory)
-    if as_json:
-        say(json.dumps(comparison.as_dict()))
-        return
-    print_comparison(comparison, stdout_console())
-    say("\n".join(map(str, files)))
+    emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), *files])
 
 
 command = SectionedCommand(

@@ -5,7 +5,6 @@ each form to talk to. Everything is kept: a demo that is started again continues
 ended.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import click
 from mlx_attn.attention.config import VARIANTS, find_variant
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import remove, shared
 from mlx_attn.run_directory import Run, open_run
@@ -73,8 +72,10 @@ def command(
     """
     import webbrowser
 
+    from rich.text import Text
+
     from mlx_attn.explore.page import write_page
-    from mlx_attn.ui.terminal import print_text, stderr_console, stdout_console
+    from mlx_attn.ui.terminal import print_text, stderr_console
 
     forms = [STANDARD, find_variant(variant).name]
     if forms[1] == STANDARD:
@@ -91,10 +92,8 @@ def command(
     verdict = budget.verdicts[forms[1]]
     bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in budget.arms}
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
-    if as_json:
-        say(json.dumps({"bits_per_byte": bits, **record, "page": str(page)}))
-    else:
-        print_text("\n".join(_lines(comparison, pair, page)), stdout_console())
+    lines = Text("\n".join(_lines(comparison, pair, page)))
+    emit({"bits_per_byte": bits, **record, "page": str(page)}, as_json, lambda: [lines])
     if not no_open:
         webbrowser.open(page.resolve().as_uri())
 

@@ -59,12 +59,9 @@ def command(
     place = out or free_name(RUNS, Path(source).stem or "imported")
     run, parity = imported.import_run(checkpoint, place, data, tokenizer, overwrite)
     path = str(run.path)
-    if isinstance(parity, str):
-        outcome = {"parity": None, "unread": parity}
-        last = f"not compared: {parity}"
-    else:
-        outcome = {"parity": asdict(parity)}
-        last = parity.line
+    outcome, last = {"parity": None, "unread": parity}, f"not compared: {parity}"
+    if not isinstance(parity, str):
+        outcome, last = {"parity": asdict(parity)}, parity.line
     emit({"run": path, **facts, **outcome}, as_json, lambda: [path, *plan, last])
 
 

@@ -26,7 +26,7 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
 
 
 def note(line: str) -> None:
-    """Print a line beside the results, on stderr."""
+    """Print a line on stderr, which leaves stdout to the results."""
     say(line, err=True)
 
 
@@ -63,7 +63,7 @@ dry_run_option = click.option(
 def show_plan(
     run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
 ) -> None:
-    """Show a model's size and the peak bytes of doing something with it, or what it becomes."""
+    """Show a model's size, the peak bytes of an operation on it, and the size of its result."""
     from mlx_attn.machine.facts import usable_memory
 
     facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}

@@ -1,12 +1,11 @@
 """`mlx-attn report`: a comparison's results, as a page and as Markdown."""
 
-import json
 from pathlib import Path
 
 import click
 
 from mlx_attn.cli.options import UserPath
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit, note, say
 
 _PATH = UserPath()
 
@@ -32,7 +31,6 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     from mlx_attn.comparison import report, show
     from mlx_attn.comparison.result import read_comparison
     from mlx_attn.runs import RUNS
-    from mlx_attn.ui.terminal import stdout_console
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json both print to stdout: choose one")
@@ -40,12 +38,10 @@ def command(directory: Path, figures: Path | None, markdown: bool, as_json: bool
     directory = named if named.is_dir() and not directory.exists() else directory
     comparison = read_comparison(directory)
     files = report.save_figures(comparison, figures) if figures else []
-    if as_json:
-        say(json.dumps(comparison.as_dict()))
-    elif markdown:
+    if markdown:
         say(report.as_markdown(comparison), nl=False)
     else:
-        show.print_comparison(comparison, stdout_console())
-        files += report.write_report(comparison, directory)
+        emit(comparison.as_dict(), as_json, lambda: show.comparison_parts(comparison))
+        files += [] if as_json else report.write_report(comparison, directory)
     for file in files:
-        say(f"wrote {file}", err=True)
+        note(f"wrote {file}")

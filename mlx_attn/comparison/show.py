@@ -268,20 +268,18 @@ def summary_lines(comparison: Comparison) -> list[str]:
     return [visible(line) for line in lines if line]
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the answers, their first sentences in bold, and the table of the first budget."""
-    is_pipe = not console.file.isatty()  # there a line stays whole
+def comparison_parts(comparison: Comparison) -> Iterator[Any]:
+    """Yield the answers, their first sentences in bold, and the table of the first budget."""
     firsts = [visible(answer_of(comparison, arm)[1][0]) for arm in judged(comparison)]
     for line in summary_lines(comparison):
         text = Text(line)
         text.highlight_words(firsts, "bold")
-        console.print(text, soft_wrap=is_pipe)
+        yield text
     first = first_judged(comparison)
-    console.print("", Group(*_verdicts(first, comparison)))
-    others = [budget_name(b) for b in comparison.budgets if b is not first]
-    if others:
-        more = f"The report has the same for {' and '.join(others)}."
-        console.print(Text(more, "dim"), soft_wrap=is_pipe)
+    yield ""
+    yield from _verdicts(first, comparison)
+    if others := [budget_name(b) for b in comparison.budgets if b is not first]:
+        yield Text(f"The report has the same for {' and '.join(others)}.", "dim")
 
 
 def first_judged(comparison: Comparison) -> BudgetResult:
@@ -407,21 +405,24 @@ def plan_rows(
         stages: Seconds of the missing trainings, as `stages_of` returns them.
         speeds: Of each worker, as multiples of this machine's.
     """
-    protocol, training = run.protocol, run.protocol.settings(run.protocol.arms[0])
-    recipe = training.training
+    protocol, settings = run.protocol, run.protocol.settings(run.protocol.arms[0])
+    recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
     at_least = "at least " if protocol.tunes else ""
+    margin = f"{protocol.delta:g} nats per token"
+    if protocol.delta_tokens:
+        margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
     rows = [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
         ("reference", protocol.reference.name if protocol.reference else "none"),
         ("text", f"{run.corpus.name}, {run.vocab_size} tokens"),
-        ("training", f"{training.preset}, {recipe.steps} steps"),
+        ("training", f"{settings.preset}, {recipe.steps} steps"),
         ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
         ("tuning", f"{at_least}{protocol.tuning_trials} trainings"),
         ("seeds", _seeds_text(protocol)),
         ("equal", ", ".join(protocol.budgets)),
-        ("counts as none", f"less than {_planned_margin(protocol)}"),
+        ("counts as none", f"less than {margin}"),
         ("at once", f"{run.runner.size} processes"),
     ]
     if stages:
@@ -440,9 +441,3 @@ def _seeds_text(protocol: ComparisonConfig) -> str:
     if protocol.looks:
         return f"until decided: {', '.join(map(str, protocol.looks))}"
     return str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
-
-
-def _planned_margin(protocol: ComparisonConfig) -> str:
-    if protocol.delta_tokens:
-        return f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
-    return f"{protocol.delta:g} nats per token"

@@ -96,7 +96,7 @@ def as_html(renderable: RenderableType, width: int = 100) -> str:
 
 def print_text(text: str | Text, console: Console) -> None:
     """Print lines of text, which break between words on a terminal only."""
-    shown = Text(text) if isinstance(text, str) else text
+    shown = Text(text) if isinstance(text, str) else text  # a str would be read as markup
     console.print(shown, soft_wrap=not console.file.isatty())
 
 
@@ -105,7 +105,7 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     width = max(len(name) for name, _ in rows)
     if not console.file.isatty():
         for name, text in rows:
-            console.print(Text(f"{name:{width}}  {text}".rstrip()), soft_wrap=True)
+            print_text(f"{name:{width}}  {text}".rstrip(), console)
         return
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -145,7 +145,7 @@ class WordWrap:
         return shown
 
     def rest(self) -> str:
-        """Return the word that still waits, with what is before it."""
+        """Return the waiting word and the spaces before it."""
         word, spaces = self._word, self._spaces
         if not word:
             return ""
@@ -161,7 +161,7 @@ class WordWrap:
 def discard_unread() -> None:
     """Discard further output to standard streams that are pipes.
 
-    To be called once the reader of one is gone: which one, the system does not say.
+    Call this once the reader of one is gone; the system does not report which one.
     """
     for stream in (sys.stdout, sys.stderr):
         if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):

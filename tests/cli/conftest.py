@@ -16,8 +16,9 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.parts import PARTS
 from mlx_attn.plugins import unload_plugins
-from mlx_attn.run_directory import Run, create_run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.tokenizers import Tokenizer
+from tests.runs import create_run
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
 TINY = [

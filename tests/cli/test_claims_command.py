@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from mlx_attn.files import lock
 from mlx_attn_studies import FOLLOW_UPS
 from mlx_attn_studies.follow_ups import follow_up
@@ -72,25 +70,6 @@ def test_a_page_that_is_not_written_yet_or_was_changed_fails(workshop, run_comma
     assert result.exit_code == 1
     assert "9 trainings" in result.stderr
     assert "1 thing of runs/answers does not agree" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
-    [
-        (["run"], 1, "`mlx-attn claims register` first"),
-        (
-            ["show", "output", "-o", "empty"],
-            1,
-            "empty: no study is registered and nothing is recorded",
-        ),
-        (["run", "--study", "widths", "--data", "tales"], 2, "it has its texts and seeds"),
-        (["run", "--world", "tale"], 2, "did you mean 'tales'"),
-        (["show", "head"], 2, "did you mean 'heads'"),
-        (["check", "merging-cost"], 2, "did you mean 'merging-costs'"),
-    ],
-)
-def test_a_wrong_wish_is_one_line(workshop, run_command, arguments, code, complaint):
-    assert complaint in refused(run_command("claims", *arguments), code)
 
 
 def test_two_that_train_for_the_same_records_are_one_too_many(workshop, run_command):

@@ -55,20 +55,6 @@ def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, workshop)
     assert not (workshop / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--variants=standard,no-quary"], "did you mean 'no-query'"),
-        (["--budgets=watts"], "budget 'watts'"),
-        (["--scales=1,a"], "numbers between commas"),
-        (["--n-heads=3"], "3"),
-    ],
-)
-def test_a_wrong_wish_is_one_line_before_anything_is_trained(compare, workshop, flags, complaint):
-    assert complaint in refused(compare(*flags), 2)
-    assert not (workshop / "runs").exists()
-
-
 def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop):
     flags = [*SMALL, "--seeds=40", "--jobs=1", "--variants=standard,no-query"]
     process = subprocess.Popen(

@@ -20,18 +20,6 @@ def compare(run_command, tiny_flags, monkeypatch):
     return lambda *flags: run_command("compare", *usual, *BRIEF, *flags)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--on=ray://a"], "--on ray://a: use one of dask://HOST:PORT"),
-        (["--on=slurm", "--export-trials=files"], "--export-trials trains nothing: leave out --on"),
-    ],
-)
-def test_engines_that_cannot_train_are_refused(compare, workshop, flags, message):
-    assert message in refused(compare(*flags), 2)
-    assert not (workshop / "it").exists()
-
-
 def test_under_mlx_launch_it_names_what_replaces_it(compare, monkeypatch):
     monkeypatch.setenv("MLX_RANK", "0")
     assert "mlx.launch is for train: compare takes --on ssh:HOST,HOST" in refused(compare(), 2)

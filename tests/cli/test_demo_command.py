@@ -5,7 +5,6 @@ import json
 import pytest
 
 from mlx_attn.cli import demo
-from tests.cli.conftest import refused
 
 
 @pytest.fixture
@@ -36,12 +35,6 @@ def test_its_word_is_that_of_the_comparison_that_it_keeps(showing, workshop):
     (verdict,) = kept["budgets"][0]["verdicts"].values()
     assert result["word"] == verdict["word"]
     assert result["interval"] == verdict["interval"]
-
-
-def test_the_standard_form_is_not_compared_with_itself(showing, workshop):
-    line = refused(showing("--variant", "standard"), 2)
-    assert "a demo compares standard with another form: name that one" in line
-    assert not (workshop / "runs").exists()
 
 
 def test_a_second_demo_keeps_what_the_first_one_trained(showing, workshop):

@@ -3,10 +3,11 @@ import os
 
 import pytest
 
-from mlx_attn.run_directory import create_run, held
+from mlx_attn.run_directory import held
 from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.cli.conftest import untrained_run
+from tests.runs import create_run
 
 BYTES = train_tokenizer("byte", "", 0)
 

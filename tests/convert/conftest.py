@@ -8,10 +8,11 @@ import pytest
 
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run, create_run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 STEPS = 12
 SIZES: dict[str, Any] = {

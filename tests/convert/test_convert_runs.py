@@ -13,10 +13,11 @@ from mlx_attn.attention.layer import choice
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import create_run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import settings_from
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 
 def test_the_new_run_holds_the_converted_model(run, corpus, tmp_path):

@@ -11,10 +11,11 @@ from mlx_attn.explore.manifest import page_model
 from mlx_attn.explore.page import render_page
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run, create_run
+from mlx_attn.run_directory import Run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import resolve
+from tests.runs import create_run
 
 TEXT = "Ann has nine red kites.\nBen sees one of them; then it is gone?"
 SIZES = {"n_layers": 2, "n_heads": 2, "emb_dim": 16, "context_length": 64}

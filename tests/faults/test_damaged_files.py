@@ -16,7 +16,7 @@ from mlx_attn.interop.torch_archive import write_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import read_track
-from mlx_attn.run_directory import create_run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import train
@@ -24,6 +24,7 @@ from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.summaries import summarise_runs
 from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 SIZES: dict[str, Any] = {"emb_dim": 8, "n_heads": 2, "n_layers": 1, "context_length": 8}
 RECIPE = {"steps": 2, "eval_every": 1, "log_every": 1, "track": 1, "warmup": 0, "batch_size": 2}

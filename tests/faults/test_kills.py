@@ -20,7 +20,7 @@ import pytest
 from mlx_attn.arrays import load_arrays
 from mlx_attn.run_directory import open_run
 
-KILLS = int(os.environ.get("KILLS", 2))
+KILLS = int(os.environ.get("KILLS", 3))
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 SIZES = "--context-length 16 --emb-dim 16 --n-heads 2 --n-layers 1 --batch-size 4 --warmup 2"
 CHILD = """

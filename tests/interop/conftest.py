@@ -9,11 +9,12 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run, create_run
+from mlx_attn.run_directory import Run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.subwords import GPT2Tokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve
+from tests.runs import create_run
 
 TEXT = "The quick  brown fox isn't lazy.\n\nIt jumps over 13 dogs, naïve ones too. " * 40
 SIZES = {"context_length": 48, "emb_dim": 32, "n_heads": 4, "n_layers": 2}

@@ -15,8 +15,8 @@ from mlx_attn.repl.screen import (
     Prompt,
     open_history,
 )
-from mlx_attn.run_directory import create_run
 from mlx_attn.runs import RUNS
+from tests.runs import create_run
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 

@@ -4,11 +4,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.run_directory import create_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 SENTENCES = ("the cat sat on the mat. ", "a dog ran to the door. ", "one two three four five. ")
 TEXT = "".join(SENTENCES[i * i % 3] + SENTENCES[i % 3] for i in range(40))

@@ -21,13 +21,14 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import messages
 from mlx_attn.machine.device import gpu_path
-from mlx_attn.run_directory import create_run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed, init_distributed
 from mlx_attn.training.events import Ended, Evaluated, Stepped
 from mlx_attn.training.loop import train
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 RECIPE: dict[str, Any] = {
     "preset": "nano",

@@ -7,9 +7,10 @@ import pytest
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run, create_run
+from mlx_attn.run_directory import Run
 from mlx_attn.training.show import what_next
 from mlx_attn.training.summaries import neighbour_of
+from tests.runs import create_run
 
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 8, "n_heads": 2, "n_layers": 1}
 

@@ -13,13 +13,14 @@ from mlx_attn.attention.maps import merge_query_key
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
-from mlx_attn.run_directory import Run, create_run, open_run
+from mlx_attn.run_directory import Run, open_run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Stepped, Tracked, as_record
 from mlx_attn.training.loop import train
 from mlx_attn.training.tracking import drift, snapshots
 from mlx_attn.training.trainer import Trainer
+from tests.runs import create_run
 
 SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8}
 TOKENS = np.arange(12).reshape(2, 6)

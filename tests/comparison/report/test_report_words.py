@@ -8,12 +8,13 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from mlx_attn.cli.output import emit
 from mlx_attn.comparison.show import (
     between,
+    comparison_parts,
     meanings_text,
     number,
     places,
-    print_comparison,
     probability,
     signed,
     summary_lines,
@@ -94,14 +95,15 @@ def test_numbers_and_names_are_shown_so_that_nothing_misleads(shown, text):
 
 
 @pytest.fixture
-def printed(comparison):
+def printed(comparison, monkeypatch):
     """What is printed of a comparison; `is_terminal` wraps it at 60 columns."""
 
     def show(is_terminal: bool, **facts) -> str:
         screen = StringIO()
         setattr(screen, "isatty", lambda: is_terminal)  # noqa: B010 - a screen of this test
         console = Console(file=screen, width=60, force_terminal=is_terminal, highlight=False)
-        print_comparison(comparison(**facts), console)
+        monkeypatch.setattr("mlx_attn.ui.terminal.stdout_console", lambda: console)
+        emit({}, False, lambda: comparison_parts(comparison(**facts)))
         return screen.getvalue()
 
     return show
