@@ -26,6 +26,7 @@ FOLLOW_UPS = (
     "own-rates",
     "equal-parameters",
     "alternatives-longer",
+    "horizon-searched",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""

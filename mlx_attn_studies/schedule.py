@@ -39,10 +39,17 @@ class ArmPlan:
     arm: str
 
     @property
+    def searches(self) -> bool:
+        """True if the arm searches for its rates in this world."""
+        return not self.study.arms[self.arm].rates_of and self.world not in self.study.rates_from
+
+    @property
     def search(self) -> Search:
-        """The search so far: its own, or the search of the arm whose rates it takes."""
-        if other := self.study.arms[self.arm].rates_of:
-            return ArmPlan(self.study, self.records, self.world, other).search
+        """The search so far: its own, or the search of the arm or world whose rates it takes."""
+        if not self.searches:
+            arm = self.study.arms[self.arm].rates_of or self.arm
+            world = self.study.rates_from.get(self.world, self.world)
+            return ArmPlan(self.study, self.records, world, arm).search
         protocol = self.study.protocol
         if not protocol.tuning_seeds:
             factors = self.study.world(self.world).factors
@@ -122,7 +129,7 @@ def searches(study: Study, records: Records) -> dict[str, dict[str, Search]]:
     if len(study.protocol.factors) == 1:
         return settled
     for plan in arm_plans(study, records):
-        if not study.arms[plan.arm].rates_of and (search := plan.search).settled:
+        if plan.searches and (search := plan.search).settled:
             settled.setdefault(plan.arm, {})[plan.world] = search
     return settled
 

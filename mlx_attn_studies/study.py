@@ -196,10 +196,13 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     not_tested: dict[str, str] = {}
     trends: tuple[Trend, ...] = ()
     predictions: tuple[Prediction, ...] = ()
+    rates_from: dict[str, str] = {}  # worlds that take the factors found in another world
 
     def __post_init__(self) -> None:
         for row in (*self.trends, *self.predictions):
             find_row(self.arms, row.arm, "arm")
+        for world in (*self.rates_from, *self.rates_from.values()):
+            self.world(world)
         for question in self.questions.values():
             for contrast in question.contrasts:
                 self._check(contrast)
