@@ -7,11 +7,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from mlx_attn_studies import CONFIRMS, FOLLOW_UPS, figures, findings, show, tables
+from mlx_attn_studies import CONFIRMS, FOLLOW_UPS, figures, findings, horizon, show, tables
 from mlx_attn_studies.book import RecordBook, complaints
 from mlx_attn_studies.findings import UNDECIDED, Finding
 from mlx_attn_studies.follow_ups import follow_up
-from mlx_attn_studies.horizon import ENDS, courses
 from mlx_attn_studies.identities import (
     CHECKED,
     Checked,
@@ -91,11 +90,23 @@ class FollowUp:
         seeds = len(self.study.protocol.verdict_seeds)
         return f"{signs[0]} of {seeds} single runs have the sign of the mean." if signs else ""
 
-    def courses(self) -> str:
-        """Return the gain from longer training, up to each end that an arm has reached."""
-        each = [courses(self.study, self.records, self.found, end) for end in ENDS]
-        reached = [of for of in each if any(one.costs for one in of)]
-        return "\n\n".join(map(tables.courses, reached)) or "No arm has two lengths yet."
+    def trained(self, earlier: "FollowUp | None" = None) -> horizon.Trained:
+        """Return its losses by length, or those with the seeds of an earlier study, too."""
+        of = horizon.trained(self.study, self.records)
+        return horizon.joined(earlier.trained(), of) if earlier else of
+
+    def courses(self, earlier: "FollowUp | None" = None) -> str:
+        """Return the gain from longer training, up to each end that an arm has reached.
+
+        With an earlier study, no registered statement is judged: none is about both.
+        """
+        lines: list[str] = []
+        for end in horizon.ENDS:
+            judged = horizon.courses(self.trained(earlier), end)
+            if any(one.samples for one in judged):
+                said = f"The registered statement, at {end} steps, {horizon.statement(judged)}."
+                lines += [tables.courses(judged), *([] if earlier else [said])]
+        return "\n\n".join(lines) or "No arm has two lengths yet."
 
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return its pictures by the question's name, with the widths if it has trends."""

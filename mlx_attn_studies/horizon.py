@@ -2,23 +2,26 @@
 
     d_s(T) = loss of the arm - loss of the standard form, after T steps, seed s
     h_s    = d_s(300) / 2 - d_s(end)
+    d(T)   = L(T exp(-p)) - L(T) + c          L: the standard form's mean loss
 
 If h is above 0, longer training makes up for at least half of the first cost. The delay is measured
 in steps: straight lines in log T join the standard form's losses at its lengths. The arm's loss at
-T equals the line at some T', and the delay is T - T'.
+T equals the line at some T', and the delay is T - T'. The last line splits all of an arm's costs
+into a shift p in log T, which is a delay, and a constant c, which longer training keeps.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
-from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
 from mlx_attn.comparison.decisions import Sample
 from mlx_attn.comparison.t_tests import holm
-from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, Finding, plan_of
+from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, plan_of
 from mlx_attn_studies.schedule import Records
 from mlx_attn_studies.shrunk_t import StudentT, Variance, prior_of
 from mlx_attn_studies.study import STANDARD, Study
@@ -28,6 +31,65 @@ START, ENDS = 300, (1200, 2400)
 
 _TESTS = ("start", "end", "made up for")
 _LEVEL = 0.05
+_FEWEST = 3  # lengths that a shift and a constant are fitted to
+_SHIFTS = np.linspace(-2, 2, 401)  # in log T
+_RESAMPLED = 1000
+
+
+class Lengths(NamedTuple):
+    """Losses of an arm and of the standard form after each length that both have finished."""
+
+    steps: tuple[int, ...]
+    control: Float64[np.ndarray, "seeds lengths"]
+    arm: Float64[np.ndarray, "seeds lengths"]
+
+    def differences(self, steps: int) -> Float64[np.ndarray, " seeds"]:
+        """Return d after a length, seed by seed."""
+        return (self.arm - self.control)[:, self.steps.index(steps)]
+
+    def delays(self, end: int) -> tuple[float, ...]:
+        """Return the delay behind the standard form at an end, in steps, seed by seed."""
+        losses = self.arm[:, self.steps.index(end)]
+        curves = ([*zip(self.steps, control, strict=True)] for control in self.control)
+        return tuple(end - steps_to(*each) for each in zip(losses, curves, strict=True))
+
+
+Trained = Mapping[tuple[str, str], Lengths]
+"""By text and arm."""
+
+
+def trained(study: Study, records: Records) -> Trained:
+    """Return the losses of all arms on all texts after their finished lengths."""
+    texts = dict.fromkeys(world.rpartition("-")[0] for world in study.worlds)
+    arms = dict.fromkeys(contrast.arm for _, contrast, _ in study.asked())
+    return {pair: _lengths(study, records, *pair) for pair in itertools.product(texts, arms)}
+
+
+def _lengths(study: Study, records: Records, text: str, arm: str) -> Lengths:
+    worlds = {w.settings["steps"]: n for n, w in study.worlds.items() if text in n}
+    done: dict[int, tuple[list[float], list[float]]] = {}
+    for steps, world in sorted(worlds.items()):
+        control, losses = (plan_of(study, records, world, a).losses() for a in (STANDARD, arm))
+        if control and losses:
+            done[steps] = control, losses
+    # [lengths, 2, seeds] -> 2 x [seeds, lengths]
+    control, losses = np.array([*done.values()]).T.swapaxes(0, 1) if done else np.zeros((2, 0, 0))
+    return Lengths(tuple(done), control, losses)
+
+
+def joined(one: Trained, other: Trained) -> Trained:
+    """Return the losses with the seeds of two studies, after the lengths finished in both."""
+    pairs: dict[tuple[str, str], Lengths] = {}
+    for pair, (a, b) in ((pair, (one[pair], other[pair])) for pair in one if pair in other):
+        steps = tuple(n for n in a.steps if n in b.steps)
+        control, arm = (
+            np.concatenate([losses[:, [x.steps.index(n) for n in steps]] for x, losses in both])
+            if steps
+            else np.zeros((0, 0))
+            for both in (((a, a.control), (b, b.control)), ((a, a.arm), (b, b.arm)))
+        )
+        pairs[pair] = Lengths(steps, control, arm)
+    return pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +97,8 @@ class Course:
     """The results of an arm between the first length and an end.
 
     Attributes:
-        costs: Differences at both lengths, seed by seed; empty before they are finished.
-        samples: The samples of the three tests, with variances shared over the arms of a text.
+        samples: The samples of the three tests, with variances shared over the arms of a text;
+            empty until both lengths are finished.
         delays: Delays in steps at the end, seed by seed.
         word: A verdict such as "delayed"; `UNFINISHED` until both lengths are finished.
     """
@@ -44,67 +106,57 @@ class Course:
     text: str
     arm: str
     end: int
-    costs: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    samples: Mapping[str, Sample] | None = None
+    samples: Mapping[str, Sample]
     delays: tuple[float, ...] = ()
     word: str = UNFINISHED
 
 
-def courses(study: Study, records: Records, found: Sequence[Finding], end: int) -> list[Course]:
-    """Return all arms on all texts, from the first length to an end, with corrected verdicts."""
-    by = {(f.contrast.arm, f.world): f.verdict.differences for f in found if f.verdict}
-    texts = [*dict.fromkeys(world.rpartition("-")[0] for world in study.worlds)]
-    arms = [*dict.fromkeys(f.contrast.arm for f in found)]
-    tests: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
-    for text in texts:
-        for arm in arms:
-            first, last = by.get((arm, f"{text}-{START}")), by.get((arm, f"{text}-{end}"))
-            if first and last:
-                h = tuple(a / 2 - b for a, b in zip(first, last, strict=True))
-                tests[text, arm] = dict(zip(_TESTS, (first, last, h), strict=True))
-    samples = {pair: _samples(pair[0], tests, pair) for pair in tests}
-    p_values = {f"{t}, {a}, {test}": 1.0 for t in texts for a in arms for test in _TESTS}
-    for (text, arm), of in samples.items():
-        for test, sample in of.items():
-            p_values[f"{text}, {arm}, {test}"] = _p(test, sample)
-    adjusted = holm(p_values)
-    return [
-        Course(text=text, arm=arm, end=end)
-        if (text, arm) not in tests
-        else Course(
-            text=text,
-            arm=arm,
-            end=end,
-            costs=(tests[text, arm]["start"], tests[text, arm]["end"]),
-            samples=samples[text, arm],
-            delays=delays(study, records, text, arm, end),
-            word=word_of(
-                {
-                    test: sample.mean
-                    for test, sample in samples[text, arm].items()
-                    if adjusted[f"{text}, {arm}, {test}"] <= _LEVEL
-                }
-            ),
-        )
-        for text in texts
-        for arm in arms
+def courses(of: Trained, end: int) -> list[Course]:
+    """Judge all arms on all texts, from the first length to an end, with corrected verdicts."""
+    tests = {pair: _tests(each, end) for pair, each in of.items() if {START, end} <= {*each.steps}}
+    judged = [
+        Course(text=pair[0], arm=pair[1], end=end, samples=_samples(pair, tests)) for pair in of
     ]
+    p_values = {
+        (one.text, one.arm, test): _p(test, one.samples[test]) if one.samples else 1.0
+        for one in judged
+        for test in _TESTS
+    }
+    names = {str(name): p for name, p in p_values.items()}
+    adjusted = holm(names)
+    for place, one in enumerate(judged):
+        if one.samples:
+            shown = {
+                test: sample.mean
+                for test, sample in one.samples.items()
+                if adjusted[str((one.text, one.arm, test))] <= _LEVEL
+            }
+            delays = of[one.text, one.arm].delays(end)
+            judged[place] = replace(one, delays=delays, word=word_of(shown))
+    return judged
+
+
+def _tests(lengths: Lengths, end: int) -> dict[str, tuple[float, ...]]:
+    """Return the differences whose means are tested, by name."""
+    first, last = lengths.differences(START), lengths.differences(end)
+    return {
+        name: tuple(each.tolist())
+        for name, each in zip(_TESTS, (first, last, first / 2 - last), strict=True)
+    }
 
 
 def _samples(
-    text: str,
-    tests: Mapping[tuple[str, str], Mapping[str, Sequence[float]]],
-    pair: tuple[str, str],
+    pair: tuple[str, str], tests: Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
 ) -> dict[str, Sample]:
     """Return the three tests of an arm, with variances shared over the text's other arms."""
-    found: dict[str, Sample] = {}
-    for test in _TESTS:
-        of_text = [Sample.of(of[test]) for (where, _), of in tests.items() if where == text]
+    samples: dict[str, Sample] = {}
+    for test in _TESTS if pair in tests else ():
+        of_text = [Sample.of(of[test]) for (text, _), of in tests.items() if text == pair[0]]
         prior = prior_of([Variance(one.sd**2, one.n - 1.0) for one in of_text])
         own = Sample.of(tests[pair][test])
         chosen = prior.test(own.n, own.sd**2)
-        found[test] = Sample.of(tests[pair][test], 0.0, chosen, prior.value)
-    return found
+        samples[test] = Sample.of(tests[pair][test], 0.0, chosen, prior.value)
+    return samples
 
 
 def _p(test: str, sample: Sample) -> float:
@@ -123,24 +175,58 @@ def word_of(shown: Mapping[str, float]) -> str:
     return ", and ".join(words) or UNDECIDED
 
 
-def delays(study: Study, records: Records, text: str, arm: str, end: int) -> tuple[float, ...]:
-    """Return an arm's delay behind the standard form at an end, in steps, by seed."""
-    lengths = sorted(world.settings["steps"] for w, world in study.worlds.items() if text in w)
-    known = [
-        (steps, losses)
-        for steps in lengths
-        if (losses := plan_of(study, records, f"{text}-{steps}", STANDARD).losses())
-    ]
-    of_arm = plan_of(study, records, f"{text}-{end}", arm).losses() or []
-    curves = [[(steps, losses[seed]) for steps, losses in known] for seed in range(len(of_arm))]
-    return tuple(end - steps_to(loss, curve) for loss, curve in zip(of_arm, curves, strict=True))
-
-
 def steps_to(loss: float, curve: Sequence[tuple[int, float]]) -> float:
     """Return the steps at which a curve reaches a loss: straight lines in log T, extended."""
     pieces = [*itertools.pairwise(curve)]
     (a, of_a), (b, of_b) = next((p for p in pieces if p[1][1] <= loss), pieces[-1])
     return exp(log(a) + (loss - of_a) * (log(b) - log(a)) / (of_b - of_a))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """An arm's costs after all lengths as a shift and a constant.
+
+    Attributes:
+        shift: p; positive if the arm is behind by this much in log T.
+        shifts: The interval of p, by a bootstrap over seeds.
+        constant: c, in nats per token.
+        constants: Its interval.
+    """
+
+    shift: float
+    shifts: tuple[float, float]
+    constant: float
+    constants: tuple[float, float]
+
+
+def fit(lengths: Lengths) -> Fit | None:
+    """Fit p and c to the mean differences after at least three lengths; None with fewer."""
+    seeds = len(lengths.control)
+    if len(lengths.steps) < _FEWEST or seeds < 2:
+        return None
+    drawn = np.random.default_rng(0).integers(seeds, size=(_RESAMPLED, seeds))
+    best = _least_squares(lengths, np.arange(seeds))
+    resampled = np.array([_least_squares(lengths, chosen) for chosen in drawn])
+    # [2 quantiles, (p, c)] -> the ends of both
+    shifts, constants = np.quantile(resampled, [_LEVEL / 2, 1 - _LEVEL / 2], axis=0).T.tolist()
+    return Fit(shift=best[0], shifts=(*shifts,), constant=best[1], constants=(*constants,))
+
+
+def _least_squares(lengths: Lengths, seeds: Float64[np.ndarray, " n"]) -> tuple[float, float]:
+    """Return the p and c with the least squares for the means of some seeds."""
+    at = np.log(lengths.steps)
+    control = lengths.control[seeds].mean(0)
+    costs = (lengths.arm - lengths.control)[seeds].mean(0)
+    # [shifts, lengths]: straight lines between the lengths, extended beyond them
+    shifted = at - _SHIFTS[:, None]
+    piece = np.clip(np.searchsorted(at, shifted) - 1, 0, len(at) - 2)
+    slopes = np.diff(control) / np.diff(at)
+    gained = control[piece] + (shifted - at[piece]) * slopes[piece] - control
+    # For each p the best c is the mean of what p leaves.
+    left = costs - gained
+    constants = left.mean(1)
+    best = np.square(left - constants[:, None]).sum(1).argmin()
+    return float(_SHIFTS[best]), float(constants[best])
 
 
 def mean_delay(course: Course) -> str:
@@ -149,12 +235,12 @@ def mean_delay(course: Course) -> str:
         return ""
     sample = Sample.of(course.delays, 0.0, StudentT(len(course.delays)))
     low, high = sample.interval(1 - _LEVEL)
-    return f"{fmean(course.delays):+.0f} ({low:+.0f} to {high:+.0f})"
+    return f"{sample.mean:+.0f} ({low:+.0f} to {high:+.0f})"
 
 
 def cost(course: Course, test: str) -> str:
     """Return a mean cost in nats with its interval."""
-    if course.samples is None:
+    if not course.samples:
         return ""
     sample = course.samples[test]
     low, high = np.array(sample.interval(1 - _LEVEL))

@@ -16,7 +16,7 @@ from mlx_attn.records import as_record, read_record
 from mlx_attn.training.config import resolve
 from mlx_attn_studies import findings
 from mlx_attn_studies.findings import Finding
-from mlx_attn_studies.horizon import START, Course, cost, mean_delay, statement
+from mlx_attn_studies.horizon import START, Course, Trained, cost, fit, mean_delay
 from mlx_attn_studies.schedule import ArmPlan, Records
 from mlx_attn_studies.show import DONE, difference, mean_difference, name_of, table
 from mlx_attn_studies.study import MODERATED, STANDARD, WORST_OF_FIVE, Prediction, Study
@@ -287,16 +287,28 @@ def _outcome(prediction: Prediction, found: Finding) -> list[str]:
     return [f"{mean:.2%} ({low:.2%} to {high:.2%})", word]
 
 
-def courses(found: Sequence[Course]) -> str:
+def courses(judged: Sequence[Course]) -> str:
     """Return the cost and the delay of every arm at the first length and at an end."""
-    end = found[0].end
-    head = ("arm", "text", f"at {START} steps", f"at {end} steps", "behind, steps", "word")
+    lengths = (f"at {steps} steps" for steps in (START, judged[0].end))
     rows = [
         [one.arm, one.text, cost(one, "start"), cost(one, "end"), mean_delay(one), one.word]
-        for one in found
+        for one in judged
     ]
-    said = f"The registered statement, at {end} steps, {statement(found)}."
-    return f"{table(head, rows)}\n\n{said}"
+    return table(("arm", "text", *lengths, "behind, steps", "word"), rows)
+
+
+def shifts(trained: Trained) -> str:
+    """Return the costs of every arm after all lengths as a share of its tokens and a constant."""
+    fits = {pair: found for pair, lengths in trained.items() if (found := fit(lengths))}
+    rows = [
+        [
+            *(arm, text, ", ".join(map(str, trained[text, arm].steps))),
+            _percent(one.shift, one.shifts),
+            f"{one.constant:+.3f} ({one.constants[0]:+.3f} to {one.constants[1]:+.3f})",
+        ]
+        for (text, arm), one in fits.items()
+    ]
+    return table(("arm", "text", "lengths", "behind, of its tokens", "constant"), rows)
 
 
 def changed(study: Study, records: Records) -> str:

@@ -6,7 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
-from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, findings
+from mlx_attn_studies import horizon
+from mlx_attn_studies.findings import UNDECIDED, UNFINISHED
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.horizon import courses, statement, steps_to, word_of
 
@@ -24,8 +25,8 @@ def course_of(trained, costs):
         return 3 - 0.2 * log(steps / 300) + own + noise
 
     records = trained(STUDY, loss=loss, worlds=["shakespeare-300", "shakespeare-1200"])
-    found = courses(STUDY, records, findings(STUDY, records), 1200)
-    return {(one.text, one.arm): one for one in found}
+    judged = courses(horizon.trained(STUDY, records), 1200)
+    return {(one.text, one.arm): one for one in judged}
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,44 @@ def test_the_statement_falls_with_a_cost_that_stays_and_waits_for_arms_that_lack
     trained, last, said
 ):
     assert statement([*course_of(trained, {300: 0.1, 1200: last}).values()]).startswith(said)
+
+
+STEPS = (300, 600, 1200, 2400)
+CURVE = np.array([3.0, 2.5, 2.3, 2.25])
+HALF_AS_FAR = np.array([3.5, 3.0, 2.5, 2.3])  # the same curve at half of the steps, extended
+
+
+def lengths_of(costs, seeds=4):
+    noise = 1e-4 * np.random.default_rng(0).standard_normal((2, seeds, len(STEPS)))
+    return horizon.Lengths(STEPS, CURVE + noise[0], CURVE + costs + noise[1])
+
+
+@pytest.mark.parametrize(
+    ("costs", "shift", "constant"),
+    [
+        (0.02, 0.0, 0.02),
+        (HALF_AS_FAR - CURVE, log(2), 0.0),
+        (HALF_AS_FAR - CURVE + 0.02, log(2), 0.02),
+    ],
+)
+def test_costs_are_split_into_a_delay_and_a_constant(costs, shift, constant):
+    fit = horizon.fit(lengths_of(costs))
+    assert fit
+    assert fit.shift == pytest.approx(shift, abs=0.01)
+    assert fit.constant == pytest.approx(constant, abs=0.005)
+    assert fit.shifts[0] <= fit.shift <= fit.shifts[1]
+    assert fit.constants[0] <= fit.constant <= fit.constants[1]
+
+
+def test_two_lengths_are_not_split():
+    lengths = horizon.Lengths((300, 600), np.ones((3, 2)), np.ones((3, 2)))
+    assert horizon.fit(lengths) is None
+
+
+def test_two_studies_are_joined_seed_by_seed_at_their_common_lengths():
+    one, other = lengths_of(0.1, seeds=3), lengths_of(0.2, seeds=2)
+    shorter = horizon.Lengths(STEPS[1:], other.control[:, 1:], other.arm[:, 1:])
+    joined = horizon.joined({("tales", "merged"): one}, {("tales", "merged"): shorter})
+    both = joined["tales", "merged"]
+    assert both.steps == STEPS[1:]
+    assert both.differences(2400) == pytest.approx([0.1] * 3 + [0.2] * 2, abs=0.001)
