@@ -21,7 +21,7 @@ from mlx_attn_studies.identities import (
 from mlx_attn_studies.page import StudyPage, digest_of_files
 from mlx_attn_studies.registration import REGISTRATION, Registration, check_registered
 from mlx_attn_studies.schedule import Records, searches
-from mlx_attn_studies.study import STANDARD, Study
+from mlx_attn_studies.study import STANDARD, STEPS, Study
 from mlx_attn_studies.trends import AbilityCurve, TrendFinding, ability_curves, trend_findings
 
 _MATRICES = ("no-key", "no-value")
@@ -192,10 +192,56 @@ class AnswersPage(StudyPage):
         """Return the texts of the answers and of the record in their folder."""
         return {**super().texts(), record_of(self.folder): self.rendered("record.md.jinja", ".")}
 
-    def in_worlds(self, study: str, arm: str, control: str = STANDARD, outcome: str = "") -> str:
-        """Return an arm's findings in every world in one line, by default in the first study."""
-        one = self.besides.get(study, self)
-        return tables.in_worlds((one.study, one.found), arm, control, outcome)
+    def evidence(self, arms: Mapping[str, str], *more: tuple[str, ...]) -> str:
+        """Return the differences that an answer rests on, with their words, text by text.
+
+        Args:
+            arms: By label, arms as the confirming studies found them, and after the longest
+                training.
+            more: Labels, studies, arms, and controls if they are not the standard form.
+        """
+        rows: list[tables.Row | None] = []
+        for label, arm in arms.items():
+            rows.append(self._row(label, "replication", arm))
+            rows.append(self._row(f"{label}, own rates".removeprefix(", "), "own-rates", arm))
+            courses = {c.text: c for c in self.longest if c.arm == arm and c.samples}
+            rows.append(tables.row_of_courses(label, courses) if courses else None)
+        rows += [self._row(*names) for names in more]
+        return tables.evidence([row for row in rows if row])
+
+    def _row(self, label: str, study: str, arm: str, control: str = STANDARD) -> tables.Row | None:
+        """Return a row with an arm's findings in a study; None before any is finished."""
+        one, pair = self.besides.get(study, self), (arm, control)
+        of_arm = [
+            f for f in one.found if (f.contrast.arm, f.contrast.control) == pair and f.verdict
+        ]
+        # After several lengths, the longest is the last.
+        by_text = {f.world.partition("-")[0]: f for f in sorted(of_arm, key=lambda f: f.steps)}
+        return tables.row_of_findings(label, one.study, by_text) if by_text else None
+
+    @cached_property
+    def _by_length(self) -> horizon.Trained:
+        """The losses at several lengths, of both studies once the second is finished."""
+        first, again = (self.besides.get(name) for name in ("horizon", "horizon-searched"))
+        both = again.trained(first) if first and again else {}
+        if both and all({*horizon.ENDS} <= {*lengths.steps} for lengths in both.values()):
+            return both
+        return first.trained() if first else {}
+
+    @cached_property
+    def longest(self) -> list[horizon.Course]:
+        """All arms from the first length to the longest."""
+        return horizon.courses(self._by_length, horizon.ENDS[-1])
+
+    def delay(self, arm: str) -> str:
+        """Return an arm's delay as a share of its tokens on each text, in one line."""
+        fits = {text: horizon.fit(each) for (text, a), each in self._by_length.items() if a == arm}
+        each = (
+            f"{tables.percent(one.shift, one.shifts)} on {text}"
+            for text, one in fits.items()
+            if one
+        )
+        return ", ".join(each) or "(not finished)"
 
     def _found(self, study: str) -> Sequence[Finding]:
         """Return the findings of a follow-up; none if it is not registered here."""
@@ -206,7 +252,13 @@ class AnswersPage(StudyPage):
         of_arm = [
             f for f in self._found(study) if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)
         ]
-        each = (f"{show.mean_difference(f, 3)} on {f.world}" for f in of_arm if f.verdict)
+        each: list[str] = []
+        for one in (f for f in of_arm if f.verdict):
+            text = one.world.partition("-")[0]
+            where = f"on {text if text in tables.TEXTS else one.world}"
+            if outcome not in ("", STEPS):  # an ability of one text, after several lengths
+                where = f"after {one.steps} steps"
+            each.append(f"{show.mean_difference(one, 3)} {where}")
         return ", ".join(each) or "(not finished)"
 
     def unsolved(self, study: str, arm: str) -> str:
@@ -223,24 +275,11 @@ class AnswersPage(StudyPage):
         one = self.besides.get(study)
         return tables.solvers(one.study, one.records, world) if one else "(not finished)"
 
-    def longest(self, arm: str) -> str:
-        """Return an arm's mean difference after the longest training on each text, in one line."""
-        found = self._found("horizon")
-        texts = dict.fromkeys(f.world.rpartition("-")[0] for f in found)
-        said = ""
-        for text in texts:
-            of_arm = [f for f in found if f.contrast.arm == arm and f.world.startswith(text)]
-            last = max((f for f in of_arm if f.verdict), key=lambda f: f.steps, default=None)
-            if last and last.verdict:
-                doubt = f", {UNDECIDED}" if last.word == UNDECIDED else ""
-                said += f"; {last.verdict.mean:+.3f} on {text} after {last.steps}{doubt}"
-        return said
-
-    def at_lengths(self, arm: str) -> str:
-        """Return an arm's findings at several lengths of training, in one line."""
-        steps = self.study.worlds["tales"].settings["steps"]
-        longer = tables.at_lengths([f for f in self._found("horizon") if f.contrast.arm == arm])
-        return f"{steps} steps" + (f"; {longer}" if longer else "")
+    def after_longest(self, arm: str) -> str:
+        """Return an arm's mean difference after the longest training, in one line."""
+        each = [c for c in self.longest if c.arm == arm and c.samples]
+        means = ", ".join(f"{c.samples['end'].mean:+.3f} on {c.text}" for c in each)
+        return f"; {means} after {each[0].end}" if each else ""
 
     def loss(self, study: str, place: int) -> str:
         """Return a mean loss in a study's first finding: control (0), reference (1) or arm (2)."""

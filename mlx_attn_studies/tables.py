@@ -25,6 +25,12 @@ from mlx_attn_studies.trends import Cost, TrendFinding
 Judged = tuple[Study, Sequence[Finding]]
 """A study with its findings."""
 
+TEXTS = ("tales", "shakespeare", "python")
+"""The texts of the answers; the name of a world begins with its text."""
+
+SURE = "how sure, and at what length"
+"""The heading of the column that names an answer's trainings."""
+
 
 def overview(study: Study, found: Sequence[Finding]) -> str:
     """Return every contrast in one line, with the answers world by world."""
@@ -49,47 +55,48 @@ def values_of(found: Sequence[Finding], arm: str, worlds: Sequence[str]) -> str:
     return "; ".join(here) or f"{', '.join(worlds)}: not finished"
 
 
-def in_worlds(judged: Judged, arm: str, control: str, outcome: str = "") -> str:
-    """Return an arm's difference and verdict in every world, in one line.
+Row = tuple[str, Mapping[str, str]]
+"""A label, and cells by text."""
 
-    If the study registered an older test, the moderated t's word follows where it differs. Worlds
-    without a verdict are left out if others have one.
+
+def evidence(rows: Sequence[Row]) -> str:
+    """Return what an answer rests on: a row for each label, a column for each text."""
+    texts = [text for text in TEXTS if any(text in cells for _, cells in rows)]
+    merged: dict[str, dict[str, str]] = {}
+    for name, cells in rows:
+        merged.setdefault(name, {}).update(cells)
+    return table(
+        (SURE, *texts), [[n, *(row.get(t, "") for t in texts)] for n, row in merged.items()]
+    )
+
+
+def row_of_findings(label: str, study: Study, by_text: Mapping[str, Finding]) -> Row:
+    """Return the mean differences of one form with their words."""
+    one = next(iter(by_text.values()))
+    seeds = len(one.verdict.differences) if one.verdict else 0
+    return _label(label, one.steps, seeds), {t: _in_words(study, f) for t, f in by_text.items()}
+
+
+def row_of_courses(label: str, by_text: Mapping[str, Course]) -> Row:
+    """Return the mean differences of one form after the longest training, with intervals."""
+    one = next(iter(by_text.values()))
+    return _label(label, one.end, len(one.delays)), {t: cost(c, "end") for t, c in by_text.items()}
+
+
+def _label(label: str, steps: int, seeds: int) -> str:
+    return ", ".join(filter(None, (label, f"{steps} steps, {plural(seeds, 'seed')}")))
+
+
+def _in_words(study: Study, found: Finding) -> str:
+    """Return a mean difference with its word.
+
+    If the study registered an older test, the moderated t's word follows where it differs.
     """
-    study, found = judged
-    cells: list[str] = []
-    of_arm = [
-        f
-        for f in found
-        if (f.contrast.arm, f.contrast.control, f.contrast.outcome) == (arm, control, outcome)
-    ]
-    for one in [f for f in of_arm if f.verdict] or of_arm:
-        cells.append(f"{one.world} {one.answer}")
-        if one.verdict:
-            word = one.answer if one.answer == findings.WITHDRAWN else one.word
-            other = one.verdict.other_word
-            is_older = study.protocol.test != MODERATED
-            differs = is_older and word not in (other, findings.WITHDRAWN)
-            more = f" (moderated t: {other})" if differs else ""
-            cells[-1] = f"{one.world} {difference(one, 3)} {word}{more}"
-    return "; ".join(cells) or "not asked"
-
-
-def at_lengths(found: Sequence[Finding]) -> str:
-    """Return an arm's mean difference after each finished length of training, text by text.
-
-    The longest has its interval; the record has the others.
-    """
-    texts: dict[str, list[Finding]] = {}
-    for one in sorted(found, key=lambda f: f.steps):
-        if one.verdict:
-            texts.setdefault(one.world.rpartition("-")[0], []).append(one)
-    lines: list[str] = []
-    for text, (*earlier, last) in texts.items():
-        each = [f"{mean_difference(f, 3)} at {f.steps}" for f in earlier]
-        seeds = len(last.verdict.differences) if last.verdict else 0
-        each.append(f"{difference(last, 3)} at {last.steps} ({plural(seeds, 'seed')})")
-        lines.append(f"{text} {', '.join(each)}")
-    return f"trained for each length: {'; '.join(lines)}" if lines else ""
+    word = found.answer if found.answer == findings.WITHDRAWN else found.word
+    other = found.verdict.other_word if found.verdict else word
+    is_older = study.protocol.test != MODERATED
+    differs = is_older and word not in (other, findings.WITHDRAWN)
+    return f"{mean_difference(found, 3)} {word}" + (f" (moderated t: {other})" if differs else "")
 
 
 def resolution(study: Study, found: Sequence[Finding]) -> str:
@@ -170,7 +177,7 @@ def trends(study: Study, found: Sequence[Finding], of: Sequence[TrendFinding]) -
         cells = [costs.get(w) or done[one.trend.arm, world] for w, world in widths.items()]
         ends = ["", "", one.answer, one.trend.statement]
         if one.verdict and one.verdict.interval:
-            change = _percent(one.verdict.mean, one.verdict.interval)
+            change = percent(one.verdict.mean, one.verdict.interval)
             ends = [
                 change,
                 f"{one.verdict.p_holm:.2g}",
@@ -303,7 +310,7 @@ def shifts(trained: Trained) -> str:
     rows = [
         [
             *(arm, text, ", ".join(map(str, trained[text, arm].steps))),
-            _percent(one.shift, one.shifts),
+            percent(one.shift, one.shifts),
             f"{one.constant:+.3f} ({one.constants[0]:+.3f} to {one.constants[1]:+.3f})",
         ]
         for (text, arm), one in fits.items()
@@ -357,10 +364,10 @@ def _largest(found: Finding) -> float:
 
 
 def _tokens(cost: Cost) -> str:
-    return _percent(sum(cost.costs) / len(cost.costs), cost.interval)
+    return percent(sum(cost.costs) / len(cost.costs), cost.interval)
 
 
-def _percent(mean: float, interval: tuple[float, float]) -> str:
+def percent(mean: float, interval: tuple[float, float]) -> str:
     """Return a change of ln(tokens) with its interval, as a percentage of the tokens."""
     share, low, high = (f"{-expm1(-number):+.0%}" for number in (mean, *interval))
     return f"{share} ({low} to {high})"

@@ -8,6 +8,7 @@ from mlx_attn_studies.answers_page import AnswersPage
 from mlx_attn_studies.identities import IDENTITIES, read_checked
 from mlx_attn_studies.page import verify
 from mlx_attn_studies.study import the_study
+from mlx_attn_studies.tables import SURE
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "docs" / "answers"
@@ -47,6 +48,9 @@ def test_the_checks_of_the_page_are_checks_that_there_are():
 def test_the_answers_fit_on_120_lines_and_each_has_a_picture_a_certainty_a_length_and_a_command():
     assert len(SHORT.splitlines()) <= 120
     questions = [part for part in SHORT.split("\n## ")[1:] if part.split("\n")[0].endswith("?")]
-    assert len(questions) == 9
-    parts = ("](answers/figures/", "*How sure:*", "*At what length:*", "\n    mlx-attn claims")
-    assert all(part in question for question in questions for part in parts)
+    assert len(questions) == 10
+    for question in questions:
+        assert "](answers/figures/" in question
+        assert "`mlx-attn claims run --" in question
+        assert f"| {SURE} |" in question or "*How sure:*" in question
+        assert f"| {SURE} |" in question or "*At what length:*" in question

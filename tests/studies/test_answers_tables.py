@@ -118,3 +118,10 @@ def test_a_contrast_that_one_study_cannot_decide_neither_agrees_nor_disagrees(st
     decided = study, findings(study, trained(study, effects={"no-query": 0.1, "no-key": 0.1}))
     noisy = study, findings(study, trained(study, noise=0.3))
     assert tables.confirmations(decided, noisy) == (0, 0)
+
+
+def test_rows_of_one_label_share_a_line_of_the_evidence():
+    rows = [("gate", {"tales": "+0.1"}), ("gate", {"python": "-0.1"}), ("MLA", {"tales": "0"})]
+    lines = tables.evidence(rows).splitlines()
+    assert lines[0] == f"| {tables.SURE} | tales | python |"
+    assert lines[2:] == ["| gate | +0.1 | -0.1 |", "| MLA | 0 |  |"]
