@@ -224,7 +224,7 @@ class AnswersPage(StudyPage):
         """The losses at several lengths, of both studies once the second is finished."""
         first, again = (self.besides.get(name) for name in ("horizon", "horizon-searched"))
         both = again.trained(first) if first and again else {}
-        if both and all({*horizon.ENDS} <= {*lengths.steps} for lengths in both.values()):
+        if both and all({*horizon.ENDS} <= {*lengths} for lengths in both.values()):
             return both
         return first.trained() if first else {}
 

@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -34,25 +33,11 @@ _LEVEL = 0.05
 _FEWEST = 3  # lengths that a shift and a constant are fitted to
 _SHIFTS = np.linspace(-2, 2, 401)  # in log T
 _RESAMPLED = 1000
+_EQUAL = 1e-9  # nats^2: fits whose squares differ by less are equally good
 
 
-class Lengths(NamedTuple):
-    """Losses of an arm and of the standard form after each length that both have finished."""
-
-    steps: tuple[int, ...]
-    control: Float64[np.ndarray, "seeds lengths"]
-    arm: Float64[np.ndarray, "seeds lengths"]
-
-    def differences(self, steps: int) -> Float64[np.ndarray, " seeds"]:
-        """Return d after a length, seed by seed."""
-        return (self.arm - self.control)[:, self.steps.index(steps)]
-
-    def delays(self, end: int) -> tuple[float, ...]:
-        """Return the delay behind the standard form at an end, in steps, seed by seed."""
-        losses = self.arm[:, self.steps.index(end)]
-        curves = ([*zip(self.steps, control, strict=True)] for control in self.control)
-        return tuple(end - steps_to(*each) for each in zip(losses, curves, strict=True))
-
+Lengths = Mapping[int, Float64[np.ndarray, "2 seeds"]]
+"""By steps, losses of the standard form and of an arm; only lengths that both have finished."""
 
 Trained = Mapping[tuple[str, str], Lengths]
 """By text and arm."""
@@ -67,29 +52,17 @@ def trained(study: Study, records: Records) -> Trained:
 
 def _lengths(study: Study, records: Records, text: str, arm: str) -> Lengths:
     worlds = {w.settings["steps"]: n for n, w in study.worlds.items() if text in n}
-    done: dict[int, tuple[list[float], list[float]]] = {}
-    for steps, world in sorted(worlds.items()):
-        control, losses = (plan_of(study, records, world, a).losses() for a in (STANDARD, arm))
-        if control and losses:
-            done[steps] = control, losses
-    # [lengths, 2, seeds] -> 2 x [seeds, lengths]
-    control, losses = np.array([*done.values()]).T.swapaxes(0, 1) if done else np.zeros((2, 0, 0))
-    return Lengths(tuple(done), control, losses)
+    losses = {
+        steps: [plan_of(study, records, world, one).losses() for one in (STANDARD, arm)]
+        for steps, world in sorted(worlds.items())
+    }
+    return {steps: np.array(both) for steps, both in losses.items() if all(both)}
 
 
 def joined(one: Trained, other: Trained) -> Trained:
     """Return the losses with the seeds of two studies, after the lengths finished in both."""
-    pairs: dict[tuple[str, str], Lengths] = {}
-    for pair, (a, b) in ((pair, (one[pair], other[pair])) for pair in one if pair in other):
-        steps = tuple(n for n in a.steps if n in b.steps)
-        control, arm = (
-            np.concatenate([losses[:, [x.steps.index(n) for n in steps]] for x, losses in both])
-            if steps
-            else np.zeros((0, 0))
-            for both in (((a, a.control), (b, b.control)), ((a, a.arm), (b, b.arm)))
-        )
-        pairs[pair] = Lengths(steps, control, arm)
-    return pairs
+    pairs = ((pair, one[pair], other[pair]) for pair in one if pair in other)
+    return {pair: {n: np.hstack((a[n], b[n])) for n in a if n in b} for pair, a, b in pairs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,32 +86,47 @@ class Course:
 
 def courses(of: Trained, end: int) -> list[Course]:
     """Judge all arms on all texts, from the first length to an end, with corrected verdicts."""
-    tests = {pair: _tests(each, end) for pair, each in of.items() if {START, end} <= {*each.steps}}
+    tests = {pair: _tests(each, end) for pair, each in of.items() if {START, end} <= {*each}}
     judged = [
         Course(text=pair[0], arm=pair[1], end=end, samples=_samples(pair, tests)) for pair in of
     ]
     p_values = {
-        (one.text, one.arm, test): _p(test, one.samples[test]) if one.samples else 1.0
+        f"{one.text}, {one.arm}, {test}": _p(test, one.samples[test]) if one.samples else 1.0
         for one in judged
         for test in _TESTS
     }
-    names = {str(name): p for name, p in p_values.items()}
-    adjusted = holm(names)
+    adjusted = holm(p_values)
     for place, one in enumerate(judged):
         if one.samples:
             shown = {
                 test: sample.mean
                 for test, sample in one.samples.items()
-                if adjusted[str((one.text, one.arm, test))] <= _LEVEL
+                if adjusted[f"{one.text}, {one.arm}, {test}"] <= _LEVEL
             }
-            delays = of[one.text, one.arm].delays(end)
-            judged[place] = replace(one, delays=delays, word=word_of(shown))
+            behind = delays(of[one.text, one.arm], end)
+            judged[place] = replace(one, delays=behind, word=word_of(shown))
     return judged
+
+
+def differences(lengths: Lengths, steps: int) -> Float64[np.ndarray, " seeds"]:
+    """Return d after a length, seed by seed."""
+    control, arm = lengths[steps]
+    return arm - control
+
+
+def delays(lengths: Lengths, end: int) -> tuple[float, ...]:
+    """Return the delay behind the standard form at an end, in steps, seed by seed."""
+    curves = np.array([control for control, _ in lengths.values()]).T  # [seeds, lengths]
+    steps = (
+        steps_to(loss, [*zip(lengths, curve, strict=True)])
+        for loss, curve in zip(lengths[end][1], curves, strict=True)
+    )
+    return tuple(end - each for each in steps)
 
 
 def _tests(lengths: Lengths, end: int) -> dict[str, tuple[float, ...]]:
     """Return the differences whose means are tested, by name."""
-    first, last = lengths.differences(START), lengths.differences(end)
+    first, last = differences(lengths, START), differences(lengths, end)
     return {
         name: tuple(each.tolist())
         for name, each in zip(_TESTS, (first, last, first / 2 - last), strict=True)
@@ -201,8 +189,8 @@ class Fit:
 
 def fit(lengths: Lengths) -> Fit | None:
     """Fit p and c to the mean differences after at least three lengths; None with fewer."""
-    seeds = len(lengths.control)
-    if len(lengths.steps) < _FEWEST or seeds < 2:
+    seeds = min((both.shape[1] for both in lengths.values()), default=0)
+    if len(lengths) < _FEWEST or seeds < 2:
         return None
     drawn = np.random.default_rng(0).integers(seeds, size=(_RESAMPLED, seeds))
     best = _least_squares(lengths, np.arange(seeds))
@@ -214,18 +202,21 @@ def fit(lengths: Lengths) -> Fit | None:
 
 def _least_squares(lengths: Lengths, seeds: Float64[np.ndarray, " n"]) -> tuple[float, float]:
     """Return the p and c with the least squares for the means of some seeds."""
-    at = np.log(lengths.steps)
-    control = lengths.control[seeds].mean(0)
-    costs = (lengths.arm - lengths.control)[seeds].mean(0)
+    at = np.log([*lengths])
+    # [lengths, 2, seeds] -> the means, [lengths] each
+    control, arm = np.array([*lengths.values()])[:, :, seeds].mean(2).T
     # [shifts, lengths]: straight lines between the lengths, extended beyond them
     shifted = at - _SHIFTS[:, None]
     piece = np.clip(np.searchsorted(at, shifted) - 1, 0, len(at) - 2)
     slopes = np.diff(control) / np.diff(at)
     gained = control[piece] + (shifted - at[piece]) * slopes[piece] - control
     # For each p the best c is the mean of what p leaves.
-    left = costs - gained
+    left = arm - control - gained
     constants = left.mean(1)
-    best = np.square(left - constants[:, None]).sum(1).argmin()
+    squares = np.square(left - constants[:, None]).sum(1)
+    # Where all lengths fall on one line, p and c are one: the smallest of all equally good p.
+    good = np.flatnonzero(squares <= squares.min() + _EQUAL)
+    best = good[np.abs(_SHIFTS[good]).argmin()]
     return float(_SHIFTS[best]), float(constants[best])
 
 

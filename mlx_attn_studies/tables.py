@@ -65,9 +65,8 @@ def evidence(rows: Sequence[Row]) -> str:
     merged: dict[str, dict[str, str]] = {}
     for name, cells in rows:
         merged.setdefault(name, {}).update(cells)
-    return table(
-        (SURE, *texts), [[n, *(row.get(t, "") for t in texts)] for n, row in merged.items()]
-    )
+    lines = ([name, *(row.get(text, "") for text in texts)] for name, row in merged.items())
+    return table((SURE, *texts), [*lines])
 
 
 def row_of_findings(label: str, study: Study, by_text: Mapping[str, Finding]) -> Row:
@@ -309,7 +308,7 @@ def shifts(trained: Trained) -> str:
     fits = {pair: found for pair, lengths in trained.items() if (found := fit(lengths))}
     rows = [
         [
-            *(arm, text, ", ".join(map(str, trained[text, arm].steps))),
+            *(arm, text, ", ".join(map(str, trained[text, arm]))),
             percent(one.shift, one.shifts),
             f"{one.constant:+.3f} ({one.constants[0]:+.3f} to {one.constants[1]:+.3f})",
         ]

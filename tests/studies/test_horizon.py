@@ -80,14 +80,15 @@ def test_the_statement_falls_with_a_cost_that_stays_and_waits_for_arms_that_lack
     assert statement([*course_of(trained, {300: 0.1, 1200: last}).values()]).startswith(said)
 
 
-STEPS = (300, 600, 1200, 2400)
+STEPS: tuple[int, ...] = (300, 600, 1200, 2400)
 CURVE = np.array([3.0, 2.5, 2.3, 2.25])
 HALF_AS_FAR = np.array([3.5, 3.0, 2.5, 2.3])  # the same curve at half of the steps, extended
 
 
 def lengths_of(costs, seeds=4):
-    noise = 1e-4 * np.random.default_rng(0).standard_normal((2, seeds, len(STEPS)))
-    return horizon.Lengths(STEPS, CURVE + noise[0], CURVE + costs + noise[1])
+    noise = 1e-4 * np.random.default_rng(0).standard_normal((len(STEPS), 2, seeds))
+    means = np.array([CURVE, CURVE + costs]).T
+    return dict(zip(STEPS, means[:, :, None] + noise, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -108,14 +109,13 @@ def test_costs_are_split_into_a_delay_and_a_constant(costs, shift, constant):
 
 
 def test_two_lengths_are_not_split():
-    lengths = horizon.Lengths((300, 600), np.ones((3, 2)), np.ones((3, 2)))
-    assert horizon.fit(lengths) is None
+    assert horizon.fit({300: np.ones((2, 3)), 600: np.ones((2, 3))}) is None
 
 
 def test_two_studies_are_joined_seed_by_seed_at_their_common_lengths():
     one, other = lengths_of(0.1, seeds=3), lengths_of(0.2, seeds=2)
-    shorter = horizon.Lengths(STEPS[1:], other.control[:, 1:], other.arm[:, 1:])
-    joined = horizon.joined({("tales", "merged"): one}, {("tales", "merged"): shorter})
+    del other[300]
+    joined = horizon.joined({("tales", "merged"): one}, {("tales", "merged"): other})
     both = joined["tales", "merged"]
-    assert both.steps == STEPS[1:]
-    assert both.differences(2400) == pytest.approx([0.1] * 3 + [0.2] * 2, abs=0.001)
+    assert [*both] == [600, 1200, 2400]
+    assert horizon.differences(both, 2400) == pytest.approx([0.1] * 3 + [0.2] * 2, abs=0.001)
