@@ -233,15 +233,10 @@ class AnswersPage(StudyPage):
         """All arms from the first length to the longest."""
         return horizon.courses(self._by_length, horizon.ENDS[-1])
 
-    def delay(self, arm: str) -> str:
-        """Return an arm's delay as a share of its tokens on each text, in one line."""
-        fits = {text: horizon.fit(each) for (text, a), each in self._by_length.items() if a == arm}
-        each = (
-            f"{tables.percent(one.shift, one.shifts)} on {text}"
-            for text, one in fits.items()
-            if one
-        )
-        return ", ".join(each) or "(not finished)"
+    def delay(self, arm: str, text: str) -> str:
+        """Return an arm's delay on a text, as a share of its tokens."""
+        found = horizon.fit(self._by_length.get((text, arm), {}))
+        return tables.percent(found.shift, found.shifts) if found else "(not finished)"
 
     def _found(self, study: str) -> Sequence[Finding]:
         """Return the findings of a follow-up; none if it is not registered here."""
