@@ -100,9 +100,9 @@ class FollowUp:
 
         With an earlier study, no registered statement is judged: none is about both.
         """
-        lines: list[str] = []
+        lines, of = list[str](), self.trained(earlier)
         for end in horizon.ENDS:
-            judged = horizon.courses(self.trained(earlier), end)
+            judged = horizon.courses(of, end)
             if any(one.samples for one in judged):
                 said = f"The registered statement, at {end} steps, {horizon.statement(judged)}."
                 lines += [tables.courses(judged), *([] if earlier else [said])]
@@ -204,7 +204,7 @@ class AnswersPage(StudyPage):
         for label, arm in arms.items():
             rows.append(self._row(label, "replication", arm))
             rows.append(self._row(f"{label}, own rates".removeprefix(", "), "own-rates", arm))
-            courses = {c.text: c for c in self.longest if c.arm == arm and c.samples}
+            courses = {c.text: c for c in self._longest if c.arm == arm and c.samples}
             rows.append(tables.row_of_courses(label, courses) if courses else None)
         rows += [self._row(*names) for names in more]
         return tables.evidence([row for row in rows if row])
@@ -229,14 +229,14 @@ class AnswersPage(StudyPage):
         return first.trained() if first else {}
 
     @cached_property
-    def longest(self) -> list[horizon.Course]:
+    def _longest(self) -> list[horizon.Course]:
         """All arms from the first length to the longest."""
         return horizon.courses(self._by_length, horizon.ENDS[-1])
 
     def delay(self, arm: str, text: str) -> str:
         """Return an arm's delay on a text, as a share of its tokens."""
-        found = horizon.fit(self._by_length.get((text, arm), {}))
-        return tables.percent(found.shift, found.shifts) if found else "(not finished)"
+        split = horizon.fit(self._by_length.get((text, arm), {}))
+        return tables.percent(split.shift, split.shifts) if split else "(not finished)"
 
     def _found(self, study: str) -> Sequence[Finding]:
         """Return the findings of a follow-up; none if it is not registered here."""
@@ -272,7 +272,7 @@ class AnswersPage(StudyPage):
 
     def after_longest(self, arm: str) -> str:
         """Return an arm's mean difference after the longest training, in one line."""
-        each = [c for c in self.longest if c.arm == arm and c.samples]
+        each = [c for c in self._longest if c.arm == arm and c.samples]
         means = ", ".join(f"{c.samples['end'].mean:+.3f} on {c.text}" for c in each)
         return f"; {means} after {each[0].end}" if each else ""
 

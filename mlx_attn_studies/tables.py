@@ -305,7 +305,7 @@ def courses(judged: Sequence[Course]) -> str:
 
 def shifts(trained: Trained) -> str:
     """Return the costs of every arm after all lengths as a share of its tokens and a constant."""
-    fits = {pair: found for pair, lengths in trained.items() if (found := fit(lengths))}
+    fits = {pair: split for pair, lengths in trained.items() if (split := fit(lengths))}
     rows = [
         [
             *(arm, text, ", ".join(map(str, trained[text, arm]))),
