@@ -5,7 +5,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from mlx_attn_studies.findings import measure
-from mlx_attn_studies.schedule import ArmPlan, arm_plans, wanted_trials
+from mlx_attn_studies.schedule import ArmPlan, arm_plans, searches, wanted_trials
 from mlx_attn_studies.study import study_from
 
 
@@ -89,6 +89,22 @@ def test_a_factor_with_which_a_training_diverged_is_not_the_best(study, trained)
     records = trained(study, loss=lambda run: None if run.lr_scale > 1 else 2 - run.lr_scale)
     search = ArmPlan(study, records, "near", "standard").search
     assert (search.best, search.interior) == (1.0, True)
+
+
+def test_a_world_with_the_rates_of_another_is_not_tuned(tables, trained):
+    """Near, the best factor is 2; far, it would be 1."""
+    study = study_from({**tables, "rates_from": {"far": "near"}})
+    records = trained(study, loss=lambda run: 3 - run.lr_scale * (run.world == "near"))
+    far = [record for record in records.values() if record.world == "far"]
+    assert {record.seed for record in far} == {*study.protocol.verdict_seeds}
+    near, there = (ArmPlan(study, records, world, "standard") for world in ("near", "far"))
+    assert there.search.best == near.search.best != 1
+    assert {*searches(study, records)["standard"]} == {"near"}
+
+
+def test_rates_come_from_a_world_that_there_is(tables):
+    with pytest.raises(ConfigError, match="unknown world 'nearer'"):
+        study_from({**tables, "rates_from": {"far": "nearer"}})
 
 
 def test_an_arm_with_the_rates_of_another_is_not_tuned(study, trained):
