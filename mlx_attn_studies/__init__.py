@@ -27,6 +27,7 @@ FOLLOW_UPS = (
     "equal-parameters",
     "alternatives-longer",
     "horizon-searched",
+    "fresh-seeds",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
