@@ -216,7 +216,7 @@ class AnswersPage(StudyPage):
             f for f in one.found if (f.contrast.arm, f.contrast.control) == pair and f.verdict
         ]
         # After several lengths, the longest is the last.
-        by_text = {f.world.partition("-")[0]: f for f in sorted(of_arm, key=lambda f: f.steps)}
+        by_text = {f.text: f for f in sorted(of_arm, key=lambda f: f.steps)}
         return tables.row_of_findings(label, one.study, by_text) if by_text else None
 
     @cached_property
@@ -249,8 +249,7 @@ class AnswersPage(StudyPage):
         ]
         each: list[str] = []
         for one in (f for f in of_arm if f.verdict):
-            text = one.world.partition("-")[0]
-            where = f"on {text if text in tables.TEXTS else one.world}"
+            where = f"on {one.text if one.text in tables.TEXTS else one.world}"
             if outcome not in ("", STEPS):  # an ability of one text, after several lengths
                 where = f"after {one.steps} steps"
             each.append(f"{show.mean_difference(one, 3)} {where}")

@@ -276,9 +276,10 @@ def show(question: str, as_json: bool, out: Path) -> None:
             f"{out}: no study is registered and nothing is recorded; register one (mlx-attn claims "
             "register), or read docs/answers.md in a clone of the repository"
         )
-    besides = next((name for name in FOLLOW_UPS if question in _study(name).questions), "")
+    follow_ups = {asked: name for name in FOLLOW_UPS for asked in _study(name).questions}
+    question = _study("", out).question_name(question, follow_ups)
+    besides = follow_ups.get(question, "")
     study = _study(besides, out)
-    question = study.question_name(question)
     if besides:
         known = {**known, **_book(out / besides).records}
     standing = withdraw(findings(study, known), withdrawals(out / besides))

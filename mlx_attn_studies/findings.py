@@ -76,6 +76,11 @@ class Finding:
     unsolved: tuple[int, int] = (0, 0)
 
     @property
+    def text(self) -> str:
+        """The name of its world without an ending: "tales" for the world "tales-600"."""
+        return self.world.partition("-")[0]
+
+    @property
     def word(self) -> str:
         """One of `decisions.WORDS`; "" without a verdict."""
         return self.verdict.word if self.verdict else ""

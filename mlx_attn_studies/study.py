@@ -4,7 +4,7 @@
 nothing of the kind. Their digest is registered (`registration.py`) before anything is trained.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache, cached_property
 from typing import Any
@@ -246,15 +246,19 @@ class Study(_Row, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         """Return the named question; raise ConfigError with the nearest name if it is unknown."""
         return find_row(self.questions, name, "question")
 
-    def question_name(self, name: str) -> str:
+    def question_name(self, name: str, others: Iterable[str] = ()) -> str:
         """Return the name of a question from that name or from the book's name of its part.
+
+        Args:
+            name: As the user wrote it.
+            others: Names of questions that other studies ask, which are returned as well.
 
         Raises:
             ConfigError: The question is unknown; the message has the nearest name.
         """
         plain = name.strip().lower().replace("_", "-")
-        own = _BOOK_NAMES.get(plain, plain)
-        self.question(own if own in self.questions else name)
+        own, known = _BOOK_NAMES.get(plain, plain), dict.fromkeys((*self.questions, *others))
+        find_row(known, own if own in known else name, "question")
         return own
 
     def asked(self) -> list[tuple[str, Contrast, str]]:

@@ -119,23 +119,25 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
     return table(("world", "a rounding", "one function, two forms", "which", "margin"), rows)
 
 
-def beside(
-    found: Sequence[Finding], earlier: Sequence[Finding], suffix: str, ending: str = ""
-) -> str:
-    """Compare a study with an earlier one whose worlds end in `ending` instead of `suffix`."""
-    known = {(f.world, f.contrast.arm, f.contrast.control): f for f in earlier}
-    rows: list[list[str]] = []
-    for one in found:
-        text = one.world.removesuffix(suffix)
-        there = known.get((text + ending, one.contrast.arm, one.contrast.control))
-        cells = [_with_word(one), _with_word(there) if there else "not asked"]
-        rows.append([name_of(one.contrast), text, *cells])
-    return table(
-        ("contrast", "text", "here", f"in the {'earlier' if ending else 'first'} study"), rows
-    )
+def beside(found: Sequence[Finding], others: Mapping[str, Sequence[Finding]]) -> str:
+    """Compare the findings of a study with those of others on the same text, by column."""
+    known = [{_key(f): f for f in each} for each in others.values()]
+    rows = [
+        [name_of(one.contrast), one.text, _with_word(one)]
+        + [_with_word(of_study.get(_key(one))) for of_study in known]
+        for one in found
+    ]
+    return table(("contrast", "text", "here", *others), rows)
 
 
-def _with_word(found: Finding) -> str:
+def _key(found: Finding) -> tuple[str, str, str]:
+    """Return what two studies must share for the same contrast: text, arm and control."""
+    return found.text, found.contrast.arm, found.contrast.control
+
+
+def _with_word(found: Finding | None) -> str:
+    if found is None:
+        return "not asked"
     return f"{difference(found, 3)}, {found.said}" if found.verdict else found.answer
 
 
@@ -155,9 +157,7 @@ def _directions(judged: Judged) -> dict[tuple[str, str, str], str]:
     """Return better, worse or equivalent for every contrast that a moderated t decides."""
     study, found = judged
     words = {
-        (f.world.removesuffix("-own"), f.contrast.arm, f.contrast.control): (
-            f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word
-        )
+        _key(f): (f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word)
         for f in found
         if f.verdict
     }

@@ -34,6 +34,12 @@ def test_outside_a_clone_the_answers_of_the_packages_own_clone_are_shown(worksho
     assert not (workshop / "runs").exists()
 
 
+def test_an_unknown_question_is_refused_with_the_nearest_of_all_studies(workshop, run_command):
+    run_command("claims", "register")
+    error = refused(run_command("claims", "show", "horizn"), 2)
+    assert error == "Error: unknown question 'horizn': did you mean 'horizon'?\n"
+
+
 def test_a_check_prints_and_keeps_what_it_measured(workshop, run_command):
     result = run_command("claims", "check", "merging-costs", "--out", "tested")
     assert "merging-costs: holds" in result.stdout

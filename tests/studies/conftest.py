@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mlx_attn_studies.book import Record
 from mlx_attn_studies.schedule import arm_plans, wanted_trials
 from mlx_attn_studies.study import Study, study_from
 
+ANSWERS = Path(__file__).parents[2] / "docs" / "answers"  # of the real studies
 SETTINGS = {
     **{"data": "story.txt", "tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2},
     **{"n_layers": 1, "position": "rope", "start": "book", "optimizer": "adamw", "lr": 0.01},

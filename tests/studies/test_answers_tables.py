@@ -1,18 +1,16 @@
 """The tables that only docs/answers.md has say what the records say."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from mlx_attn_studies import tables
+from mlx_attn_studies import show, tables
 from mlx_attn_studies.book import RecordBook
 from mlx_attn_studies.findings import findings
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.study import study_from
-from tests.studies.conftest import record_of
-
-ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
+from tests.studies.conftest import ANSWERS, record_of
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -118,6 +116,16 @@ def test_a_contrast_that_one_study_cannot_decide_neither_agrees_nor_disagrees(st
     decided = study, findings(study, trained(study, effects={"no-query": 0.1, "no-key": 0.1}))
     noisy = study, findings(study, trained(study, noise=0.3))
     assert tables.confirmations(decided, noisy) == (0, 0)
+
+
+def test_findings_of_several_studies_stand_side_by_side_if_they_are_about_one_text(study, trained):
+    found = findings(study, trained(study))
+    later = [replace(one, world=f"{one.world}-later") for one in found if one.world == "near"]
+    rows = rows_of(tables.beside(later, {"before": found, "elsewhere": []}))
+    assert [row[1] for row in rows] == ["near"] * len(later)
+    for row, one in zip(rows, later, strict=True):
+        said = f"{show.difference(one, 3)}, {one.said}"
+        assert row[2:] == [said, said, "not asked"]
 
 
 def test_rows_of_one_label_share_a_line_of_the_evidence():

@@ -1,7 +1,5 @@
 """Predictions for GPT-2's size: computed from the study of lengths, and judged by an interval."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,8 @@ from mlx_attn_studies.findings import findings
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.schedule import check_texts
 from mlx_attn_studies.study import Prediction
+from tests.studies.conftest import ANSWERS
 
-ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 STUDY = follow_up("gpt2-124m")
 LENGTHS = (300, 600, 1200, 2400)
 

@@ -1,17 +1,42 @@
-"""Every word that was withdrawn is one that a study asked for."""
-
-from pathlib import Path
+"""A withdrawn word is printed with its number, and no longer answers; its study asked for it."""
 
 import pytest
 
+from mlx_attn.errors import RunError
 from mlx_attn_studies import FOLLOW_UPS
-from mlx_attn_studies.findings import withdrawals
+from mlx_attn_studies.findings import WITHDRAWN, Withdrawal, findings, withdraw, withdrawals
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.study import the_study
+from mlx_attn_studies.tables import overview
+from tests.studies.conftest import ANSWERS
 
-ANSWERS = Path(__file__).parents[2] / "docs" / "answers"
 STUDIES = {ANSWERS: the_study(), **{ANSWERS / name: follow_up(name) for name in FOLLOW_UPS}}
 LISTED = [folder for folder in STUDIES if withdrawals(folder)]
+NO_QUERY = [Withdrawal(arm="no-query", worlds=("near",), reason="so")]
+
+
+def test_a_withdrawn_word_is_no_answer_and_its_number_stays(study, trained):
+    before = findings(study, trained(study, effects={"no-query": 0.1}))
+    after = withdraw(before, NO_QUERY)
+    answers = {(f.contrast.arm, f.world): f.answer for f in after}
+    assert answers["no-query", "near"] == WITHDRAWN
+    assert WITHDRAWN not in {answers["no-query", "far"], answers["no-key", "near"]}
+    assert [f.verdict for f in after] == [f.verdict for f in before]
+    assert "withdrawn (worse at 10 steps): +0.0" in overview(study, after)
+
+
+def test_a_contrast_without_a_word_has_none_to_withdraw(study):
+    assert WITHDRAWN not in {f.answer for f in withdraw(findings(study, {}), NO_QUERY)}
+
+
+def test_a_folder_that_lists_none_has_none(tmp_path):
+    assert withdrawals(tmp_path) == ()
+
+
+def test_a_list_with_an_unknown_key_is_refused(tmp_path):
+    (tmp_path / "withdrawn.toml").write_text('[[words]]\narm = "merged"\nworld = "near"\n')
+    with pytest.raises(RunError, match=r"withdrawn\.toml: damaged"):
+        withdrawals(tmp_path)
 
 
 def test_words_of_three_studies_were_withdrawn():
