@@ -33,9 +33,15 @@ FOLLOW_UPS = (
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
 
 
-CONFIRMS = {"replication": "", "own-rates": "", "confirmed": "alternatives"}
+CONFIRMS = {
+    "replication": "",
+    "own-rates": "",
+    "fresh-seeds": "",
+    "confirmed": "alternatives",
+}
 """Confirming studies, with the study that each confirms; "" is the first study.
 
 A study explores: it asks many contrasts with few seeds. The contrasts that matter are then asked
-again by a confirming study, with seeds that no earlier training had. Only its words are quoted.
+again by a confirming study, with seeds that no earlier training had. Only its words are quoted;
+of several that confirm one study, those of the last.
 """

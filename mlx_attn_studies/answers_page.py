@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from mlx_attn.errors import plural
 from mlx_attn_studies import CONFIRMS, FOLLOW_UPS, figures, findings, horizon, show, tables
 from mlx_attn_studies.book import RecordBook, complaints
 from mlx_attn_studies.findings import UNDECIDED, Finding
@@ -52,7 +53,7 @@ class FollowUp:
         """Read a follow-up from its folder and the records of the first study."""
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
         records = {**known, **book.records}
-        found = findings.withdraw(findings.findings(study, records), findings.withdrawals(folder))
+        found = findings.standing(study, records, folder)
         return cls(study, registration, book, records, found, trend_findings(study, records))
 
     @property
@@ -118,6 +119,12 @@ class FollowUp:
                 yield question, partial(show.question_figure, found, self.study)
 
 
+def _task(world: str) -> str:
+    """Return the task of a world such as "heads-1-pairs-4": "1 head, 4 pairs"."""
+    _, heads, _, pairs = world.split("-")
+    return f"{plural(int(heads), 'head')}, {plural(int(pairs), 'pair')}"
+
+
 @dataclass(frozen=True)
 class AnswersPage(StudyPage):
     """The contents of docs/answers.md and its record."""
@@ -136,7 +143,6 @@ class AnswersPage(StudyPage):
             RunError: A study is not the registered one, or a record was changed.
         """
         first = StudyPage.read(study, folder)
-        first = replace(first, found=findings.withdraw(first.found, findings.withdrawals(folder)))
         besides = {
             name: FollowUp.read(follow_up(name), folder / name, first.book.records)
             for name in FOLLOW_UPS
@@ -202,8 +208,9 @@ class AnswersPage(StudyPage):
         """
         rows: list[tables.Row | None] = []
         for label, arm in arms.items():
-            rows.append(self._row(label, "replication", arm))
-            rows.append(self._row(f"{label}, own rates".removeprefix(", "), "own-rates", arm))
+            rows.append(self._row(label, "fresh-seeds", arm))
+            one_factor = ", ".join(filter(None, (label, "one factor for all rates")))
+            rows.append(self._row(one_factor, "replication", arm))
             courses = {c.text: c for c in self._longest if c.arm == arm and c.samples}
             rows.append(tables.row_of_courses(label, courses) if courses else None)
         rows += [self._row(*names) for names in more]
@@ -211,13 +218,22 @@ class AnswersPage(StudyPage):
 
     def _row(self, label: str, study: str, arm: str, control: str = STANDARD) -> tables.Row | None:
         """Return a row with an arm's findings in a study; None before any is finished."""
-        one, pair = self.besides.get(study, self), (arm, control)
-        of_arm = [
-            f for f in one.found if (f.contrast.arm, f.contrast.control) == pair and f.verdict
-        ]
+        finished = self._finished(study, arm, control=control)
         # After several lengths, the longest is the last.
-        by_text = {f.text: f for f in sorted(of_arm, key=lambda f: f.steps)}
-        return tables.row_of_findings(label, one.study, by_text) if by_text else None
+        by_text = {f.text: f for f in sorted(finished, key=lambda f: f.steps)}
+        of = self.besides[study].study if study in self.besides else self.study
+        return tables.row_of_findings(label, of, by_text) if by_text else None
+
+    def _finished(
+        self, study: str, arm: str, outcome: str = "", control: str = STANDARD
+    ) -> list[Finding]:
+        """Return an arm's findings with a verdict in a study; the first study's name is ""."""
+        one, asked = self.besides.get(study) if study else self, (arm, outcome, control)
+        return [
+            f
+            for f in (one.found if one else ())
+            if f.verdict and (f.contrast.arm, f.contrast.outcome, f.contrast.control) == asked
+        ]
 
     @cached_property
     def _by_length(self) -> horizon.Trained:
@@ -238,29 +254,31 @@ class AnswersPage(StudyPage):
         split = horizon.fit(self._by_length.get((text, arm), {}))
         return tables.percent(split.shift, split.shifts) if split else "(not finished)"
 
-    def _found(self, study: str) -> Sequence[Finding]:
-        """Return the findings of a follow-up; none if it is not registered here."""
-        return self.besides[study].found if study in self.besides else ()
-
     def means(self, study: str, arm: str, outcome: str = "") -> str:
-        """Return the mean difference of an arm in every world, without intervals."""
-        of_arm = [
-            f for f in self._found(study) if (f.contrast.arm, f.contrast.outcome) == (arm, outcome)
-        ]
-        each: list[str] = []
-        for one in (f for f in of_arm if f.verdict):
-            where = f"on {one.text if one.text in tables.TEXTS else one.world}"
-            if outcome not in ("", STEPS):  # an ability of one text, after several lengths
-                where = f"after {one.steps} steps"
-            each.append(f"{show.mean_difference(one, 3)} {where}")
-        return ", ".join(each) or "(not finished)"
+        """Return the mean difference of an arm in every world, without intervals.
 
-    def unsolved(self, study: str, arm: str) -> str:
-        """Return how many of an arm's models never solved their task, in the worlds with some."""
+        The worlds of an ability have one text, and differ in length.
+        """
         each = [
-            f"{f.unsolved[1]} of {len(f.verdict.differences)} on {f.world} after {f.steps} steps"
-            for f in self._found(study)
-            if f.contrast.arm == arm and f.verdict and f.unsolved[1]
+            (show.mean_difference(f, 3), f"after {f.steps} steps" if outcome else f"on {f.text}")
+            for f in self._finished(study, arm, outcome)
+        ]
+        return ", ".join(map(" ".join, each)) or "(not finished)"
+
+    def recall_ratios(self, arm: str) -> str:
+        """Return the smallest and the largest ratio of steps that an arm needs to recall."""
+        found = self._finished("recall-time", arm, STEPS)
+        by_ratio = sorted(found, key=lambda f: f.verdict.mean if f.verdict else 0.0)
+        ends = [f"{show.mean_difference(f, 2)} ({_task(f.world)})" for f in by_ratio]
+        return f"{ends[0]} to {ends[-1]}" if ends else "(not finished)"
+
+    def never_recalled(self, arm: str) -> str:
+        """Return how many of an arm's models never recalled, in the worlds with some."""
+        each = [
+            f"{f.unsolved[1]} of {len(f.verdict.differences)} after {f.steps} steps "
+            f"({_task(f.world)})"
+            for f in self._finished("recall-time", arm, STEPS)
+            if f.verdict and f.unsolved[1]
         ]
         return ", ".join(each) or "none"
 
@@ -293,7 +311,7 @@ class AnswersPage(StudyPage):
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
-        if again := self.besides.get("replication"):
+        if again := self.besides.get("fresh-seeds"):
             yield from self._answer_figures(again)
         for world, curves in self.curves().items():
             yield f"abilities-{world}", partial(figures.ability_figure, curves)

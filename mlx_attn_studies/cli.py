@@ -13,11 +13,12 @@ from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import FiniteRange, UserPath
 from mlx_attn.cli.output import emit, say
 from mlx_attn.errors import RunError, plural
-from mlx_attn_studies import FOLLOW_UPS
+from mlx_attn_studies import CONFIRMS, FOLLOW_UPS
 
 if TYPE_CHECKING:
     from mlx_attn.comparison.runner import Runner
     from mlx_attn_studies.book import RecordBook
+    from mlx_attn_studies.findings import Finding
     from mlx_attn_studies.page import StudyPage
     from mlx_attn_studies.study import Study
 
@@ -266,26 +267,33 @@ def check(names: tuple[str, ...], out: Path) -> None:
 @_JSON
 @_out(_measured)
 def show(question: str, as_json: bool, out: Path) -> None:
-    """Show the results for a question: every contrast in every world."""
-    from mlx_attn_studies.findings import findings, withdraw, withdrawals
+    """Show the results for a question: every contrast in every world.
+
+    Below each is the same contrast in the study that confirms this one, if any: quote that.
+    """
+    from mlx_attn_studies.findings import standing
     from mlx_attn_studies.show import finding_rows, question_lines
 
-    known = _book(out).records
-    if not known and not (out / _REGISTRATION).is_file():
+    first = _book(out).records
+    if not first and not (out / _REGISTRATION).is_file():
         raise RunError(
             f"{out}: no study is registered and nothing is recorded; register one (mlx-attn claims "
             "register), or read docs/answers.md in a clone of the repository"
         )
     follow_ups = {asked: name for name in FOLLOW_UPS for asked in _study(name).questions}
     question = _study("", out).question_name(question, follow_ups)
-    besides = follow_ups.get(question, "")
-    study = _study(besides, out)
-    if besides:
-        known = {**known, **_book(out / besides).records}
-    standing = withdraw(findings(study, known), withdrawals(out / besides))
-    found = [f for f in standing if f.question == question]
-    record = {"question": question, "findings": finding_rows(found)}
-    emit(record, as_json, lambda: [question_lines(study, question, found)])
+
+    def findings_of(name: str) -> "list[Finding]":
+        records = {**first, **_book(out / name).records}
+        return standing(_study(name, out), records, out / name)
+
+    name = follow_ups.get(question, "")
+    found = [f for f in findings_of(name) if f.question == question]
+    confirming = [other for other, base in CONFIRMS.items() if base == name]
+    asked = {f.asked for f in found}
+    again = [f for other in confirming[-1:] for f in findings_of(other) if f.asked in asked]
+    record = {"question": question, "findings": finding_rows(found), "again": finding_rows(again)}
+    emit(record, as_json, lambda: [question_lines(_study(name, out), question, found, again)])
 
 
 @command.command("list")

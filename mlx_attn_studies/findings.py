@@ -81,6 +81,11 @@ class Finding:
         return self.world.partition("-")[0]
 
     @property
+    def asked(self) -> tuple[str, str, str, str]:
+        """What a finding of another study must share to be about the same contrast."""
+        return self.text, self.contrast.arm, self.contrast.control, self.contrast.outcome
+
+    @property
     def word(self) -> str:
         """One of `decisions.WORDS`; "" without a verdict."""
         return self.verdict.word if self.verdict else ""
@@ -316,3 +321,12 @@ def withdraw(found: Sequence[Finding], listed: Sequence[Withdrawal]) -> list[Fin
         replace(f, answer=WITHDRAWN) if f.verdict and (f.contrast.arm, f.world) in withdrawn else f
         for f in found
     ]
+
+
+def standing(study: Study, records: Records, folder: Path) -> list[Finding]:
+    """Return the findings of the study in a folder, without the words that it lists as withdrawn.
+
+    Raises:
+        RunError: The file of withdrawn words is damaged.
+    """
+    return withdraw(findings(study, records), withdrawals(folder))

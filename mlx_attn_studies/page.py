@@ -46,7 +46,9 @@ class StudyPage:
             RunError: The study is not the registered one, or a record was changed.
         """
         registration, book = check_registered(study, folder), RecordBook(folder / "records")
-        return cls(study, registration, book, findings.findings(study, book.records), folder)
+        return cls(
+            study, registration, book, findings.standing(study, book.records, folder), folder
+        )
 
     def rendered(self, template: str, folder: str) -> str:
         """Return the Markdown of a template; `folder` is the path from it to the records."""

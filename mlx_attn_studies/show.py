@@ -14,6 +14,7 @@ from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.show import LOOKS
 from mlx_attn.comparison.trial import Diverged, Outcome
 from mlx_attn.comparison.tuning import Search
+from mlx_attn.errors import plural
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn_studies import findings
 from mlx_attn_studies.findings import FAILS, HOLDS, WITHDRAWN, Finding
@@ -34,8 +35,13 @@ def trial_line(trial: Trial, outcome: Outcome, left: int) -> str:
     return f"{name}: {outcome.val_loss:.4f}  ({outcome.seconds:.0f} s, {left} or more left)"
 
 
-def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Text:
-    """Return a question with its contrasts, and a line for every world below each."""
+def question_lines(
+    study: Study, name: str, found: Sequence[Finding], again: Sequence[Finding]
+) -> Text:
+    """Return a question with its contrasts, and a line for every world below each.
+
+    `again` are the findings of the study that confirms this one.
+    """
     lines = [Text(study.question(name).title, "bold")]
     for contrast in study.question(name).contrasts:
         lines += [Text(f"\n{contrast.statement}"), Text(f"  {contrast.source}", "dim")]
@@ -43,7 +49,15 @@ def question_lines(study: Study, name: str, found: Sequence[Finding]) -> Text:
             style = LOOKS[finding.answer].terminal if finding.answer in (HOLDS, FAILS) else "yellow"
             line = Text(f"  {finding.world}: ")
             lines.append(line.append(_answer(finding), style).append(_numbers(finding)))
+            lines += [_confirming(f) for f in again if f.verdict and f.asked == finding.asked]
     return Text("\n").join(lines)
+
+
+def _confirming(finding: Finding) -> Text:
+    assert finding.verdict is not None
+    seeds = len(finding.verdict.differences)
+    line = Text(f"    again, with {plural(seeds, 'other seed')}: ", "bold")
+    return line.append(finding.said).append(_numbers(finding), "not bold")
 
 
 def _answer(finding: Finding) -> str:

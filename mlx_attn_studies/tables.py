@@ -121,18 +121,13 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
 
 def beside(found: Sequence[Finding], others: Mapping[str, Sequence[Finding]]) -> str:
     """Compare the findings of a study with those of others on the same text, by column."""
-    known = [{_key(f): f for f in each} for each in others.values()]
+    known = [{f.asked: f for f in each} for each in others.values()]
     rows = [
         [name_of(one.contrast), one.text, _with_word(one)]
-        + [_with_word(of_study.get(_key(one))) for of_study in known]
+        + [_with_word(of_study.get(one.asked)) for of_study in known]
         for one in found
     ]
     return table(("contrast", "text", "here", *others), rows)
-
-
-def _key(found: Finding) -> tuple[str, str, str]:
-    """Return what two studies must share for the same contrast: text, arm and control."""
-    return found.text, found.contrast.arm, found.contrast.control
 
 
 def _with_word(found: Finding | None) -> str:
@@ -153,11 +148,11 @@ def confirmations(confirming: Judged, first: Judged) -> tuple[int, int]:
     return len(pairs), sum(word == before for word, before in pairs)
 
 
-def _directions(judged: Judged) -> dict[tuple[str, str, str], str]:
+def _directions(judged: Judged) -> dict[tuple[str, str, str, str], str]:
     """Return better, worse or equivalent for every contrast that a moderated t decides."""
     study, found = judged
     words = {
-        _key(f): (f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word)
+        f.asked: (f.verdict.other_word if study.protocol.test == WORST_OF_FIVE else f.word)
         for f in found
         if f.verdict
     }

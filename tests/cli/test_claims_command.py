@@ -1,6 +1,7 @@
 """`mlx-attn claims`, run as a person runs it."""
 
 import json
+import re
 
 from mlx_attn.files import lock
 from mlx_attn_studies import FOLLOW_UPS
@@ -32,6 +33,15 @@ def test_outside_a_clone_the_answers_of_the_packages_own_clone_are_shown(worksho
     assert "\n  tales: undecided at 300 steps, +0." in shown.stdout
     assert "not finished" not in shown.stdout
     assert not (workshop / "runs").exists()
+
+
+def test_a_contrast_that_was_asked_again_is_shown_with_its_new_seeds(workshop, run_command):
+    shown = run_command("claims", "show", "alternatives").stdout
+    first, again = re.findall(r".*worse at 600 steps, \+0\.0.*", shown)[:2]
+    assert first.startswith("  shakespeare-600: does not hold: ")
+    assert again.startswith("    again, with 6 other seeds: ")
+    found = json.loads(run_command("claims", "show", "alternatives", "--json").stdout)
+    assert {row["world"] for row in found["again"]} == {"shakespeare-600"}
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_of_all_studies(workshop, run_command):

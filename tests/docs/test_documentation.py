@@ -82,17 +82,17 @@ def finding(name: str) -> list[str]:
 
 
 def test_the_readme_s_differences_are_those_of_the_records():
-    books = [RecordBook(ANSWERS / f"{part}records").records for part in ("", "replication/")]
-    replication = [f for f in findings(follow_up("replication"), books[0] | books[1]) if f.verdict]
+    records = RecordBook(ANSWERS / "fresh-seeds" / "records").records
+    confirmed = [f for f in findings(follow_up("fresh-seeds"), records) if f.verdict]
     for arm in ("no-out-proj", "merged", "no-query"):
-        text, *worlds = finding(arm)
+        said, *texts = finding(arm)
         means = {
-            one.world: fmean(one.verdict.differences)
-            for one in replication
+            one.text: fmean(one.verdict.differences)
+            for one in confirmed
             if one.contrast.arm == arm and one.verdict
         }
-        assert re.findall(r"[+-]\d\.\d{3}", text) == [f"{means[world]:+.3f}" for world in worlds]
-    assert {len(one.verdict.differences) for one in replication if one.verdict} == {24}
+        assert re.findall(r"[+-]\d\.\d{3}", said) == [f"{means[text]:+.3f}" for text in texts]
+    assert {len(one.verdict.differences) for one in confirmed if one.verdict} == {24}
     assert "a mean over 24 seeds" in readme()
 
 

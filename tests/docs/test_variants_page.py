@@ -89,16 +89,16 @@ def measured() -> dict[str, dict[str, str]]:
     For the reference arm, return the worth of queries and keys.
     """
     study, known = the_study(), RecordBook(ANSWERS / "records").records
-    more = RecordBook(ANSWERS / "replication" / "records").records
-    both = [*findings(study, known), *findings(follow_up("replication"), {**known, **more})]
+    more = RecordBook(ANSWERS / "fresh-seeds" / "records").records
+    both = [*findings(study, known), *findings(follow_up("fresh-seeds"), more)]
     found: dict[str, dict[str, str]] = {}
     for one in both:
         settings = study.arms[one.contrast.arm].settings
         if one.verdict and one.contrast.control == "standard" and [*settings] == ["variant"]:
             difference = f"{fmean(one.verdict.differences):+.3f} ({one.word})"
-            found.setdefault(settings["variant"], {})[one.world] = difference
+            found.setdefault(settings["variant"], {})[one.text] = difference
             if one.contrast.reference == REFERENCE:
-                found.setdefault(REFERENCE, {})[one.world] = f"{one.worth:+.3f}"
+                found.setdefault(REFERENCE, {})[one.text] = f"{one.worth:+.3f}"
     return found
 
 
