@@ -335,7 +335,9 @@ class AnswersPage(StudyPage):
                 if f.verdict and asked.get((f.contrast.control, f.contrast.arm)) == question
             ]
             if shown:
-                yield f"answer-{question}", partial(show.question_figure, shown, again.study)
+                titles = {f.world: f.text for f in shown}
+                draw = partial(show.question_figure, shown, again.study, titles)
+                yield f"answer-{question}", draw
 
     def machines(self) -> str:
         """Return the machines that made the records."""

@@ -247,17 +247,22 @@ _LABEL, _LETTER = 20, 0.085  # letters of a label that a panel has room for, and
 HEADROOM = 1.25  # top of the axis, in multiples of the third quartile of the arms' highest losses
 
 
-def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
-    """Draw one panel per world: each contrast's seeds, mean and interval, and the margin."""
+def question_figure(
+    found: Sequence[Finding], study: Study, titles: Mapping[str, str] | None = None
+) -> "Figure":
+    """Draw one panel per world: each contrast's seeds, mean and interval, and the margin.
+
+    `titles` are other titles of panels than the world's name.
+    """
     found = [f for f in found if f.verdict]
-    worlds = [world for world in study.worlds if any(f.world == world for f in found)]
+    worlds, columns = _places(found, study)
     rows = [*dict.fromkeys(name_of(f.contrast) for f in found)]
     labels = [row.replace(" to ", "\n(to ") + ")" * (" to " in row) for row in rows]
     # All panels share the room that long labels take from the first one.
     longest = max(len(line) for label in labels for line in label.split("\n"))
-    width = _SIZE[0] + _LETTER * max(0, longest - _LABEL) / min(3, len(worlds))
+    width = _SIZE[0] + _LETTER * max(0, longest - _LABEL) / min(columns, len(worlds))
     size = (width, _SIZE[1] + _ROW * len(rows))
-    figure, axes = panels(len(worlds), 3, size, sharey=True)
+    figure, axes = panels(len(worlds), columns, size, sharey=True)
     for axis, world in zip(axes, worlds, strict=True):
         here = (f for f in found if f.world == world)
         verdicts: list[tuple[int, Verdict]] = []
@@ -267,7 +272,7 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
                 shown = replace(verdict, word="undecided") if f.answer == WITHDRAWN else verdict
                 verdicts.append((rows.index(name_of(f.contrast)), shown))
         draw_forest(axis, verdicts, study.worlds[world].margin)
-        axis.set_title(world)
+        axis.set_title((titles or {}).get(world, world))
         axis.locator_params(axis="x", nbins=4)
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
@@ -275,6 +280,21 @@ def question_figure(found: Sequence[Finding], study: Study) -> "Figure":
     label = f"{unit} above the control (left is better); band: the margin"
     figure.supxlabel(label if len(axes) > 1 else label.replace(" (", "\n("))  # a panel is narrow
     return figure
+
+
+def _places(found: Sequence[Finding], study: Study) -> tuple[list[str], int]:
+    """Return the worlds in the order of their panels, and the number of columns.
+
+    If each of several texts was trained for the same lengths, a text is a row and a length a
+    column.
+    """
+    worlds = [world for world in study.worlds if any(f.world == world for f in found)]
+    places = {f.world: (f.text, f.steps) for f in found}
+    texts = [*dict.fromkeys(places[world][0] for world in worlds)]
+    lengths = len({steps for _, steps in places.values()})
+    if lengths == 1 or len(texts) == 1 or len(worlds) != lengths * len(texts):
+        return worlds, 3
+    return sorted(worlds, key=lambda w: (texts.index(places[w][0]), places[w][1])), lengths
 
 
 def rates_figure(found: Mapping[str, Mapping[str, Search]]) -> "Figure":

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mlx_attn_studies import horizon
-from mlx_attn_studies.findings import UNDECIDED, UNFINISHED
+from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, findings
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.horizon import courses, statement, steps_to, word_of
+from mlx_attn_studies.show import question_figure
 
 STUDY = follow_up("horizon")
 
@@ -119,3 +120,10 @@ def test_two_studies_are_joined_seed_by_seed_at_their_common_lengths():
     both = joined["tales", "merged"]
     assert [*both] == [600, 1200, 2400]
     assert horizon.differences(both, 2400) == pytest.approx([0.1] * 3 + [0.2] * 2, abs=0.001)
+
+
+def test_each_text_is_a_row_of_panels_with_its_lengths_in_order(trained):
+    found = findings(STUDY, trained(STUDY))
+    titles = [axis.get_title() for axis in question_figure(found, STUDY).axes]
+    steps = (300, 600, 1200, 2400)
+    assert titles == [f"{text}-{n}" for text in ("shakespeare", "tales") for n in steps]
