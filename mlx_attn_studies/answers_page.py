@@ -228,12 +228,17 @@ class AnswersPage(StudyPage):
         self, study: str, arm: str, outcome: str = "", control: str = STANDARD
     ) -> list[Finding]:
         """Return an arm's findings with a verdict in a study; the first study's name is ""."""
-        one, asked = self.besides.get(study) if study else self, (arm, outcome, control)
+        asked = (arm, outcome, control)
         return [
             f
-            for f in (one.found if one else ())
+            for f in self.findings_of(study)
             if f.verdict and (f.contrast.arm, f.contrast.outcome, f.contrast.control) == asked
         ]
+
+    def findings_of(self, study: str) -> Sequence[Finding]:
+        """Return the findings of a study; none if this folder has no registration of it."""
+        one = self.besides.get(study) if study else self
+        return one.found if one else ()
 
     @cached_property
     def _by_length(self) -> horizon.Trained:

@@ -3,11 +3,13 @@
 import json
 import re
 
+import pytest
+
 from mlx_attn.files import lock
 from mlx_attn_studies import FOLLOW_UPS
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.study import the_study
-from tests.cli.conftest import refused
+from tests.cli.conftest import done, refused
 
 STUDIES = [the_study(), *map(follow_up, FOLLOW_UPS)]
 QUESTIONS = [question for study in STUDIES for question in study.questions]
@@ -63,6 +65,14 @@ def test_registered_then_wanted_then_written_then_verified(workshop, run_command
     assert "0 runs are there, 210 or more are wanted" in wanted.stderr
     assert run_command("claims", "page").stdout.strip() == "runs/answers.md"
     assert "0 records and page agree" in run_command("claims", "verify").stdout
+
+
+@pytest.mark.parametrize("name", FOLLOW_UPS)
+def test_a_page_can_be_written_with_one_study_asked_besides(workshop, run_command, name):
+    run_command("claims", "register")
+    run_command("claims", "register", "--study", name)
+    done(run_command("claims", "page"))
+    assert f"claims run --study {name}\n" in (workshop / "runs/answers/record.md").read_text()
 
 
 def test_a_study_asked_besides_is_registered_and_run_in_a_folder_of_its_own(workshop, run_command):
