@@ -28,6 +28,7 @@ FOLLOW_UPS = (
     "alternatives-longer",
     "horizon-searched",
     "fresh-seeds",
+    "horizon-4800",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
