@@ -1,6 +1,6 @@
 """Count how often equal forms are called better or worse, and find the resolution of a comparison.
 
-    python benchmarks/false_words.py [--draws 2000] [--seed 2026]
+    python benchmarks/false_words.py [--draws 2000] [--seed 2026] [--design NAME]
 
 For each design, prints the share of draws in which any arm of equal mean is called better or worse,
 in percent: by the test that decides and by the other one, whose word is also printed. Either the
@@ -12,6 +12,7 @@ is the aim for the first five families; the last two show the limits of the test
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import click
 import numpy as np
@@ -23,6 +24,7 @@ from mlx_attn.comparison.decisions import (
     p_values_of,
     worst_of_five,
 )
+from mlx_attn.comparison.regression import adjusted
 from mlx_attn.comparison.t_tests import (
     FAMILIES,
     TTest,
@@ -52,6 +54,9 @@ class Design:
         both: Whether the runs of the control scatter as those of an arm do.
         quiet: Spread of the other arms, whose differences are then normal; None if they are like
             the first one.
+        further: Further seeds of only the control, which the differences are adjusted for. All runs
+            have the shape then.
+        likeness: The correlation of the losses of a pair, with `further` seeds.
     """
 
     arms: int
@@ -59,9 +64,13 @@ class Design:
     is_tuned: bool
     both: bool = False
     quiet: float | None = None
+    further: int = 0
+    likeness: float = 0.0
 
     def cases(self, draw: Draw, random: np.random.Generator) -> dict[str, Case]:
         """Return differences of mean 0, with those of tuning."""
+        if self.further:
+            return self._adjusted(draw, random)
         found: dict[str, Case] = {}
         for arm in range(self.arms):
             is_odd = arm == 0 or self.quiet is None
@@ -71,6 +80,28 @@ class Design:
                 differences=runs[0], margin=0.0, replicates=tuple(runs[1:]), world="one"
             )
         return found
+
+    def _adjusted(self, draw: Draw, random: np.random.Generator) -> dict[str, Case]:
+        """Return the differences to one control, adjusted for its loss."""
+        groups = (self.seeds, *[3] * (3 * self.is_tuned), self.further)
+        *control, further = (draw(random, (n,)) for n in groups)
+        found: dict[str, Case] = {}
+        for arm in range(self.arms):
+            losses = [
+                self.likeness * c + sqrt(1 - self.likeness**2) * draw(random, c.shape)
+                for c in control
+            ]
+            pairs = [tuple((a - c).tolist()) for a, c in zip(losses, control, strict=True)]
+            found[str(arm)] = Case(
+                differences=pairs[0],
+                margin=0.0,
+                replicates=tuple(pairs[1:]),
+                world="one",
+                control=tuple(control[0].tolist()),
+                control_replicates=tuple(tuple(c.tolist()) for c in control[1:]),
+                further=tuple(further.tolist()),
+            )
+        return adjusted(found)
 
     def _drawn(
         self, draw: Draw | None, random: np.random.Generator, shape: tuple[int, ...]
@@ -90,6 +121,10 @@ DESIGNS = {
     "three arms, 5 seeds, no tuning": Design(3, 5, is_tuned=False),
     "the same, two normal, a tenth as wide": Design(3, 5, is_tuned=False, quiet=0.1),
     "seven arms, 12 seeds": Design(7, 12, is_tuned=True),
+    "one arm, 5 seeds and 20 of the control": Design(1, 5, is_tuned=True, further=20),
+    "three arms, 5 seeds and 20 of the control": Design(3, 5, is_tuned=True, further=20),
+    "three arms, 5 seeds and 5 of the control": Design(3, 5, is_tuned=True, further=5),
+    "nine arms, 5 seeds and 20 of the control": Design(9, 5, is_tuned=True, further=20),
 }
 
 
@@ -100,7 +135,7 @@ def false_words(draw: Draw, design: Design, draws: int, seed: Sequence[int]) -> 
         cases = design.cases(draw, random)
         for place, test in enumerate((moderated_t, worst_of_five)):
             p_values = p_values_of(cases, test(cases)).values()
-            wrong[place] += any(adjusted <= LEVEL for _, adjusted, _ in p_values)
+            wrong[place] += any(p <= LEVEL for _, p, _ in p_values)
     return (wrong / draws).tolist()
 
 
@@ -109,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--design", default="", help="only designs with this in their name")
     options = parser.parse_args()
     click.echo(
         "critical |T|, one arm: worst of five; the test that decides, without and with tuning"
@@ -126,6 +162,8 @@ def main() -> None:
     click.echo("false words, %: the test that decides / worst of five")
     click.echo(" | ".join(("design", *ALL)))
     for row, (name, design) in enumerate(DESIGNS.items()):
+        if options.design not in name:
+            continue
         shares = [
             false_words(draw, design, options.draws, (options.seed, row, place))
             for place, draw in enumerate(ALL.values())

@@ -25,7 +25,7 @@ from statistics import fmean
 import msgspec
 
 from mlx_attn.comparison.decisions import Case, Test, Verdict, judge_all, worst_of_five
-from mlx_attn.comparison.tuning import replicates_of
+from mlx_attn.comparison.tuning import Replicates, replicates_of
 from mlx_attn.records import as_record, read_toml
 from mlx_attn_studies.schedule import ArmPlan, Records
 from mlx_attn_studies.shrunk_t import shrunk_t
@@ -150,15 +150,17 @@ def measure(
     names = (contrast.control, contrast.arm)
     own = {study.arms[name].rates_of or name for name in names}
     plans = [plan_of(study, records, world, name) for name in names] if len(own) > 1 else []
-    replicates = replicates_of(*(plan.search.finite for plan in reversed(plans))) if plans else ()
+    lent = replicates_of(*(p.search.finite for p in reversed(plans))) if plans else Replicates()
     return Case(
         differences=tuple(a - c for a, c in zip(arm, control, strict=True)),
         margin=study.worlds[world].margin,
         worth=fmean(reference) - fmean(control),
         tuning=sqrt(sum(plan.search.error**2 for plan in plans)),
         rounding=rounding,
-        replicates=replicates,
+        replicates=lent.differences,
         world="" if study.arms[contrast.arm].jitter else world,
+        control=tuple(control),
+        control_replicates=lent.control,
     )
 
 

@@ -64,6 +64,7 @@ def compare(
     *arms: str,
     out: str | Path | None = None,
     seeds: int = 5,
+    control_seeds: int = 0,
     delta: float | str = 0.01,
     budgets: Sequence[str] = ("steps",),
     tune: bool = True,
@@ -80,6 +81,8 @@ def compare(
         arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
         out: Directory of the trainings; a second call with it trains only the missing ones.
         seeds: Trainings of each arm that the verdict rests on.
+        control_seeds: More trainings of only the control, with other seeds; every difference is
+            then adjusted for the control's loss by regression.
         delta: Differences smaller than this, in nats per token, count as none; "5%": those that
             are worth less than 5 % of the control's tokens.
         budgets: The quantities to hold equal: "steps", "seconds", "params".
@@ -105,6 +108,7 @@ def compare(
         name=folder.name if folder else "",
         shared={key: plain(value) for key, value in shared.items()},
         seeds=plain(seeds),
+        control_seeds=plain(control_seeds),
         budgets=tuple(budgets),
         query_key_scales=tuple(query_key_scales),
         command="mlx_attn.compare",

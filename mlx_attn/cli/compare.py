@@ -35,6 +35,7 @@ _OWN |= {"patience", "epochs", "minutes"}
 """Settings that a comparison makes itself."""
 
 _PLAIN = ("confidence", "tuning_seeds", "noise", "question", "reference", "delta")
+_PLAIN += ("control_seeds",)
 """Options that the protocol takes as they are."""
 
 _WHERE = ("jobs", "on", "export_trials", "workers", "dry_run", "quiet")
@@ -92,6 +93,12 @@ _OWN_OPTIONS: list[click.Option] = [
         "--until-decided",
         is_flag=True,
         help="more seeds until every arm is decided: 6, 10, 16, at most 24; as sure as one look",
+    ),
+    _certainty(
+        "--control-seeds",
+        default=0,
+        metavar="N",
+        help="more seeds of only the control; differences are then adjusted for its loss",
     ),
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
     _certainty(

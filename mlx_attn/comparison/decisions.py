@@ -71,6 +71,8 @@ class Verdict:
         df: Degrees of freedom of the variance.
         below_margin: Probability that the true difference is below the margin, under a flat prior.
             It decides nothing; None for one seed and in older results.
+        slope: The slope that the differences are adjusted with for the control's loss, see
+            `regression`; 0 without further seeds of the control.
     """
 
     word: str
@@ -87,6 +89,7 @@ class Verdict:
     other_word: str = ""
     df: float = 0.0
     below_margin: float | None = None
+    slope: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,10 @@ class Case:
             several seeds for each pair of rates. Only their spread counts.
         world: Name of the world of the trainings. Cases of one world lend each other their spread;
             cases with "" do not.
+        control: The control's losses in the same pairs, for `regression.adjusted`; may be empty.
+        control_replicates: The control's losses in the pairs of `replicates`, likewise.
+        further: The control's losses with seeds that form no pair, likewise.
+        slope: The slope that the differences were adjusted with; see `regression`.
     """
 
     differences: tuple[float, ...]
@@ -197,6 +204,10 @@ class Case:
     rounding: float = 0.0
     replicates: tuple[tuple[float, ...], ...] = ()
     world: str = ""
+    control: tuple[float, ...] = ()
+    control_replicates: tuple[tuple[float, ...], ...] = ()
+    further: tuple[float, ...] = ()
+    slope: float = 0.0
 
     @property
     def variance(self) -> float:
@@ -358,6 +369,7 @@ def _verdict(
         p_equivalence=p[2],
         tuning_error=sample.tuning,
         df=sample.test.degrees,
+        slope=case.slope,
         **of_spread,
     )
 

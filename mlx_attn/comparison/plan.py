@@ -154,6 +154,7 @@ TUNING_SEED, RESEED = 10_000, 20_000
 
 _BOUNDS = {
     "seeds": (0, TUNING_SEED),
+    "control_seeds": (0, TUNING_SEED - 1),
     "tuning_seeds": (1, RESEED - TUNING_SEED),
     "minutes": (0, 1e9),
     "confidence": (0.5, 1 - 1e-9),
@@ -262,6 +263,7 @@ class ComparisonConfig:
     # Settings that all arms share, flat, over `DEFAULTS`.
     shared: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
+    control_seeds: int = 0  # further seeds of only the control; see `regression`
     # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
     # spends its share of 1 - confidence. Empty: once, after `seeds`.
     looks: tuple[int, ...] = ()
@@ -324,6 +326,12 @@ class ComparisonConfig:
             "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes,
             f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
                 [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
+            ),
+            f"control_seeds={self.control_seeds} need one look: leave out --until-decided": (
+                not (self.looks and self.control_seeds)
+            ),
+            "control_seeds need other runs that show the slope: tune, or name another arm": (
+                self.tunes or len(self.arms) > 2 or not self.control_seeds
             ),
             f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
             "the factors of the learning rates must be positive, and at least one": (

@@ -197,18 +197,21 @@ def _forest(budget: BudgetResult, comparison: Comparison) -> list[Plot]:
             "equivalence p": show.probability(verdict.p_equivalence),
             f"P(below {comparison.delta:g})": show.percent(verdict.below_margin),
             "tuning error": show.number(verdict.tuning_error or None, decimals + 1),
+            "slope": show.number(verdict.slope or None, 2),
             "share of worth": show.percent(verdict.share),
             "detectable": show.number(verdict.resolves, decimals),
             "seeds needed": show.seeds_needed(verdict),
         }
         for arm, verdict in budget.verdicts.items()
     ]
+    further = plural(len(comparison.further_control), "further training")
+    adjusted = f", adjusted by its loss in {further}" if comparison.further_control else ""
     plot = Plot(
         f"forest-{budget.budget}",
         f"Differences of loss to {control}",
-        f"Small dots are seeds, paired with {control}'s; the large mark is their mean, its line "
-        f"the {interval}. Below zero an arm is better than {control}; within the band a difference "
-        "counts as none.",
+        f"Small dots are seeds, paired with {control}'s{adjusted}; the large mark is their mean, "
+        f"its line the {interval}. Below zero an arm is better than {control}; within the band a "
+        "difference counts as none.",
         partial(figures.forest_figure, budget, comparison),
         [_table(f"Loss minus that of {control}, in nats per token, paired by seed", rows)],
     )

@@ -7,12 +7,14 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from mlx_attn.comparison.decisions import Case, Verdict, judge_all
+from mlx_attn.comparison.regression import adjusted
 from mlx_attn.comparison.solving import SOLVED, Solving, TimeToSolve
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
@@ -202,6 +204,8 @@ class Comparison:
     looks: tuple[int, ...] = ()
     # The share of the control's tokens that delta is worth; 0 if it was not asked.
     delta_tokens: float = 0.0
+    # Losses of the control with further seeds, which differences are adjusted for.
+    further_control: tuple[float, ...] = ()
     format: int = field(default=FORMAT)
 
     def budget(self, name: str) -> BudgetResult:
@@ -268,19 +272,33 @@ def judge_losses(
 ) -> dict[str, Verdict]:
     """Judge every arm against the first one, in pairs of the same seed.
 
+    Runs of the first arm that are in no pair adjust the differences, see `regression`.
+
     Raises:
         ConfigError: There is one arm, two arms share no seed, or a loss is not finite.
     """
     if len(losses) < 2:
         raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
     (control, of_control), *others = losses.items()
+    for arm, of_arm in losses.items():
+        if failed := [seed for seed, loss in of_arm.items() if not isfinite(loss)]:
+            raise ConfigError(
+                f"the losses of {arm} must be finite numbers, and {of_arm[failed[0]]} of seed "
+                f"{failed[0]} is not: leave out what diverged"
+            )
     cases: dict[str, Case] = {}
     for arm, of_arm in others:
         # Only seeds that both arms have form pairs.
-        pairs = [of_arm[seed] - of_control[seed] for seed in of_arm if seed in of_control]
+        pairs = [(of_arm[seed], of_control[seed]) for seed in of_arm if seed in of_control]
         if not pairs:
             raise ConfigError(
                 f"{arm} and {control} have no seed in common: runs are compared in pairs"
             )
-        cases[arm] = Case(differences=tuple(pairs), margin=delta, world="arms")
-    return judge_all(cases, confidence)
+        cases[arm] = Case(
+            differences=tuple(a - c for a, c in pairs),
+            margin=delta,
+            world="arms",
+            control=tuple(c for _, c in pairs),
+            further=tuple(loss for seed, loss in of_control.items() if seed not in of_arm),
+        )
+    return judge_all(adjusted(cases), confidence)

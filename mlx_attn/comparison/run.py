@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from mlx_attn.comparison import result, runner
+from mlx_attn.comparison import result, runner, tuning
 from mlx_attn.comparison.decisions import Case, Verdict, degrees_lent, judge_all
 from mlx_attn.comparison.plan import (
     RESEED,
@@ -24,18 +24,11 @@ from mlx_attn.comparison.plan import (
     corpus_of,
     floor_of,
 )
+from mlx_attn.comparison.regression import adjusted
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
-from mlx_attn.comparison.tuning import (
-    Search,
-    replicates_of,
-    spread_of,
-    tune,
-    tuned,
-    tunings_of,
-)
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import versions
 from mlx_attn.model.config import GPTConfig
@@ -68,8 +61,8 @@ class ComparisonRun:
         # Every stage asks the store first, so a resumed comparison passes through here quickly.
         protocol = self.protocol
         train_for_rates = partial(self._train, "tuning")
-        searches = yield from tune(protocol, self.store, train_for_rates)
-        arms = [tuned(protocol, arm, searches[arm.name]) for arm in protocol.all_arms]
+        searches = yield from tuning.tune(protocol, self.store, train_for_rates)
+        arms = [tuning.tuned(protocol, arm, searches[arm.name]) for arm in protocol.all_arms]
         # Trainings of every arm, for their times. Without tuning, the verdict's first seed is
         # trained first: no trial is only for its time.
         trials = [trial for search in searches.values() for trial in search.trials]
@@ -111,6 +104,8 @@ class ComparisonRun:
     def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
         """Return the seeds that fit into the time; by recorded times, so resuming changes none."""
         spent = sum(trial.seconds for done in timed.values() for trial in done)
+        of_control = [trial.seconds for trial in timed.get(self.protocol.arms[0].name, ())]
+        spent += self.protocol.control_seeds * fmean(of_control or [0])
         # `size` workers have size * minutes of processor time, of which tuning has spent a part.
         seeds = int((60 * self.protocol.minutes * self.runner.size - spent) / per_seed)
         if seeds < FEWEST_SEEDS:
@@ -121,9 +116,9 @@ class ComparisonRun:
             )
         return min(seeds, MOST_SEEDS)
 
-    def _detectable(self, searches: Mapping[str, Search], seeds: int) -> float | None:
+    def _detectable(self, searches: Mapping[str, tuning.Search], seeds: int) -> float | None:
         """Return the minimum detectable effect, judged by the spread seen while tuning."""
-        spread = spread_of([*searches.values()])
+        spread = tuning.spread_of([*searches.values()])
         if not spread or seeds < 2:
             return None
         # Neither the control nor the reference is judged.
@@ -177,8 +172,13 @@ class TrialPlan:
         """List all trials once, seed by seed, so that an interruption leaves whole pairs behind."""
         jittered = [self.jittered_control(seeds[0])] if self.protocol.noise else []
         trials = [*jittered, *(trial for seed in seeds for trial in self._of_seed(seed))]
+        trials += [self.trial("steps", self.control, seed) for seed in self.further(seeds)]
         # A dict keeps the first trial of each digest, in order.
         return [*{trial.digest: trial for trial in trials}.values()]
+
+    def further(self, seeds: Sequence[int]) -> range:
+        """Return the seeds that only the control is trained with."""
+        return range(seeds[-1] + 1, seeds[-1] + 1 + self.protocol.control_seeds)
 
     def _of_seed(self, seed: int) -> Iterator[Trial]:
         for arm in self.arms:
@@ -259,7 +259,7 @@ class _Summary:
         plan: TrialPlan,
         store: Store,
         seeds: Sequence[int],
-        searches: Mapping[str, Search],
+        searches: Mapping[str, tuning.Search],
     ):
         self.plan, self.store, self.seeds, self.searches = plan, store, seeds, searches
 
@@ -283,12 +283,13 @@ class _Summary:
             text={"name": corpus.name, "digest": corpus.digest, "floor": floor_of(corpus)},
             versions=versions(),
             noise=self._aa_test() if protocol.noise else None,
-            tunings=tunings_of(protocol, self.searches),
+            tunings=tuning.tunings_of(protocol, self.searches),
             budgets=budgets,
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
             reference=protocol.reference.name if protocol.reference else "",
             looks=protocol.looks,
             delta_tokens=protocol.delta_tokens,
+            further_control=self.further_control,
         )
 
     def _budget(self, budget: str) -> result.BudgetResult:
@@ -355,21 +356,26 @@ class _Summary:
         self,
         arm: Sequence[TrialResult],
         control: Sequence[TrialResult],
-        searches: Sequence[Search] = (),
+        searches: Sequence[tuning.Search] = (),
     ) -> Case:
         """Return the paired differences of two arms, and the searches for the rates of both."""
+        groups = tuning.replicates_of(*[search.finite for search in searches] or ({}, {}))
         return Case(
             differences=tuple(a.val_loss - c.val_loss for a, c in zip(arm, control, strict=True)),
             margin=self.margin,
             # Both rates were chosen, independently: their squares add up.
             tuning=sqrt(sum(search.error**2 for search in searches)),
             rounding=self.rounding,
-            replicates=replicates_of(*(s.finite for s in searches)) if searches else (),
+            replicates=groups.differences,
             world="arms",
+            control=tuple(training.val_loss for training in control),
+            control_replicates=groups.control,
+            further=self.further_control,
         )
 
     def _judge(self, cases: Mapping[str, Case]) -> dict[str, Verdict]:
-        return judge_all(cases, self.plan.protocol.confidence, self.plan.protocol.looks)
+        protocol = self.plan.protocol
+        return judge_all(adjusted(cases), protocol.confidence, protocol.looks)
 
     def _aa_test(self) -> AATest:
         name = self.plan.control.name
@@ -415,13 +421,20 @@ class _Summary:
     @cached_property
     def control(self) -> tuple[TrialResult, ...]:
         """The trainings of the control, with equal steps."""
-        return self._of_control(lambda seed: self.plan.trial("steps", self.plan.control, seed))
+        return self._of_control(partial(self.plan.trial, "steps", self.plan.control))
+
+    @cached_property
+    def further_control(self) -> tuple[float, ...]:
+        """The losses of the control with seeds that no arm has."""
+        trial_of = partial(self.plan.trial, "steps", self.plan.control)
+        trainings = self._of_control(trial_of, self.plan.further(self.seeds))
+        return tuple(training.val_loss for training in trainings)
 
     def _of_control(
-        self, trial_of: Callable[[int], Trial], seeds: Sequence[int] = ()
+        self, trial_of: Callable[[int], Trial], seeds: Sequence[int] | None = None
     ) -> tuple[TrialResult, ...]:
         try:
-            return self._results(map(trial_of, seeds or self.seeds))
+            return self._results(map(trial_of, self.seeds if seeds is None else seeds))
         except ConfigError as error:
             raise RunError(f"the control against itself: {error}") from error
 

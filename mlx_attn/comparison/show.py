@@ -225,6 +225,8 @@ def _numbers(verdict: Verdict, comparison: Comparison, unit: str = _UNIT) -> str
     decimals = places(comparison.delta)
     mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
     seeds = plural(len(verdict.differences), "seed")
+    if verdict.slope:
+        seeds += f" and {len(comparison.further_control)} more of {comparison.control}"
     if interval == MISSING:
         return f"{mean}{unit}, {seeds}, too few for an interval"
     return f"{mean}{unit}, {interval_name(comparison)} {interval}, {seeds}"
@@ -330,7 +332,10 @@ def verdict_lines(
         if verdict.other_word not in ("", verdict.word):
             more += f"; by the worst of five: {verdict.other_word}"
         answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
-        yield f"{answer} ({shown}, {len(verdict.differences)} pairs){more}"
+        pairs = f"{len(verdict.differences)} pairs"
+        if verdict.slope:
+            pairs += f", adjusted by further runs of {control} with slope {verdict.slope:.2g}"
+        yield f"{answer} ({shown}, {pairs}){more}"
 
 
 class Display(progress.Progress):
@@ -440,4 +445,6 @@ def plan_rows(
 def _seeds_text(protocol: ComparisonConfig) -> str:
     if protocol.looks:
         return f"until decided: {', '.join(map(str, protocol.looks))}"
-    return str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
+    seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
+    more = f", and {protocol.control_seeds} more of {protocol.arms[0].name}"
+    return seeds + (more if protocol.control_seeds else "")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, isfinite, sqrt
 from statistics import fmean, variance
+from typing import NamedTuple
 
 import numpy as np
 
@@ -195,19 +196,29 @@ def _grid_gain(octaves: np.ndarray, means: np.ndarray) -> float:
     return float(slope**2 / (4 * curvature)) if curvature > 0 else 0.0
 
 
+class Replicates(NamedTuple):
+    """Pairs of tuning runs, in groups: their differences, and the control's losses in them."""
+
+    differences: tuple[tuple[float, ...], ...] = ()
+    control: tuple[tuple[float, ...], ...] = ()
+
+
 def replicates_of(
     arm: Mapping[float, Sequence[float]], control: Mapping[float, Sequence[float]]
-) -> tuple[tuple[float, ...], ...]:
-    """Return differences between two arms over the tuning seeds, which show how far seeds spread.
+) -> Replicates:
+    """Return pairs of two arms over the tuning seeds, which show how far seeds spread.
 
     With the best factor of each, with the factors below and with those above: each run is in one
     group. Each arm's losses are by factor, seed by seed.
     """
     if not arm or not control:
-        return ()
-    pairs = zip(_beside_the_best(arm), _beside_the_best(control), strict=True)
-    groups = [[a - c for a, c in zip(*pair, strict=False)] for pair in pairs if all(pair)]
-    return tuple(map(tuple, groups))
+        return Replicates()
+    both = zip(_beside_the_best(arm), _beside_the_best(control), strict=True)
+    groups = [[*zip(*pair, strict=False)] for pair in both if all(pair)]
+    return Replicates(
+        differences=tuple(tuple(a - c for a, c in group) for group in groups),
+        control=tuple(tuple(c for _, c in group) for group in groups),
+    )
 
 
 def _beside_the_best(losses: Mapping[float, Sequence[float]]) -> list[Sequence[float]]:

@@ -46,6 +46,11 @@ def test_until_decided_chooses_the_seeds_and_says_after_how_many_it_looks(compar
     assert "until decided: 6, 10, 16, 24" in result.stdout
 
 
+def test_further_seeds_of_the_control_are_in_the_plan_and_need_a_single_look(compare):
+    assert "and 3 more of standard" in compare("--control-seeds=3", "--tune", "--dry-run").stdout
+    assert "slope: tune" in refused(compare("--control-seeds=3", "--dry-run"), 2)
+
+
 def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, workshop):
     plan = compare("--dry-run", "--tune").stdout
     assert "standard, no-query" in plan

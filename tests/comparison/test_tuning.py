@@ -3,7 +3,7 @@
 import pytest
 
 from mlx_attn.comparison.plan import TUNING_SEED, arm_from
-from mlx_attn.comparison.tuning import replicates_of
+from mlx_attn.comparison.tuning import Replicates, replicates_of
 from mlx_attn.errors import ConfigError
 
 
@@ -108,10 +108,11 @@ def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm(
     control = {0.5: (1.2, 1.3), 1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}
     arm = {0.25: (1.3, 1.5), 0.5: (1.1, 1.3), 1.0: (1.5, 1.8), 2.0: (9.0, 9.9)}
     groups = replicates_of(arm, control)
-    assert groups == tuple(pytest.approx((0.1, 0.2)) for _ in range(3))
+    assert groups.differences == tuple(pytest.approx((0.1, 0.2)) for _ in range(3))
+    assert groups.control == ((1.2, 1.3), (1.0, 1.1), (1.4, 1.6))
     above = {1.0: (1.0, 1.1), 2.0: (1.4, 1.6)}  # no rates below the best
-    assert len(replicates_of(above, above)) == 2
-    assert replicates_of({}, above) == ()
+    assert len(replicates_of(above, above).differences) == 2
+    assert replicates_of({}, above) == Replicates()
 
 
 def test_the_spread_of_tuning_runs_counts_in_a_comparison(protocol, runner, conclusion):
