@@ -202,17 +202,16 @@ class AnswersPage(StudyPage):
         """Return the differences that an answer rests on, with their words, text by text.
 
         Args:
-            arms: By label, arms as the confirming studies found them, and after the longest
-                training.
+            arms: By label, arms as the last confirming study found them, and after the longest
+                trainings.
             more: Labels, studies, arms, and controls if they are not the standard form.
         """
         rows: list[tables.Row | None] = []
         for label, arm in arms.items():
             rows.append(self._row(label, "fresh-seeds", arm))
-            one_factor = ", ".join(filter(None, (label, "one factor for all rates")))
-            rows.append(self._row(one_factor, "replication", arm))
             courses = {c.text: c for c in self._longest if c.arm == arm and c.samples}
             rows.append(tables.row_of_courses(label, courses) if courses else None)
+            rows.append(self._row(label, "horizon-4800", arm))
         rows += [self._row(*names) for names in more]
         return tables.evidence([row for row in rows if row])
 
@@ -241,22 +240,27 @@ class AnswersPage(StudyPage):
         return one.found if one else ()
 
     @cached_property
-    def _by_length(self) -> horizon.Trained:
-        """The losses at several lengths, of both studies once the second is finished."""
+    def by_length(self) -> horizon.Trained:
+        """The losses at all lengths, of both halves and the longest once both are finished."""
         first, again = (self.besides.get(name) for name in ("horizon", "horizon-searched"))
         both = again.trained(first) if first and again else {}
         if both and all({*horizon.ENDS} <= {*lengths} for lengths in both.values()):
-            return both
+            longest = self.besides.get("horizon-4800")
+            return horizon.extended(both, longest.trained()) if longest else both
         return first.trained() if first else {}
+
+    def courses_to(self, end: int) -> list[horizon.Course]:
+        """Return all arms from the first length to an end, on the texts with that length."""
+        return horizon.courses({p: each for p, each in self.by_length.items() if end in each}, end)
 
     @cached_property
     def _longest(self) -> list[horizon.Course]:
-        """All arms from the first length to the longest."""
-        return horizon.courses(self._by_length, horizon.ENDS[-1])
+        """All arms from the first length to the longest that every text has."""
+        return self.courses_to(horizon.ENDS[-1])
 
     def delay(self, arm: str, text: str) -> str:
         """Return an arm's delay on a text, as a share of its tokens."""
-        split = horizon.fit(self._by_length.get((text, arm), {}))
+        split = horizon.fit(self.by_length.get((text, arm), {}))
         return tables.percent(split.shift, split.shifts) if split else "(not finished)"
 
     def means(self, study: str, arm: str, outcome: str = "") -> str:
@@ -316,6 +320,8 @@ class AnswersPage(StudyPage):
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
+        if any(self.by_length.values()):
+            yield "answer-lengths", partial(figures.length_figure, self.by_length)
         if again := self.besides.get("fresh-seeds"):
             yield from self._answer_figures(again)
         for world, curves in self.curves().items():

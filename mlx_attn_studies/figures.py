@@ -5,6 +5,7 @@ from math import expm1
 from typing import TYPE_CHECKING
 
 from mlx_attn.ui.plots import COLOURS, panels
+from mlx_attn_studies import horizon
 from mlx_attn_studies.show import HEADROOM
 from mlx_attn_studies.trends import AbilityCurve, TrendFinding
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _GREY = "#7f7f7f"
 _ABILITY = (3.1, 2.1)  # inches of a panel
 _WIDTHS = (5.2, 3.2)
+_LENGTHS = (4.2, 3.4)
 
 
 def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
@@ -40,6 +42,31 @@ def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
     figure.supxlabel("thousand tokens of training")
     figure.supylabel("nats per such token above the control")
+    return figure
+
+
+def length_figure(trained: horizon.Trained) -> "Figure":
+    """Draw the cost of every arm by the length of its training, one panel per text."""
+    texts = [*dict.fromkeys(text for text, _ in trained)]
+    figure, axes = panels(len(texts), len(texts), _LENGTHS)
+    for axis, text in zip(axes, texts, strict=True):
+        axis.axhline(0, color=_GREY, linewidth=0.8)
+        of_text = {arm: lengths for (one, arm), lengths in trained.items() if one == text}
+        for place, (arm, lengths) in enumerate(of_text.items()):
+            shift = 2 ** (0.05 * (place - (len(of_text) - 1) / 2))  # next to each other
+            costs = [horizon.differences(lengths, steps) for steps in lengths]
+            reach = [one.mean() - horizon.interval_of(one)[0] for one in costs]
+            look = {"color": COLOURS[place % len(COLOURS)], "marker": "o", "markersize": 3}
+            steps = [steps * shift for steps in lengths]
+            axis.errorbar(steps, [one.mean() for one in costs], reach, label=arm, **look)
+        ticks = sorted({steps for lengths in of_text.values() for steps in lengths})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [f"{steps}" for steps in ticks])
+        axis.set_title(text)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    figure.supxlabel("steps of training")
+    figure.supylabel("nats per token above the control")
     return figure
 
 

@@ -65,6 +65,20 @@ def joined(one: Trained, other: Trained) -> Trained:
     return {pair: {n: np.hstack((a[n], b[n])) for n in a if n in b} for pair, a, b in pairs}
 
 
+def extended(one: Trained, other: Trained) -> Trained:
+    """Return the losses at the lengths of two studies, each study with seeds of its own.
+
+    Their seeds stand side by side in order. They are independent, so a mean over them is unbiased.
+    """
+    return {pair: {**lengths, **other.get(pair, {})} for pair, lengths in one.items()}
+
+
+def interval_of(differences: Float64[np.ndarray, " seeds"]) -> tuple[float, float]:
+    """Return the interval of a mean difference, Student's over seeds."""
+    sample = Sample.of(differences.tolist(), 0.0, StudentT(len(differences)))
+    return sample.interval(1 - _LEVEL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """The results of an arm between the first length and an end.
@@ -224,9 +238,8 @@ def mean_delay(course: Course) -> str:
     """Return the mean delay in steps with its interval, Student's over seeds."""
     if not course.delays:
         return ""
-    sample = Sample.of(course.delays, 0.0, StudentT(len(course.delays)))
-    low, high = sample.interval(1 - _LEVEL)
-    return f"{sample.mean:+.0f} ({low:+.0f} to {high:+.0f})"
+    low, high = interval_of(np.array(course.delays))
+    return f"{np.mean(course.delays):+.0f} ({low:+.0f} to {high:+.0f})"
 
 
 def cost(course: Course, test: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_attn_studies import horizon
+from mlx_attn_studies.figures import length_figure
 from mlx_attn_studies.findings import UNDECIDED, UNFINISHED, findings
 from mlx_attn_studies.follow_ups import follow_up
 from mlx_attn_studies.horizon import courses, statement, steps_to, word_of
@@ -120,6 +121,25 @@ def test_two_studies_are_joined_seed_by_seed_at_their_common_lengths():
     both = joined["tales", "merged"]
     assert [*both] == [600, 1200, 2400]
     assert horizon.differences(both, 2400) == pytest.approx([0.1] * 3 + [0.2] * 2, abs=0.001)
+
+
+def test_a_longer_study_adds_its_length_to_those_of_its_text():
+    shorter = {(text, "merged"): lengths_of(0.1) for text in ("tales", "shakespeare")}
+    longer = {("tales", "merged"): {4800: np.array([[2.2] * 4, [2.25] * 4])}}
+    whole = horizon.extended(shorter, longer)
+    assert [*whole["tales", "merged"]] == [*STEPS, 4800]
+    assert [*whole["shakespeare", "merged"]] == [*STEPS]
+    (after,) = courses({("tales", "merged"): whole["tales", "merged"]}, 4800)
+    assert after.samples["end"].mean == pytest.approx(0.05)
+
+
+def test_the_picture_of_costs_has_a_panel_for_each_text_and_a_line_for_each_arm():
+    trained = {(text, "merged"): lengths_of(0.1) for text in ("tales", "shakespeare")}
+    axes = length_figure(trained).axes
+    assert [axis.get_title() for axis in axes] == ["tales", "shakespeare"]
+    (line,) = [line for line in axes[0].get_lines() if len(line.get_xdata()) == len(STEPS)]
+    assert line.get_xdata() == pytest.approx(STEPS)
+    assert line.get_ydata() == pytest.approx([0.1] * 4, abs=0.001)
 
 
 def test_each_text_is_a_row_of_panels_with_its_lengths_in_order(trained):
