@@ -10,9 +10,9 @@ pairs the best b lies between:
 
     b = M / (n + M) * slope,    -1 <= slope <= 0
 
-The slope is fitted to runs that the arm's mean does not use: to the pairs of the other arms and to
-those of tuning. So it cannot follow the noise of the differences that it adjusts, and their tests
-keep their level (`benchmarks/false_words.py`). The error of C, b sd(c) / sqrt(M), adds to tuning's.
+The slope is fitted to pairs that the arm's mean does not use, of the other arms and of the tuning
+seeds. So it cannot follow the noise of the differences that it adjusts, and their tests keep their
+level (`benchmarks/false_words.py`). The error of C, b sd(c) / sqrt(M), adds to that of tuning.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from mlx_attn.comparison.decisions import Case
 
 
 def adjusted(cases: Mapping[str, Case]) -> dict[str, Case]:
-    """Return cases of one control with differences, and those of tuning, adjusted for its loss.
+    """Return cases of one control, with all differences adjusted for its loss.
 
     A case without further losses of the control stays as it is, and so does one without other runs
     that show the slope.

@@ -62,6 +62,14 @@ def loss_of(outcome: Outcome) -> float:
     return inf if isinstance(outcome, Diverged) else outcome.val_loss
 
 
+def has_failed(outcome: Outcome) -> bool:
+    """Return True if the training diverged, or ended before it solved its task."""
+    if isinstance(outcome, Diverged):
+        return True
+    time = outcome.time_to_solve
+    return time is not None and not time.solved
+
+
 def record_of(outcome: Outcome) -> Object:
     """Return the record of a finished trial."""
     if isinstance(outcome, Diverged):

@@ -1,12 +1,15 @@
 """The search for each arm's learning rate, on seeds that no verdict uses.
 
 One factor multiplies all learning rates of an arm: factors of two apart are tried, and more beyond
-the best of them until it lies between others. Then a second factor may be searched for, of the rate
+the best of them until it lies between others. On a task the best factor is the one with which most
+seeds solve it, and of these the one with the lowest mean loss; on a text only the loss counts. Then
+a second factor may be searched for, of the rate
 of queries and keys relative to the other matrices, for every arm alike.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import hypot, isfinite, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
@@ -16,7 +19,7 @@ import numpy as np
 from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.runner import ComparisonEvent
-from mlx_attn.comparison.trial import Store
+from mlx_attn.comparison.trial import Store, has_failed
 
 EXTENSIONS = 4  # factors that a search may add beyond its ends
 
@@ -83,6 +86,7 @@ def search_rates(
     extensions: int = EXTENSIONS,
     refine: Sequence[float] = (),
     query_key_factors: Sequence[float] = (),
+    failed: Callable[[Trial], bool] = lambda trial: False,
 ) -> Search:
     """Search for the factors of an arm's learning rates among the trials that are finished.
 
@@ -94,24 +98,28 @@ def search_rates(
         refine: Multiples of the best factor that are tried at the end.
         query_key_factors: Those of queries and keys to begin with, tried with the best factor of
             all rates; one more may be added beyond the best of them.
+        failed: Whether a finished trial did not solve its task; fewer of them beat a lower loss.
     """
-    search = _search(lambda factor: trials_of(factor, 1.0), loss, factors, extensions, refine)
+    search_one = partial(_search, loss, failed)
+    search = search_one(lambda factor: trials_of(factor, 1.0), factors, extensions, refine)
     if not query_key_factors or not search.settled or (best := search.best) is None:
         return search
-    second = _search(lambda ratio: trials_of(best, ratio), loss, query_key_factors, extensions=1)
+    second = search_one(lambda ratio: trials_of(best, ratio), query_key_factors, extensions=1)
     trials = (*search.trials, *second.trials)
     return replace(search, trials=trials, wanted=second.wanted, query_key=second)
 
 
 def _search(
-    trials_of: Callable[[float], Sequence[Trial]],
     loss: Callable[[Trial], float | None],
+    failed: Callable[[Trial], bool],
+    trials_of: Callable[[float], Sequence[Trial]],
     factors: Sequence[float],
     extensions: int,
     refine: Sequence[float] = (),
 ) -> Search:
     """Search for one factor."""
     tried: dict[float, tuple[float, ...]] = {}
+    failures: dict[float, int] = {}
     trials: list[Trial] = []
 
     def try_out(factors: Sequence[float]) -> list[Trial]:
@@ -126,33 +134,30 @@ def _search(
             # A factor counts only once all of its seeds are finished.
             if not lacking:
                 tried[factor] = tuple(final for final in losses if final is not None)
+                failures[factor] = sum(map(failed, these))
         return missing
 
     wanted, best, interior = try_out(factors), None, False
     for _ in range(extensions):
         # Either trials are missing, or the best factor lies between two others: nothing to extend.
-        if wanted or _is_interior(tried):
+        if wanted or min(tried) < (last := _best(tried, failures)) < max(tried):
             break
-        last = _best(tried)
         # One factor further out, on the side of the best.
         wanted = try_out([last / 2 if last == min(tried) else last * 2])
     if not wanted:
-        best, interior = _best(tried), _is_interior(tried)
+        best = _best(tried, failures)
+        interior = min(tried) < best < max(tried)
         # Refinements are tried only around a settled best.
         wanted = try_out([round(best * ratio, 4) for ratio in refine])
-        best = best if wanted else _best(tried)
+        best = best if wanted else _best(tried, failures)
     return Search(
         losses=tried, trials=tuple(trials), wanted=tuple(wanted), best=best, interior=interior
     )
 
 
-def _best(tried: Mapping[float, Sequence[float]]) -> float:
+def _best(tried: Mapping[float, Sequence[float]], failures: Mapping[float, int]) -> float:
     # Sorted: among equal means the smallest factor wins, in whatever order they finished.
-    return min(sorted(tried), key=lambda factor: fmean(tried[factor]))
-
-
-def _is_interior(tried: Mapping[float, Sequence[float]]) -> bool:
-    return min(tried) < _best(tried) < max(tried)
+    return min(sorted(tried), key=lambda factor: (failures.get(factor, 0), fmean(tried[factor])))
 
 
 def tuning_error(losses: Mapping[float, Sequence[float]]) -> float:
@@ -223,7 +228,7 @@ def replicates_of(
 
 def _beside_the_best(losses: Mapping[float, Sequence[float]]) -> list[Sequence[float]]:
     """Return the losses with the factor below the best, with it and with that above; or empty."""
-    factors, best = sorted(losses), _best(losses)
+    factors, best = sorted(losses), _best(losses, {})
     places = [factors.index(best) + step for step in (-1, 0, 1)]
     return [losses[factors[place]] if 0 <= place < len(factors) else () for place in places]
 
@@ -263,7 +268,13 @@ def _search_arm(protocol: ComparisonConfig, store: Store, arm: Arm) -> Search:
     # An arm without weights for its scores, such as the reference, has no such rate.
     if not any(choice.weights for layer in layers for choice in layer.choices("score")):
         ratios = ()
-    return search_rates(trials_of, store.loss, scales, query_key_factors=ratios)
+    return search_rates(
+        trials_of,
+        store.loss,
+        scales,
+        query_key_factors=ratios,
+        failed=lambda trial: has_failed(store[trial]),
+    )
 
 
 def tuned(protocol: ComparisonConfig, arm: Arm, search: Search) -> Arm:

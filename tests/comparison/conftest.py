@@ -58,7 +58,7 @@ def judge(
     replicates: Mapping[str, Any] | None = None,
     confidence: float = 0.95,
     looks: Sequence[int] = (),
-    **shared: float,
+    **shared: Any,
 ) -> dict[str, Verdict]:
     """The verdicts on arms of one world that share a margin, and its worth and rounding."""
     cases = {

@@ -2,9 +2,19 @@
 
 import pytest
 
-from mlx_attn.comparison.plan import TUNING_SEED, arm_from
-from mlx_attn.comparison.tuning import Replicates, replicates_of
+from mlx_attn.comparison.plan import TUNING_SEED, Trial, arm_from
+from mlx_attn.comparison.result import Point, TrialResult
+from mlx_attn.comparison.trial import Diverged, has_failed
+from mlx_attn.comparison.tuning import Replicates, replicates_of, search_rates
 from mlx_attn.errors import ConfigError
+
+from .conftest import training
+
+
+def task_training(accuracy: float) -> TrialResult:
+    """A training on a task, evaluated at its end."""
+    point = Point(step=10, tokens=100, seconds=1.0, val_loss=0.1, accuracy=accuracy)
+    return training(curve=(point,), accuracy=accuracy)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,42 @@ def test_a_rate_that_diverges_is_not_chosen(protocol, runner, conclusion):
     comparison = conclusion(protocol(budgets=("steps",)), runner)
     assert set(comparison.tunings[1].losses.values()) == {None}
     assert "diverged" in comparison.budgets[0].refused["no-query"]
+
+
+def trial(seed: int, lr_scale: float) -> Trial:
+    return Trial("standard", {"seed": seed}, lr_scale, text="")
+
+
+@pytest.mark.parametrize(("task", "best"), [(True, 1.0), (False, 0.5)])
+def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lower_mean(task, best):
+    """With 1.0 two of three seeds solve it, and the third fails by more than all three with 0.5."""
+    losses = {0.5: (0.6, 0.6, 0.6), 1.0: (0.01, 0.01, 2.0), 2.0: (0.9, 0.9, 0.9)}
+
+    def loss(one: Trial) -> float:
+        return losses[one.lr_scale][one.seed]
+
+    search = search_rates(
+        lambda factor, ratio: [trial(seed, factor) for seed in range(3)],
+        loss,
+        (0.5, 1.0, 2.0),
+        extensions=0,
+        failed=lambda one: task and loss(one) > 0.1,
+    )
+    assert search.best == best
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failed"),
+    [
+        (Diverged("loss nan at step 3"), True),
+        (training(), False),
+        (task_training(accuracy=0.5), True),
+        (task_training(accuracy=0.995), False),
+    ],
+    ids=["diverged", "a text", "not solved", "solved"],
+)
+def test_a_training_fails_if_it_diverges_or_does_not_solve_its_task(outcome, failed):
+    assert has_failed(outcome) == failed
 
 
 def test_one_factor_turns_tuning_off_and_scales_all_learning_rates_together(

@@ -137,7 +137,7 @@ def test_the_picture_of_costs_has_a_panel_for_each_text_and_a_line_for_each_arm(
     trained = {(text, "merged"): lengths_of(0.1) for text in ("tales", "shakespeare")}
     axes = length_figure(trained).axes
     assert [axis.get_title() for axis in axes] == ["tales", "shakespeare"]
-    (line,) = [line for line in axes[0].get_lines() if len(line.get_xdata()) == len(STEPS)]
+    (line,) = [line for line in axes[0].get_lines() if np.size(line.get_xdata()) == len(STEPS)]
     assert line.get_xdata() == pytest.approx(STEPS)
     assert line.get_ydata() == pytest.approx([0.1] * 4, abs=0.001)
 
