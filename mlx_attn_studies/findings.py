@@ -25,6 +25,7 @@ from statistics import fmean
 import msgspec
 
 from mlx_attn.comparison.decisions import Case, Test, Verdict, judge_all, worst_of_five
+from mlx_attn.comparison.t_tests import benjamini_hochberg
 from mlx_attn.comparison.tuning import Replicates, replicates_of
 from mlx_attn.records import as_record, read_toml
 from mlx_attn_studies.schedule import ArmPlan, Records
@@ -74,6 +75,9 @@ class Finding:
     # Numbers of trainings of the control and of the arm that never solved the task, if the steps to
     # solve it are compared.
     unsolved: tuple[int, int] = (0, 0)
+    # False discovery rate: of all contrasts of the study with this q or a smaller one, the expected
+    # share whose true difference is 0 (Benjamini and Hochberg, 1995). No word depends on it.
+    q: float = 1.0
 
     @property
     def text(self) -> str:
@@ -117,9 +121,13 @@ def findings(study: Study, records: Records) -> list[Finding]:
         test=TESTS[protocol.test],
     )
     slopes = {world: token_worth(study, records, world) for world in study.worlds}
+    # A contrast that is not finished counts with p = 1, as in Holm's correction.
+    rates = benjamini_hochberg(
+        {name: verdicts[name].p_value if name in verdicts else 1.0 for name in cases}
+    )
     found = [
-        _finding(study, records, one, verdicts.get(str(place)), slopes[one[2]])
-        for place, one in enumerate(asked)
+        replace(_finding(study, records, one, verdicts.get(name), slopes[one[2]]), q=rates[name])
+        for name, one in zip(cases, asked, strict=True)
     ]
     words = {
         (f.contrast.arm, f.world): f.word

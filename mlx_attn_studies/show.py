@@ -95,6 +95,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "interval": list(f.verdict.interval) if f.verdict and f.verdict.interval else None,
             "p_difference": f.verdict.p_holm if f.verdict else 1.0,
             "p_equivalence": f.verdict.p_equivalence if f.verdict else 1.0,
+            "q": f.q,
             "share": f.verdict.share if f.verdict else None,
             "tokens": f.tokens,
         }
@@ -107,7 +108,7 @@ def finding_rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
 DONE = "{} of {} runs"
 _COLUMNS = (
     *("contrast", "world", "control", "arm", "difference, 95 %", "p: no difference"),
-    *("p: outside the margin", "word", "other test", "of the part", "tokens"),
+    *("q", "p: outside the margin", "word", "other test", "of the part", "tokens"),
 )
 
 
@@ -188,6 +189,7 @@ def _cells(found: Finding) -> list[str]:
         *(level + (f", {unsolved} unsolved" if unsolved else "") for level, unsolved in levels),
         difference(found, 4),
         f"{found.verdict.p_holm:.2g}",
+        f"{found.q:.2g}",
         f"{found.verdict.p_equivalence:.2g}",
         found.said,
         found.verdict.other_word,

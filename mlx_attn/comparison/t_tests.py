@@ -224,6 +224,18 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
+def benjamini_hochberg(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return for each p-value the false discovery rate of calling all up to it differences.
+
+    q_k = min over j >= k of p_j m / j, for the m p-values in rising order (1995).
+    """
+    names = sorted(p_values, key=lambda name: p_values[name], reverse=True)
+    ranks = range(len(names), 0, -1)
+    raised = [p_values[name] * len(names) / rank for name, rank in zip(names, ranks, strict=True)]
+    q = dict(zip(names, np.minimum(np.minimum.accumulate(raised), 1).tolist(), strict=True))
+    return {name: q[name] for name in p_values}
+
+
 def minimum_detectable_effect(
     sd: float, test: TTest, confidence: float = 0.95, arms: int = 1
 ) -> float:

@@ -18,7 +18,7 @@ from mlx_attn.comparison.decisions import (
     judge_all,
     worst_of_five,
 )
-from mlx_attn.comparison.t_tests import TTest, holm, level_of_looks, skewness_of
+from mlx_attn.comparison.t_tests import TTest, benjamini_hochberg, holm, level_of_looks, skewness_of
 from mlx_attn.comparison.tuning import tuning_error
 from mlx_attn.errors import ConfigError
 from mlx_attn_studies.findings import TESTS
@@ -114,6 +114,19 @@ def test_holm_by_hand():
     adjusted = holm({"a": 0.02, "b": 0.9, "c": 0.01, "d": 0.03})
     assert adjusted == pytest.approx({"a": 0.06, "b": 0.9, "c": 0.04, "d": 0.06})
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+
+
+def test_false_discovery_rates_by_hand():
+    """0.03 x 4 / 3, and so for 0.02 x 4 / 2 and 0.01 x 4 / 1, which are not below it; 0.9 x 1."""
+    rates = benjamini_hochberg({"a": 0.02, "b": 0.9, "c": 0.01, "d": 0.03})
+    assert rates == pytest.approx({"a": 0.04, "b": 0.9, "c": 0.04, "d": 0.04})
+
+
+@laws
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_false_discovery_rates_are_those_of_scipy(p_values):
+    rates = benjamini_hochberg({str(place): p for place, p in enumerate(p_values)})
+    assert [*rates.values()] == pytest.approx(stats.false_discovery_control(p_values))
 
 
 @pytest.mark.parametrize(

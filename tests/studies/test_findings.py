@@ -50,6 +50,18 @@ def test_a_part_worth_little_makes_every_word_insensitive(study, trained):
     assert {f.answer for f in findings(study, records)} == {answers.INSENSITIVE}
 
 
+def test_false_discovery_rates_count_all_contrasts_of_the_study(study, trained):
+    """Of four contrasts the two in one world are finished; those of the other count as p = 1."""
+    effects = {"no-query": 0.1, "no-key": 0.1}
+    records = trained(study, effects=effects, worlds=["near"])
+    rows = {(f.contrast.arm, f.world): f for f in findings(study, records)}
+    finished = [rows[arm, "near"] for arm in effects]
+    largest = max(f.verdict.p_value for f in finished)
+    assert {f.q for f in finished} == {largest * 4 / 2}
+    assert {rows[arm, "far"].q for arm in effects} == {1.0}
+    assert f" {largest * 2:.2g} |" in show.contrast_table(finished)
+
+
 def test_nothing_is_judged_before_all_its_runs_are_there(study, trained):
     records = dict(trained(study))
     last = next(
