@@ -64,7 +64,8 @@ class Verdict:
         resolves: The minimum detectable effect, in nats, with a power of 0.8.
         seeds_needed: Seeds that would decide with a power of 0.8, were this the true mean and
             spread; 1000 means 1000 or more; None if decided.
-        tuning_error: Standard error that the choice of learning rates adds.
+        tuning_error: Standard error that the choice of learning rates adds, and with a `slope` the
+            error of the control's mean.
         share: The mean as a share of the part's worth; None without a reference arm.
         other_word: By "worst-of-five", or by "moderated-t" if a study registered an older test; ""
             in older results.
