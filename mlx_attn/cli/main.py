@@ -209,10 +209,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
     try:
-        group.main(arguments, prog_name=_NAME)
-    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        try:
+            group.main(arguments, prog_name=_NAME)
+        finally:
+            _end_at_next_interrupt()
+    except KeyboardInterrupt:  # before a command has begun, after it has ended, or just now
+        _end_at_next_interrupt()
         sys.exit(INTERRUPTED)
-    finally:
-        # A further Ctrl-C ends the process without what Python would print of it.
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end_at_next_interrupt() -> None:
+    """Let a further Ctrl-C end the process without what Python would print of it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
