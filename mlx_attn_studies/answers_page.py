@@ -249,9 +249,13 @@ class AnswersPage(StudyPage):
             return horizon.extended(both, longest.trained()) if longest else both
         return first.trained() if first else {}
 
+    def lengths_to(self, end: int) -> horizon.Trained:
+        """Return the losses on the texts that are trained for a length."""
+        return {pair: lengths for pair, lengths in self.by_length.items() if end in lengths}
+
     def courses_to(self, end: int) -> list[horizon.Course]:
         """Return all arms from the first length to an end, on the texts with that length."""
-        return horizon.courses({p: each for p, each in self.by_length.items() if end in each}, end)
+        return horizon.courses(self.lengths_to(end), end)
 
     @cached_property
     def _longest(self) -> list[horizon.Course]:

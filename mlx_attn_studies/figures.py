@@ -48,17 +48,20 @@ def ability_figure(curves: Sequence[AbilityCurve]) -> "Figure":
 def length_figure(trained: horizon.Trained) -> "Figure":
     """Draw the cost of every arm by the length of its training, one panel per text."""
     texts = [*dict.fromkeys(text for text, _ in trained)]
+    every = sorted({steps for lengths in trained.values() for steps in lengths})
+    costs = {steps: horizon.costs(trained, steps) for steps in every}
     figure, axes = panels(len(texts), len(texts), _LENGTHS)
     for axis, text in zip(axes, texts, strict=True):
         axis.axhline(0, color=_GREY, linewidth=0.8)
         of_text = {arm: lengths for (one, arm), lengths in trained.items() if one == text}
         for place, (arm, lengths) in enumerate(of_text.items()):
             shift = 2 ** (0.05 * (place - (len(of_text) - 1) / 2))  # next to each other
-            costs = [horizon.differences(lengths, steps) for steps in lengths]
-            reach = [one.mean() - horizon.interval_of(one)[0] for one in costs]
+            means, intervals = zip(*(costs[steps][text, arm] for steps in lengths), strict=True)
+            ends = zip(means, intervals, strict=True)
+            reach = [[mean - low, high - mean] for mean, (low, high) in ends]
             look = {"color": COLOURS[place % len(COLOURS)], "marker": "o", "markersize": 3}
             steps = [steps * shift for steps in lengths]
-            axis.errorbar(steps, [one.mean() for one in costs], reach, label=arm, **look)
+            axis.errorbar(steps, means, [*zip(*reach, strict=True)], label=arm, **look)
         ticks = sorted({steps for lengths in of_text.values() for steps in lengths})
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [f"{steps}" for steps in ticks])

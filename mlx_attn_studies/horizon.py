@@ -73,12 +73,6 @@ def extended(one: Trained, other: Trained) -> Trained:
     return {pair: {**lengths, **other.get(pair, {})} for pair, lengths in one.items()}
 
 
-def interval_of(differences: Float64[np.ndarray, " seeds"]) -> tuple[float, float]:
-    """Return the interval of a mean difference, Student's over seeds."""
-    sample = Sample.of(differences.tolist(), 0.0, StudentT(len(differences)))
-    return sample.interval(1 - _LEVEL)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """The results of an arm between the first length and an end.
@@ -238,8 +232,16 @@ def mean_delay(course: Course) -> str:
     """Return the mean delay in steps with its interval, Student's over seeds."""
     if not course.delays:
         return ""
-    low, high = interval_of(np.array(course.delays))
-    return f"{np.mean(course.delays):+.0f} ({low:+.0f} to {high:+.0f})"
+    sample = Sample.of(course.delays, 0.0, StudentT(len(course.delays)))
+    low, high = sample.interval(1 - _LEVEL)
+    return f"{sample.mean:+.0f} ({low:+.0f} to {high:+.0f})"
+
+
+def costs(of: Trained, steps: int) -> dict[tuple[str, str], tuple[float, tuple[float, float]]]:
+    """Return the mean cost after a length with its interval, by text and arm."""
+    ended = {pair: lengths for pair, lengths in of.items() if steps in lengths}
+    judged = {(one.text, one.arm): one.samples["end"] for one in courses(ended, steps)}
+    return {pair: (one.mean, one.interval(1 - _LEVEL)) for pair, one in judged.items()}
 
 
 def cost(course: Course, test: str) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
 from mlx_attn.comparison.cluster_engines import open_engine
+from mlx_attn.comparison.executors import Engine
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import ComparisonConfig
 from mlx_attn.comparison.report import question_of, write_report
@@ -116,10 +117,19 @@ def compare(
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
-    directory = folder or RUNS / plan.name
-    with files.shared(directory), closing(open_engine(on, jobs)) as engine:
-        runner = Runner(Store(directory / "trainings"), engine=engine)
-        run = ComparisonRun(plan, runner)
+    with closing(open_engine(on, jobs)) as engine:
+        return _concluded(plan, folder or RUNS / plan.name, engine, on_event)
+
+
+def _concluded(
+    plan: ComparisonConfig,
+    directory: Path,
+    engine: Engine,
+    on_event: Callable[[ComparisonEvent], None] | None,
+) -> ComparisonResult:
+    """Train what is missing in the directory, judge it, and write the report there."""
+    with files.shared(directory):
+        run = ComparisonRun(plan, Runner(Store(directory / "trainings"), engine=engine))
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)

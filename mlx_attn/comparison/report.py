@@ -325,7 +325,8 @@ def _tuning(comparison: Comparison) -> Section:
     plot = Plot(
         "tuning",
         "Loss against the learning rate",
-        f"Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor.",
+        f"Means over {seeds} that play no part in the verdicts; a ring marks the chosen factor. "
+        "On a task it is the one with which most seeds solve it.",
         partial(figures.tuning_figure, comparison),
         [_factors(caption, {t.arm: (t.losses, t.best) for t in tunings})],
     )
