@@ -29,6 +29,7 @@ FOLLOW_UPS = (
     "horizon-searched",
     "fresh-seeds",
     "horizon-4800",
+    "horizon-fresh",
     "gpt2-124m",
 )
 """Studies by name, in the order of the page; they may reuse the first study's worlds and arms."""
