@@ -14,7 +14,7 @@ from mlx_attn.comparison import show as comparison_show
 from mlx_attn.comparison.cluster_engines import open_engine
 from mlx_attn.comparison.executors import Engine
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.plan import ComparisonConfig
+from mlx_attn.comparison.plan import DELTA, ComparisonConfig
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
@@ -66,7 +66,7 @@ def compare(
     out: str | Path | None = None,
     seeds: int = 5,
     control_seeds: int = 0,
-    delta: float | str = 0.01,
+    delta: float | str = DELTA,
     budgets: Sequence[str] = ("steps",),
     tune: bool = True,
     query_key_scales: Sequence[float] = (),
@@ -84,8 +84,9 @@ def compare(
         seeds: Trainings of each arm that the verdict rests on.
         control_seeds: More trainings of only the control, with other seeds; every difference is
             then adjusted for the control's loss by regression.
-        delta: Differences smaller than this, in nats per token, count as none; "5%": those that
-            are worth less than 5 % of the control's tokens.
+        delta: Smaller differences count as none: "5%" are those that are worth less than 5 % of
+            the control's tokens, which one shorter training of it for each seed measures; a number
+            is in nats per token.
         budgets: The quantities to hold equal: "steps", "seconds", "params".
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
         query_key_scales: Factors of the rate of queries and keys to begin with, as (0.5, 1, 2);

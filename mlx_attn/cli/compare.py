@@ -34,9 +34,11 @@ _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every",
 _OWN |= {"patience", "epochs", "minutes"}
 """Settings that a comparison makes itself."""
 
-_PLAIN = ("confidence", "tuning_seeds", "noise", "question", "reference", "delta")
-_PLAIN += ("control_seeds",)
+_PLAIN = ("confidence", "control_seeds", "tuning_seeds", "noise", "question", "reference", "delta")
 """Options that the protocol takes as they are."""
+
+_FROM_DELTA = "0.01"
+"""The margin of `--from`, in nats per token."""
 
 _WHERE = ("jobs", "on", "export_trials", "workers", "dry_run", "quiet")
 """Options that say where trainings run, and how much is shown."""
@@ -103,9 +105,10 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
     _certainty(
         "--delta",
-        default="0.01",
-        metavar="NATS",
-        help="smaller differences count as none; 5%: those worth less than 5 % of the tokens",
+        default="5%",
+        metavar="MARGIN",
+        help="smaller differences count as none: 5% is the worth of 5 % of the tokens, 0.01 is in "
+        "nats; --from takes nats (default there: 0.01)",
     ),
     _certainty("--confidence", default=0.95, help="of the intervals"),
     _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
@@ -261,7 +264,9 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
         raise click.UsageError(
             f"--from judges finished runs and trains none: leave out {', '.join(ignored)}"
         )
-    if "delta" not in (margin := margin_from(delta)):
+    # Nothing is trained, so the default cannot be one in tokens.
+    margin = margin_from(delta if _is_flag(context, "delta") else _FROM_DELTA)
+    if "delta" not in margin:
         raise click.UsageError("--from has no trainings that measure tokens: give --delta in nats")
     losses = read_losses(file)
     verdicts = judge_losses(losses, margin["delta"], confidence)

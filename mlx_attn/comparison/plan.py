@@ -27,6 +27,10 @@ SHORTER = 4 / 5
 """Share of the steps in the shorter trainings of the control that measure the worth of tokens."""
 
 
+DELTA = "5%"
+"""The margin unless another is named: on every text it means the same."""
+
+
 def margin_from(text: float | str) -> dict[str, float]:
     """Return the settings of a margin: 0.01 in nats per token, "5%" in tokens.
 
@@ -268,10 +272,10 @@ class ComparisonConfig:
     # spends its share of 1 - confidence. Empty: once, after `seeds`.
     looks: tuple[int, ...] = ()
     budgets: tuple[str, ...] = BUDGETS
-    delta: float = 0.01  # differences smaller than this, in nats per token, count as none
-    # Instead of `delta`, the worth of this share of the control's tokens, as measured by shorter
-    # trainings of the control; 0 uses `delta`.
-    delta_tokens: float = 0.0
+    # Differences smaller than this, in nats per token, count as none; 0: those that are worth less
+    # than `delta_tokens`, a share of the control's tokens, as shorter trainings of it measure.
+    delta: float = 0.0
+    delta_tokens: float = 0.05
     confidence: float = 0.95
     # Factors of the learning rates to begin with; only one turns tuning off.
     scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -291,7 +295,7 @@ class ComparisonConfig:
         cls,
         arms: Sequence[str],
         reference: str = "auto",
-        delta: float | str = 0.01,
+        delta: float | str = DELTA,
         name: str = "",
         **fields: Any,
     ) -> Self:
@@ -333,7 +337,7 @@ class ComparisonConfig:
             "control_seeds need other runs that show the slope: tune, or name another arm": (
                 self.tunes or len(self.arms) > 2 or not self.control_seeds
             ),
-            f"delta={self.delta} must be above 0: which difference counts as none": self.delta > 0,
+            f"delta={self.delta} must be above 0, or 0 for a margin in tokens": self.delta >= 0,
             "the factors of the learning rates must be positive, and at least one": (
                 min(self.scales, default=0) > 0 and min(self.query_key_scales, default=1) > 0
             ),

@@ -186,7 +186,7 @@ class TrialPlan:
                 # The result lists the refused arms with their reasons.
                 with suppress(ConfigError):
                     yield self.trial(budget, arm, seed)
-        if self.protocol.delta_tokens:
+        if not self.protocol.delta:
             yield self.shorter_control(seed)
         if self.protocol.noise:
             yield self.reseeded_control(seed)
@@ -288,7 +288,7 @@ class _Summary:
             seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
             reference=protocol.reference.name if protocol.reference else "",
             looks=protocol.looks,
-            delta_tokens=protocol.delta_tokens,
+            delta_tokens=0 if protocol.delta else protocol.delta_tokens,
             further_control=self.further_control,
         )
 
@@ -390,25 +390,18 @@ class _Summary:
 
     @cached_property
     def margin(self) -> float:
-        """The margin in nats; with `delta_tokens`, the worth of that share of tokens.
+        """The margin in nats: `delta`, or the worth of the share `delta_tokens` of the tokens.
 
-        Raises:
-            RunError: Fewer tokens cost the control nothing.
+        It is 0 if fewer tokens cost the control nothing: then no difference counts as none.
         """
         plan, share = self.plan, self.plan.protocol.delta_tokens
-        if not share:
+        if plan.protocol.delta:
             return plan.protocol.delta
         # The scaling below takes the loss as linear in log(tokens) between these two.
         whole = fmean(training.val_loss for training in self.control)
         short = fmean(training.val_loss for training in self._of_control(plan.shorter_control))
-        if short <= whole:
-            raise RunError(
-                f"{plan.control.name} ends at {short:.4f} nats per token with {SHORTER:.0%} of "
-                f"its steps and at {whole:.4f} with all: its last tokens are worth nothing here, "
-                "so give --delta in nats; no training is lost"
-            )
         # From SHORTER to 1 - share on a logarithmic axis; three digits are enough for a margin.
-        return float(f"{(short - whole) * log(1 - share) / log(SHORTER):.3g}")
+        return float(f"{max(0.0, short - whole) * log(1 - share) / log(SHORTER):.3g}")
 
     @cached_property
     def rounding(self) -> float:

@@ -414,9 +414,9 @@ def plan_rows(
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
     at_least = "at least " if protocol.tunes else ""
-    margin = f"{protocol.delta:g} nats per token"
-    if protocol.delta_tokens:
-        margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
+    margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
+    if protocol.delta:
+        margin = f"{protocol.delta:g} nats per token"
     rows = [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),

@@ -210,7 +210,7 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 
     def make(*arms: str, **fields: Any) -> ComparisonConfig:
         chosen = arms_from(arms or ("standard", "no-query"))
-        return ComparisonConfig(arms=chosen, shared=shared, **{"seeds": 3, **fields})
+        return ComparisonConfig(arms=chosen, shared=shared, **{"seeds": 3, "delta": 0.01, **fields})
 
     return make
 

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from mlx_attn.comparison.plan import arm_from, margin_from
+from mlx_attn.comparison.plan import ComparisonConfig, arm_from, margin_from
 from mlx_attn.comparison.result import read_comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Planned
@@ -145,7 +145,7 @@ def test_the_result_survives_its_file(protocol, runner, tmp_path, conclusion):
         ({"budgets": ()}, "no budget"),
         ({"seeds": 0}, "give minutes"),
         ({"seeds": -1}, "seeds=-1 must be at least 0"),
-        ({"delta": 0.0}, "delta=0.0"),
+        ({"delta": -0.01}, "delta=-0.01"),
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"scales": ()}, "at least one"),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
@@ -253,7 +253,7 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
     protocol, runner, conclusion, shared
 ):
     runner.token_worth, shared["steps"] = 0.1, 1000
-    made = protocol(budgets=("steps",), **margin_from("5%"))
+    made = protocol(budgets=("steps",), delta=0.0, **margin_from("5%"))
     comparison = conclusion(made, runner)
     assert comparison.delta == pytest.approx(0.1 * log(1 / 0.95), rel=1e-2)
     assert answer_of(comparison, "no-query")[1][0].startswith(
@@ -266,10 +266,18 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
     assert not [trial for trial in runner.done if trial.settings["steps"] == 800]
 
 
-def test_tokens_that_are_worth_nothing_give_no_margin(protocol, runner, conclusion):
+def test_the_margin_is_five_percent_of_the_tokens_unless_another_is_named():
+    arms = ("standard", "no-query")
+    plans = ComparisonConfig.of(arms), ComparisonConfig.of(arms, delta=0.01)
+    assert [(plan.delta, plan.delta_tokens) for plan in plans] == [(0.0, 0.05), (0.01, 0.05)]
+
+
+def test_if_tokens_are_worth_nothing_every_difference_counts(protocol, runner, conclusion):
     runner.token_worth = -0.1
-    with pytest.raises(RunError, match="tokens are worth nothing here, so give --delta in nats"):
-        conclusion(protocol(delta_tokens=0.05), runner)
+    comparison = conclusion(protocol(delta=0.0, reference=None), runner)
+    assert comparison.delta == 0.0
+    assert comparison.budget("steps").verdicts["no-query"].word == "undecided"
+    assert "below 0 nats per token (5 % of the tokens)" in answer_of(comparison, "no-query")[1][0]
 
 
 @pytest.mark.parametrize("text", ["0", "five", "100%", "5%x", "nan"])
