@@ -40,6 +40,7 @@ CONFIRMS = {
     "own-rates": "",
     "fresh-seeds": "",
     "confirmed": "alternatives",
+    "horizon-fresh": "horizon",
 }
 """Confirming studies, with the study that each confirms; "" is the first study.
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,6 +27,9 @@ from mlx_attn_studies.trends import AbilityCurve, TrendFinding, ability_curves, 
 
 _MATRICES = ("no-key", "no-value")
 """Arms whose learning curves are drawn next to the protocol's first curves."""
+
+_QUOTED = ("fresh-seeds", "horizon-fresh", "horizon-4800")
+"""Studies whose words the answers quote, by length: 300, 2400 and 4800 steps."""
 
 
 def record_of(folder: Path) -> Path:
@@ -130,7 +133,7 @@ class AnswersPage(StudyPage):
     """The contents of docs/answers.md and its record."""
 
     template: ClassVar[str] = "answers.md.jinja"
-    modules: ClassVar[dict[str, Any]] = {"show": show, "tables": tables}
+    modules: ClassVar[dict[str, Any]] = {"horizon": horizon, "show": show, "tables": tables}
 
     checked: Mapping[str, Checked]
     besides: Mapping[str, FollowUp]
@@ -203,15 +206,12 @@ class AnswersPage(StudyPage):
 
         Args:
             arms: By label, arms as the last confirming study found them, and after the longest
-                trainings.
+                trainings of the studies of horizons.
             more: Labels, studies, arms, and controls if they are not the standard form.
         """
         rows: list[tables.Row | None] = []
         for label, arm in arms.items():
-            rows.append(self._row(label, "fresh-seeds", arm))
-            courses = {c.text: c for c in self._longest if c.arm == arm and c.samples}
-            rows.append(tables.row_of_courses(label, courses) if courses else None)
-            rows.append(self._row(label, "horizon-4800", arm))
+            rows += [self._row(label, study, arm) for study in _QUOTED]
         rows += [self._row(*names) for names in more]
         return tables.evidence([row for row in rows if row])
 
@@ -239,42 +239,37 @@ class AnswersPage(StudyPage):
         one = self.besides.get(study) if study else self
         return one.found if one else ()
 
-    @cached_property
-    def by_length(self) -> horizon.Trained:
-        """The losses at all lengths, of both halves and the longest once both are finished."""
-        first, again = (self.besides.get(name) for name in ("horizon", "horizon-searched"))
-        both = again.trained(first) if first and again else {}
-        if both and all({*horizon.ENDS} <= {*lengths} for lengths in both.values()):
-            longest = self.besides.get("horizon-4800")
-            return horizon.extended(both, longest.trained()) if longest else both
-        return first.trained() if first else {}
+    def lengths(self, *studies: str) -> horizon.Trained:
+        """Return the losses at all lengths: these studies joined by seed, and the longest's."""
+        shorter = [self.besides[name].trained() for name in studies if name in self.besides]
+        longest = self.besides.get("horizon-4800")
+        joined = reduce(horizon.joined, shorter) if shorter else {}
+        return horizon.extended(joined, longest.trained()) if longest else joined
 
-    def lengths_to(self, end: int) -> horizon.Trained:
-        """Return the losses on the texts that are trained for a length."""
-        return {pair: lengths for pair, lengths in self.by_length.items() if end in lengths}
-
-    def courses_to(self, end: int) -> list[horizon.Course]:
-        """Return all arms from the first length to an end, on the texts with that length."""
-        return horizon.courses(self.lengths_to(end), end)
+    def lengths_to(self, end: int, *studies: str) -> horizon.Trained:
+        """Return the losses at all lengths, on the texts that are trained for one of them."""
+        of = self.lengths(*studies)
+        return {pair: lengths for pair, lengths in of.items() if end in lengths}
 
     @cached_property
-    def _longest(self) -> list[horizon.Course]:
-        """All arms from the first length to the longest that every text has."""
-        return self.courses_to(horizon.ENDS[-1])
+    def _lengths(self) -> horizon.Trained:
+        """The losses that the answers quote."""
+        return self.lengths("horizon-fresh")
 
     def delay(self, arm: str, text: str) -> str:
         """Return an arm's delay on a text, as a share of its tokens."""
-        split = horizon.fit(self.by_length.get((text, arm), {}))
+        split = horizon.fit(self._lengths.get((text, arm), {}))
         return tables.percent(split.shift, split.shifts) if split else "(not finished)"
 
-    def means(self, study: str, arm: str, outcome: str = "") -> str:
-        """Return the mean difference of an arm in every world, without intervals.
+    def means(self, study: str, arm: str, outcome: str = "", steps: int = 0) -> str:
+        """Return the mean difference of an arm in every world, or those of a length.
 
         The worlds of an ability have one text, and differ in length.
         """
         each = [
             (show.mean_difference(f, 3), f"after {f.steps} steps" if outcome else f"on {f.text}")
             for f in self._finished(study, arm, outcome)
+            if steps in (0, f.steps)
         ]
         return ", ".join(map(" ".join, each)) or "(not finished)"
 
@@ -300,12 +295,6 @@ class AnswersPage(StudyPage):
         one = self.besides.get(study)
         return tables.solvers(one.study, one.records, world) if one else "(not finished)"
 
-    def after_longest(self, arm: str) -> str:
-        """Return an arm's mean difference after the longest training, in one line."""
-        each = [c for c in self._longest if c.arm == arm and c.samples]
-        means = ", ".join(f"{c.samples['end'].mean:+.3f} on {c.text}" for c in each)
-        return f"; {means} after {each[0].end}" if each else ""
-
     def loss(self, study: str, place: int) -> str:
         """Return a mean loss in a study's first finding: control (0), reference (1) or arm (2)."""
         losses = self.besides[study].found[0].losses if study in self.besides else None
@@ -324,8 +313,8 @@ class AnswersPage(StudyPage):
     def figures(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Return all pictures by name, including worlds with abilities, checks and follow-ups."""
         yield from super().figures()
-        if any(self.by_length.values()):
-            yield "answer-lengths", partial(figures.length_figure, self.by_length)
+        if any(self._lengths.values()):
+            yield "answer-lengths", partial(figures.length_figure, self._lengths)
         if again := self.besides.get("fresh-seeds"):
             yield from self._answer_figures(again)
         for world, curves in self.curves().items():

@@ -85,9 +85,10 @@ class Finding:
         return self.world.partition("-")[0]
 
     @property
-    def asked(self) -> tuple[str, str, str, str]:
+    def asked(self) -> tuple[int, str, str, str, str]:
         """What a finding of another study must share to be about the same contrast."""
-        return self.text, self.contrast.arm, self.contrast.control, self.contrast.outcome
+        contrast = self.contrast
+        return self.steps, self.text, contrast.arm, contrast.control, contrast.outcome
 
     @property
     def word(self) -> str:

@@ -123,7 +123,12 @@ def differences(lengths: Lengths, steps: int) -> Float64[np.ndarray, " seeds"]:
 
 
 def delays(lengths: Lengths, end: int) -> tuple[float, ...]:
-    """Return the delay behind the standard form at an end, in steps, seed by seed."""
+    """Return the delay behind the standard form at an end, in steps, seed by seed.
+
+    It needs two lengths, so it is empty with one.
+    """
+    if len(lengths) < 2:
+        return ()
     curves = np.array([control for control, _ in lengths.values()]).T  # [seeds, lengths]
     steps = (
         steps_to(loss, [*zip(lengths, curve, strict=True)])

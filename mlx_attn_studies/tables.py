@@ -72,18 +72,9 @@ def evidence(rows: Sequence[Row]) -> str:
 def row_of_findings(label: str, study: Study, by_text: Mapping[str, Finding]) -> Row:
     """Return the mean differences of one form with their words."""
     one = next(iter(by_text.values()))
-    seeds = len(one.verdict.differences) if one.verdict else 0
-    return _label(label, one.steps, seeds), {t: _in_words(study, f) for t, f in by_text.items()}
-
-
-def row_of_courses(label: str, by_text: Mapping[str, Course]) -> Row:
-    """Return the mean differences of one form after the longest training, with intervals."""
-    one = next(iter(by_text.values()))
-    return _label(label, one.end, len(one.delays)), {t: cost(c, "end") for t, c in by_text.items()}
-
-
-def _label(label: str, steps: int, seeds: int) -> str:
-    return ", ".join(filter(None, (label, f"{steps} steps, {plural(seeds, 'seed')}")))
+    seeds = plural(len(one.verdict.differences) if one.verdict else 0, "seed")
+    length = ", ".join(filter(None, (label, f"{one.steps} steps, {seeds}")))
+    return length, {t: _in_words(study, f) for t, f in by_text.items()}
 
 
 def _in_words(study: Study, found: Finding) -> str:
@@ -120,11 +111,14 @@ def resolution(study: Study, found: Sequence[Finding]) -> str:
 
 
 def beside(found: Sequence[Finding], others: Mapping[str, Sequence[Finding]]) -> str:
-    """Compare the findings of a study with those of others on the same text, by column."""
-    known = [{f.asked: f for f in each} for each in others.values()]
+    """Compare the findings of a study with those of others on the same text, by column.
+
+    The other studies may have trained for another number of steps.
+    """
+    known = [{f.asked[1:]: f for f in each} for each in others.values()]
     rows = [
         [name_of(one.contrast), one.text, _with_word(one)]
-        + [_with_word(of_study.get(one.asked)) for of_study in known]
+        + [_with_word(of_study.get(one.asked[1:])) for of_study in known]
         for one in found
     ]
     return table(("contrast", "text", "here", *others), rows)
@@ -148,7 +142,7 @@ def confirmations(confirming: Judged, first: Judged) -> tuple[int, int]:
     return len(pairs), sum(word == before for word, before in pairs)
 
 
-def _directions(judged: Judged) -> dict[tuple[str, str, str, str], str]:
+def _directions(judged: Judged) -> dict[tuple[int, str, str, str, str], str]:
     """Return better, worse or equivalent for every contrast that a moderated t decides."""
     study, found = judged
     words = {
