@@ -28,7 +28,7 @@ ROOMS = (
 SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py"}
 SHARED_NAMES = {"config.py", "show.py", "report.py", "page.py", "__init__.py", "__main__.py"}
 LONGEST_FILE = 450
-BUDGETS = {"mlx_attn": 32_910, "mlx_attn_studies": 4_190, "tests": 24_070}
+BUDGETS = {"mlx_attn": 32_910, "mlx_attn_studies": 4_195, "tests": 24_070}
 SHORTEST_FILE_FOR_ONE = 60
 """A file with one importer and fewer lines belongs in its importer."""
 

@@ -8,7 +8,7 @@ from tests.cli.conftest import refused
 
 BRIEF = [
     *("--seeds=1", "--reference=none", "--no-tune", "--no-noise", "--budgets=steps"),
-    *("--steps=4", "--out=it"),
+    *("--steps=4", "--delta=0.01", "--out=it"),
 ]
 
 
