@@ -88,6 +88,20 @@ def gpu_path() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_lookahead() -> Iterator[None]:
+    """MLX waits for its queue before it allocates, so that a peak of memory is no accident.
+
+    Otherwise it allocates for operations that it queues ahead, as many as the machine's other work
+    lets it.
+    """
+    import mlx.core as mx  # after the package, which loads its BLAS first
+
+    limit = mx.set_memory_limit(1)
+    yield
+    mx.set_memory_limit(limit)
+
+
 @pytest.fixture(scope="session")
 def ring(tmp_path_factory) -> Callable[[int], Path]:
     """Writes a file of hosts for MLX: so many processes of this machine, on free ports."""

@@ -1,7 +1,6 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from mlx_attn.text.corpus import Corpus, Split
@@ -52,15 +51,3 @@ def trainer(corpus) -> Callable[..., Trainer]:
         return trainer
 
     return make
-
-
-@pytest.fixture
-def no_lookahead() -> Iterator[None]:
-    """MLX waits for its queue before it allocates, so that a peak of memory is no accident.
-
-    Otherwise it allocates for operations that it queues ahead, as many as the machine's other work
-    lets it.
-    """
-    limit = mx.set_memory_limit(1)
-    yield
-    mx.set_memory_limit(limit)
