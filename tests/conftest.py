@@ -92,8 +92,7 @@ def gpu_path() -> Iterator[None]:
 def no_lookahead() -> Iterator[None]:
     """MLX waits for its queue before it allocates, so that a peak of memory is no accident.
 
-    Otherwise it allocates for operations that it queues ahead, as many as the machine's other work
-    lets it.
+    Otherwise it allocates for as many operations ahead as the machine's other work lets it.
     """
     import mlx.core as mx  # after the package, which loads its BLAS first
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 RUN = Path("runs") / "nano-standard"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "talking_heads.py"
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--save-every=1", "--log-every=1", "--preset=nano"]
+SOCKET = r"Socket|(Sending to|Receiving from) socket|was closed by the peer|made no progress"
+LOST = rf"^(\[ring\]|{SOCKET}|failed with errno|Too many [\w/. ]* tasks\.\.\.|[\d\s])*"
 
 
 @pytest.fixture
@@ -39,8 +42,8 @@ def two(workshop, ring) -> Iterator[Callable[..., list[Process]]]:
 
 
 def without_steps(lines: list[str]) -> list[str]:
-    """The lines of this program but for its reports; MLX tells of lost sockets, too."""
-    return [line for line in lines if not line.startswith(("step ", "[ring]"))]
+    """The lines of this program but for its reports; MLX tells of lost sockets, in pieces."""
+    return [own for line in lines if (own := re.sub(LOST, "", line)) and own[:5] != "step "]
 
 
 def test_a_killed_rank_ends_the_other_with_one_line_and_a_checkpoint(two, tiny_flags, train):
@@ -61,10 +64,9 @@ def test_a_silent_rank_ends_the_other_after_the_time_that_is_allowed(two, tiny_f
     wait_for(ranks[0], "step 2/")
     ranks[1].send_signal(signal.SIGSTOP)
     code, _, messages = ended(ranks[0])
-    assert (code, len(without_steps(messages))) == (1, 1)
-    assert without_steps(messages)[0].startswith(
-        "Error: nothing was heard of another of the 2 ranks for 2 s"
-    )
+    (message,) = without_steps(messages)
+    assert code == 1
+    assert message.startswith("Error: nothing was heard of another of the 2 ranks for 2 s")
 
 
 def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, workshop):
@@ -74,9 +76,8 @@ def test_ctrl_c_on_any_rank_saves_and_ends_both_in_order(two, tiny_flags, worksh
     (code, _, messages), (other_code, _, silence) = map(ended, ranks)
     assert (code, other_code, silence) == (130, 130, [])
     step = open_run(workshop / RUN).metrics()[-1]["steps"]
-    assert without_steps(messages) == [
-        f"saved at step {step}; to resume:  mlx-attn train --resume {RUN}"
-    ]
+    (message,) = without_steps(messages)
+    assert message == f"saved at step {step}; to resume:  mlx-attn train --resume {RUN}"
 
 
 def test_only_rank_0_has_a_say_and_speaks(two, tiny_flags, workshop):
