@@ -248,8 +248,8 @@ class AnswersPage(StudyPage):
 
     def lengths_to(self, end: int, *studies: str) -> horizon.Trained:
         """Return the losses at all lengths, on the texts that are trained for one of them."""
-        of = self.lengths(*studies)
-        return {pair: lengths for pair, lengths in of.items() if end in lengths}
+        trained = self.lengths(*studies)
+        return {pair: lengths for pair, lengths in trained.items() if end in lengths}
 
     @cached_property
     def _lengths(self) -> horizon.Trained:
