@@ -4,13 +4,11 @@ Models here are so small that a second thread costs more than it computes: the s
 process that it starts, has one thread. Tests of work divided among streams ask for it: `two_cores`.
 """
 
-import json
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -99,22 +97,6 @@ def no_lookahead() -> Iterator[None]:
     limit = mx.set_memory_limit(1)
     yield
     mx.set_memory_limit(limit)
-
-
-@pytest.fixture(scope="session")
-def ring(tmp_path_factory) -> Callable[[int], Path]:
-    """Writes a file of hosts for MLX: so many processes of this machine, on free ports."""
-
-    def write(count: int) -> Path:
-        path = tmp_path_factory.mktemp("ring") / "hosts.json"
-        with ExitStack() as stack:
-            address = ("127.0.0.1", 0)
-            sockets = [stack.enter_context(socket.create_server(address)) for _ in range(count)]
-            hosts = [[f"127.0.0.1:{made.getsockname()[1]}"] for made in sockets]
-        path.write_text(json.dumps(hosts))
-        return path
-
-    return write
 
 
 class ThisProcess:

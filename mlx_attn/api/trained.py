@@ -21,7 +21,6 @@ from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
 from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.show import closing_lines, draw_losses
@@ -185,7 +184,6 @@ def new_training(
     *,
     overwrite: bool = False,
     init_from: str | Path | None = None,
-    ranks: Distributed = SINGLE_PROCESS,
     draw: bool = True,
 ) -> Training:
     """Return the training of a new run, whose text `prepared` reads; a plan draws no weights."""
@@ -193,7 +191,7 @@ def new_training(
         check_free(out, overwrite)
         check_in_files(settings.plugins)
     corpus = prepared(settings)
-    trainer = Trainer(settings, corpus, ranks, draw)
+    trainer = Trainer(settings, corpus, draw)
     facts = _facts_of(corpus)
     if init_from:
         start_from_run(trainer, find_run(str(init_from)), corpus)
@@ -202,10 +200,7 @@ def new_training(
 
 
 def resumed_training(
-    run: Run,
-    changes: Mapping[str, Any],
-    prepared: Callable[[Settings], Corpus],
-    ranks: Distributed = SINGLE_PROCESS,
+    run: Run, changes: Mapping[str, Any], prepared: Callable[[Settings], Corpus]
 ) -> Training:
     """Return the training of a run from its last checkpoint on, with some settings changed."""
     with held(run) as run:
@@ -220,7 +215,7 @@ def resumed_training(
             )
         settings = settings_from(run.settings, changes)
         corpus = prepared(settings)
-        trainer = Trainer(settings, corpus, ranks, draw=not has_checkpoint)
+        trainer = Trainer(settings, corpus, draw=not has_checkpoint)
         run.check_corpus(corpus, "name the old one with --data, or train a new run")
         _continue(trainer, run, corpus)
     return Training(trainer, corpus, run.path, facts=_facts_of(corpus), resumes=True)

@@ -22,7 +22,6 @@ from mlx_attn.cli.options import (
     grouped,
 )
 from mlx_attn.cli.output import emit
-from mlx_attn.cli.processes import refuse_ranks
 from mlx_attn.files import shared
 from mlx_attn.runs import RUNS
 
@@ -199,7 +198,6 @@ def compare(
     budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
     also runs against itself: that is the noise.
     """
-    refuse_ranks("compare", "--on ssh:HOST,HOST")
     if results:
         _judge_file(results, options["delta"], options["confidence"], as_json)
         return

@@ -1,13 +1,11 @@
 """`mlx-attn train`: settings from every layer, the training, and Ctrl-C.
 
-The flags ask for a new training, possibly with another run's weights, or resume one; under
-mlx.launch each of several processes runs this command.
+The flags ask for a new training, possibly with another run's weights, or resume one.
 """
 
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +15,8 @@ from click.core import ParameterSource
 from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
 from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.output import say
-from mlx_attn.cli.processes import connect, prefix_errors
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.files import user_path
-from mlx_attn.plugins import used_plugins
 from mlx_attn.records import read_toml
 from mlx_attn.training.config import (
     RESUMABLE,
@@ -28,13 +24,11 @@ from mlx_attn.training.config import (
     expanded,
     layer_from,
     resolve,
-    settings_from,
 )
 
 if TYPE_CHECKING:
     from mlx_attn.api.trained import Training
     from mlx_attn.text.corpus import Corpus
-    from mlx_attn.training.distributed import Distributed
     from mlx_attn.training.show import Display
     from mlx_attn.training.trainer import Trainer
 
@@ -47,7 +41,6 @@ Examples:
   mlx-attn train --data notes/                   your own text
   mlx-attn train --resume runs/tiny-merged --steps 2000
   mlx-attn train --init-from runs/tiny-standard --variant merged --track 50
-  mlx.launch -n 2 $(which python) -m mlx_attn train     two processes
 """
 
 
@@ -58,52 +51,37 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     Without options: the preset `tiny` on stories that are generated on the spot, with no network. A
     flag overrides an environment variable (MLX_ATTN_STEPS for --steps), which overrides the file of
     --config, which overrides the preset. Ctrl-C finishes the step, saves, and prints the command
-    that resumes. Under mlx.launch all processes train one model: each takes its part of every
-    batch.
+    that resumes.
     """
     from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.recording import load_logger, logging_to
-    from mlx_attn.training.show import Display, display_for
-    from mlx_attn.training.trainer import Trainer
+    from mlx_attn.training.show import display_for
     from mlx_attn.ui.terminal import stderr_console
 
-    ranks = connect()
-    with prefix_errors(ranks):
-        if ranks.rank:
-            display = Display(stderr_console(), "silent")
-            settings = _agreed_settings(None, ranks)
-            corpus = _prepared_text(settings, display)
-            # Rank 0 sends its weights: see Trainer.join.
-            trainer = Trainer(settings, corpus, ranks, draw=False)
-            if not dry_run:
-                _train(trainer, corpus, display)
-            return
-        display = display_for(as_json, quiet, stderr_console())
-        if log_to:
-            load_logger(log_to)
-        training = _training(ranks, display, dry_run, options)
-        trainer = training.trainer
-        _show_plan(training, dry_run, as_json, quiet)
-        if dry_run:
-            return
-        training.out = training.out or free_name(RUNS, trainer.settings.run_name)
-        with training.open_directory(), logging_to(log_to or "", trainer.run) as trainer.log:
-            _train(trainer, training.corpus, display)
+    display = display_for(as_json, quiet, stderr_console())
+    if log_to:
+        load_logger(log_to)
+    training = _training(display, dry_run, options)
+    trainer = training.trainer
+    _show_plan(training, dry_run, as_json, quiet)
+    if dry_run:
+        return
+    training.out = training.out or free_name(RUNS, trainer.settings.run_name)
+    with training.open_directory(), logging_to(log_to or "", trainer.run) as trainer.log:
+        _train(trainer, training.corpus, display)
 
 
 _ASKED = ("resume", "init_from", "config", "out", "name", "overwrite", "replicas")
 """Options that say where a training begins and where it is kept; the others are settings."""
 
 
-def _training(
-    ranks: "Distributed", display: "Display", dry_run: bool, options: dict[str, Any]
-) -> "Training":
-    """Return the training that the options of the first process ask for."""
+def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Training":
+    """Return the training that the options ask for."""
     from mlx_attn.api.trained import new_training, resumed_training
     from mlx_attn.runs import RUNS, find_run
 
     def prepared(settings: Settings) -> "Corpus":
-        return _prepared_text(_agreed_settings(settings, ranks), display)
+        return _prepared_text(settings, display)
 
     asked = {key: options.pop(key) for key in _ASKED}
     environment, flags = _layers(options)
@@ -111,7 +89,7 @@ def _training(
     if asked["resume"]:
         # The environment's other settings are for new runs.
         changes = {key: value for key, value in environment.items() if key in RESUMABLE} | flags
-        training = resumed_training(find_run(asked["resume"]), changes, prepared, ranks)
+        training = resumed_training(find_run(asked["resume"]), changes, prepared)
         run = training.trainer.run
         if run and not run.checkpoint.exists():
             display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
@@ -126,7 +104,6 @@ def _training(
         place,
         overwrite=asked["overwrite"],
         init_from=asked["init_from"],
-        ranks=ranks,
         draw=not dry_run,
     )
 
@@ -191,24 +168,6 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return environment, flags
 
 
-def _agreed_settings(settings: Settings | None, ranks: "Distributed") -> Settings:
-    """Return the settings of rank 0, the only rank that must give them.
-
-    Every key of the model is sent, because what a record leaves out is read as version 0.1.0 meant
-    it, not as the default of today.
-
-    Raises:
-        ConfigError: Ranks have different plugins, or would all read one standard input.
-    """
-    record = ranks.first(asdict(settings.complete()) if settings else None)
-    used = used_plugins({**record["model"], **record["training"], **record["text"]})
-    ranks.check_same(plugin=[plugin["sha256"] for plugin in used])
-    settings = settings or settings_from(record, {})
-    if settings.text.data == "-" and ranks.size > 1:
-        raise ConfigError("several ranks cannot read one standard input: name a file with --data")
-    return settings
-
-
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines, tokenizing_lines
@@ -232,7 +191,7 @@ def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) 
     from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
 
     trainer, corpus = training.trainer, training.corpus
-    expected = forecast(trainer, corpus) if dry_run and trainer.ranks.size == 1 else None
+    expected = forecast(trainer, corpus) if dry_run else None
     if dry_run and as_json:
         say(json.dumps(plan_facts(trainer, corpus, expected)))
     elif dry_run or not (as_json or quiet):
@@ -249,9 +208,6 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     try:
         with graceful_interrupt(lambda: display.message(announce)) as should_stop:
             reason = follow(trainer, corpus.tokenizer, display, should_stop)
-            # mlx.launch ends all ranks when the first one exits: wait until rank 0 has saved and
-            # printed everything.
-            trainer.ranks.gather("done")
     except KeyboardInterrupt:
         display.message(what_is_saved(trainer))
         reason = loop.INTERRUPTED

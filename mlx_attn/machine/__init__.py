@@ -6,7 +6,6 @@ Code outside this room never asks for the device; a test checks that. Other room
 - `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
-- `messages`: gradients sent between ranks while they compute;
 - `blas`: a fast BLAS on Linux; `facts`: versions, chip, cores, memory and power;
 - `advice`: what to do about MLX's failures.
 """

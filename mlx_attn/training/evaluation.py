@@ -19,7 +19,6 @@ from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.batches import last_start, read_windows
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 
 
 def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
@@ -89,27 +88,20 @@ class Evaluator:
     Args:
         split: The tokens to score.
         context_length: Longest window; a shorter text makes one window.
-        ranks: The processes that share the windows; the result is the same on all of them.
         metric: Names of the user's own metrics, joined by "+".
 
     Raises:
         ConfigError: The text is too short to score a token, or a metric is unknown or breaks a law.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        context_length: int,
-        ranks: Distributed = SINGLE_PROCESS,
-        metric: str = "",
-    ):
+    def __init__(self, split: Split, context_length: int, metric: str = ""):
         n_tokens = len(split.tokens)
         if n_tokens < 2:
             raise ConfigError(
                 f"the validation text has {n_tokens} tokens, and at least 2 are needed to score "
                 "one: use a longer text"
             )
-        self.split, self.ranks = split, ranks
+        self.split = split
         self.metrics = {name: _own_metric(name) for name in metric.split("+") if name}
         self.context_length = min(context_length, n_tokens - 1)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
@@ -130,8 +122,7 @@ class Evaluator:
         n_measures = len(self.metrics) + (1 if self.split.scored is None else 2)
         for windows in _parts(self.windows, batch_size * SPAN):
             span = slice(start, int(windows[-1].start + windows[-1].last + 1))
-            # Each rank takes every n-th batch and leaves the others' tokens 0, so a sum joins them.
-            batches = self.ranks.share(list(_parts(windows, batch_size)))
+            batches = list(_parts(windows, batch_size))
             numbers = np.zeros((n_measures, span.stop - start), np.float32)
             for group in _parts(batches, cores()):
                 measured = parallel_map(partial(self._measured, model), [*map(self._read, group)])
@@ -144,7 +135,7 @@ class Evaluator:
                         place = first_token + 1 - start
                         numbers[:, place + first : place + last] = rows[:, i, first:last]
             # float64, because sums over millions of tokens follow.
-            yield span, np.array(self.ranks.sum(mx.array(numbers)), np.float64)
+            yield span, numbers.astype(np.float64)
             start = span.stop
 
     def _read(self, batch: Windows) -> Integer[mx.array, "B T1"]:

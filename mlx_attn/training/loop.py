@@ -13,7 +13,6 @@ import mlx.core as mx
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.machine.streams import compiles_step
-from mlx_attn.training.distributed import LostRank
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 
@@ -31,29 +30,22 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     Args:
         trainer: The training; its run directory is updated as it goes.
         should_stop: Called before every step. Once it returns true, the state is saved and the
-            training ends, on all ranks after the same step.
+            training ends.
 
     Raises:
-        ConfigError: The ranks train on different texts.
-        RunError: The loss is not finite, the disk cannot be written, or a rank is lost.
+        RunError: The loss is not finite, or the disk cannot be written.
     """
-    # Every rank begins with the weights and the progress of rank 0.
-    trainer.join()
     trainer.model.train()
     mx.reset_peak_memory()
     monitor = _Monitor(trainer)
-    try:
-        with translate_mlx_errors():
-            yield monitor.started()
+    with translate_mlx_errors():
+        yield monitor.started()
+        reason = yield from _between_steps(trainer, monitor, should_stop)
+        while not reason:
+            # Returns before the step is computed; `launched` reads the loss of the step before.
+            monitor.launched(trainer.launch_step())
             reason = yield from _between_steps(trainer, monitor, should_stop)
-            while not reason:
-                # Returns before the step is computed; `launched` reads the loss of the step before.
-                monitor.launched(trainer.launch_step())
-                reason = yield from _between_steps(trainer, monitor, should_stop)
-            yield monitor.ended(reason)
-    except LostRank as lost:
-        resumable = f"{trainer.last_checkpoint()}; --resume takes any number of ranks"
-        raise LostRank(f"{lost}: {resumable}") from lost
+        yield monitor.ended(reason)
 
 
 def _between_steps(
@@ -68,7 +60,7 @@ def _between_steps(
     # The heads at step 0 are tracked too: they are the start of every curve.
     if config.track and step % config.track == 0 and step != trainer.progress.tracked_step:
         yield monitor.tracked()
-    reason = _agreed_reason(trainer, should_stop)
+    reason = _reason_to_end(trainer, should_stop)
     # An interrupted training validates and reports when it resumes, so that the reported loss is a
     # mean over as many steps as without the interruption.
     ends = reason not in ("", INTERRUPTED)
@@ -78,7 +70,7 @@ def _between_steps(
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
-        reason = reason or _agreed_reason(trainer, should_stop)
+        reason = reason or _reason_to_end(trainer, should_stop)
     # A checkpoint comes after the validation: it stores whether that was the best one.
     if reason or due(config.save_every or config.eval_every):
         monitor.save()
@@ -86,12 +78,8 @@ def _between_steps(
     return reason
 
 
-def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
-    """Return the reason to end that all ranks agree on: one of `Ended.reason`, or "".
-
-    Any rank may interrupt; otherwise rank 0 decides. Once all ranks have answered, all have
-    finished the previous step, so no saved state lacks the gradients of a lost rank.
-    """
+def _reason_to_end(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
+    """Return the reason to end: one of `Ended.reason`, or "" to go on."""
     config, progress = trainer.config, trainer.progress
     # In order of precedence.
     reasons = {
@@ -100,11 +88,7 @@ def _agreed_reason(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
         "time": config.minutes and progress.seconds >= 60 * config.minutes,
         "patience": config.patience and progress.waited >= config.patience,
     }
-    own = next((reason for reason, applies in reasons.items() if applies), "")
-    # The clocks of ranks differ: all adopt the seconds of rank 0.
-    answers = trainer.ranks.gather((own, progress.seconds))
-    reason, progress.seconds = answers[0]
-    return INTERRUPTED if any(answer[0] == INTERRUPTED for answer in answers) else reason
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 class _Monitor:
@@ -158,9 +142,8 @@ class _Monitor:
         if self._unread is None:
             return
         (step, *result), self._unread = self._unread, None
-        with self.trainer.ranks.with_timeout():
-            # `float` waits for the device, and for the other ranks.
-            loss, norm = map(float, result)
+        # `float` waits for the device.
+        loss, norm = map(float, result)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self.trainer.divergence(f"loss {loss:.4g}, gradient norm {norm:.4g}", step)
         # `check_sane` compares later losses with it.

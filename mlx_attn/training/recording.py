@@ -82,7 +82,6 @@ def load_logger(name: str) -> Any:
 @contextmanager
 def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
     """Yield a function that sends the events of a run to a logger of `LOGGERS`, or to none: ""."""
-    # A rank that saves nothing has no run, and logs nothing.
     if not name or run is None:
         yield lambda event: None
         return

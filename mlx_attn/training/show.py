@@ -82,9 +82,6 @@ def _recipe(trainer: Trainer, facts: Mapping[str, Any]) -> str:
     bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
     budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
     recipe = f"{budget}, {count(trainer.tokens_per_step)} tokens a step"
-    if trainer.ranks.size > 1:
-        sent = memory(facts["sent_bytes_per_step"])
-        recipe += f" shared by {trainer.ranks.size} ranks, of which each sends {sent}"
     recipe += f", {config.optimizer}"
     if 0 < trainer.steps < config.warmup:
         # The largest factor that `learning_rate_factor` reaches before the training ends.
@@ -100,7 +97,7 @@ def plan_facts(
     trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> dict[str, Any]:
     """Return the plan of a training as JSON values."""
-    cost, ranks = model_cost(trainer.model.config), trainer.ranks
+    cost = model_cost(trainer.model.config)
     facts: dict[str, Any] = {
         "event": "plan",
         "variant": trainer.settings.variant,
@@ -115,8 +112,6 @@ def plan_facts(
         # Of weights, gradients and AdamW's two moments.
         "memory": 4 * FLOAT_BYTES * cost.parameters,
     }
-    if ranks.size > 1:
-        facts["sent_bytes_per_step"] = ranks.sent_bytes(trainer.model.trainable_parameters())
     if expected:
         facts["forecast"] = asdict(expected)
     return facts
@@ -126,8 +121,8 @@ def plan_facts(
 
 COMPILING = "the first step compiles its kernels, once"
 
-Mode = Literal["live", "plain", "quiet", "json", "silent"]
-"""A bar; one line per event; only the run's directory; one JSON object per event; nothing."""
+Mode = Literal["live", "plain", "quiet", "json"]
+"""A bar; one line per event; only the run's directory; one JSON object per event."""
 
 
 class Display:
@@ -137,7 +132,7 @@ class Display:
 
     Args:
         console: Receives progress and messages.
-        mode: The output format; "silent" is for all processes but the first.
+        mode: The output format.
     """
 
     def __init__(self, console: Console, mode: Mode):
@@ -178,8 +173,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Show a permanent line, above the bar if there is one."""
-        if self.mode != "silent":
-            print_text(text, self.console)
+        print_text(text, self.console)
 
     def conclude(self, run: str, lines: Iterable[str]) -> None:
         """Show the result on stdout: its lines, or only the run's directory."""

@@ -24,7 +24,6 @@ from mlx_attn.machine.streams import (
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 Gradients = Callable[..., tuple[Scalar, dict]]
@@ -57,7 +56,7 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
 
 
 class TrainStep:
-    """Trains a model in place, one step per call; the ranks average their gradients."""
+    """Trains a model in place, one step per call."""
 
     def __init__(
         self,
@@ -65,10 +64,9 @@ class TrainStep:
         optimizer: GroupedOptimizer,
         objective: Objective,
         config: TrainConfig,
-        ranks: Distributed = SINGLE_PROCESS,
     ):
         self.model, self.optimizer, self.config = model, optimizer, config
-        self.objective, self.ranks = objective, ranks
+        self.objective = objective
         # Weights stay float32; only the computation runs in this type.
         self._dtype = getattr(mx, config.dtype)
         # A share reads and changes the state that dropout draws from.
@@ -83,12 +81,11 @@ class TrainStep:
         """Train on the windows at these starts, lazily: evaluate `state` with the results.
 
         Returns:
-            The mean loss in nats per token and the gradients' global norm before clipping, over
-                the windows of all ranks.
+            The mean loss in nats per token and the gradients' global norm before clipping.
         """
         self.optimizer.hold(self.model)
         if self.config.accumulate == 1:
-            loss, norm, sent = self._whole(self.objective.fetch(starts))
+            loss, norm = self._whole(self.objective.fetch(starts))
         else:
             total, loss = None, mx.array(0.0)
             # [accumulate B] starts, B at a time.
@@ -97,9 +94,7 @@ class TrainStep:
                 loss = loss + part_loss / self.config.accumulate
                 # Otherwise the graphs of all micro-batches would be in memory at once.
                 mx.eval(loss, total, self.state)
-            loss, norm, sent = self._finish(loss, total)
-        for array in sent:  # starts sending the gradients, in order
-            mx.async_eval(array)
+            loss, norm = self._finish(loss, total)
         self.optimizer.leave(self.model)
         return loss, norm
 
@@ -126,7 +121,7 @@ class TrainStep:
     def _gradients(self, fetched: list[mx.array]) -> tuple[Scalar, dict]:
         return self._sharded(self.objective.gather(fetched))
 
-    def _step(self, fetched: list[mx.array]) -> tuple[Scalar, Scalar, list[mx.array]]:
+    def _step(self, fetched: list[mx.array]) -> tuple[Scalar, Scalar]:
         return self._apply(*self._gradients(fetched))
 
     def _micro_batch(self, total: dict | None, fetched: list[mx.array]) -> tuple[Scalar, dict]:
@@ -135,13 +130,9 @@ class TrainStep:
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)
 
-    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar, list[mx.array]]:
-        """Move the weights; return loss, norm, and the arrays to send to other ranks first."""
-        # The loss is averaged as well: every rank reports the same one.
-        averaged = self.ranks.average([loss, gradients])
-        loss, gradients = averaged
-        norm = self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
-        return loss, norm, self.ranks.sending_order(averaged)
+    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
+        """Move the weights; return the loss, and the norm of the gradients."""
+        return loss, self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
 
     def _loss(self, batch: Sequence[mx.array], weight: float | Scalar = 1.0) -> Scalar:
         """Return the weighted mean loss in the compute type, from float32 master weights."""

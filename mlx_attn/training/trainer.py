@@ -23,15 +23,8 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import BatchSampler, EpochWindows, Objective, RandomWindows
-from mlx_attn.training.checkpoint import (
-    Progress,
-    get_state,
-    load_checkpoint,
-    save_checkpoint,
-    set_state,
-)
+from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import RESUMABLE, WSD, Settings, TrainConfig
-from mlx_attn.training.distributed import SINGLE_PROCESS, Distributed
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer
@@ -135,18 +128,11 @@ class Trainer:
     Args:
         settings: The recipe.
         corpus: The text.
-        ranks: The processes that train together, of which rank 0 gets a `run`.
         draw: Whether to draw weights: a plan needs none, and resuming loads them.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        corpus: Corpus,
-        ranks: Distributed = SINGLE_PROCESS,
-        draw: bool = True,
-    ):
-        self.settings, self.ranks = settings, ranks
+    def __init__(self, settings: Settings, corpus: Corpus, draw: bool = True):
+        self.settings = settings
         self.config = config = settings.training
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
@@ -157,16 +143,14 @@ class Trainer:
         # Only now: the size of the vocabulary is the tokenizer's.
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
-        self.text = [corpus.digest, len(corpus.train.tokens), len(corpus.val.tokens)]
+        self._text_digest = corpus.digest
         self.sampler = _batch_sampler(corpus.train, T, config)
-        self.evaluator = Evaluator(corpus.val, T, ranks, config.metric)
+        self.evaluator = Evaluator(corpus.val, T, config.metric)
         self.steps = _bound_in_steps(config, self.sampler)
-        # Of all ranks together.
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
-        ranks.check_divides(self.sampler.batch_size)
-        of_rank = self.sampler.batch_size // ranks.size
-        check_memory(model_config, of_rank, config.accumulate, config.checkpoint_blocks)
+        batch_size = self.sampler.batch_size
+        check_memory(model_config, batch_size, config.accumulate, config.checkpoint_blocks)
         keep_buffers()
         self.model = _new_model(model_config, config, draw)
         # The model that it started from, in any form; the drift of its heads is measured from it.
@@ -174,7 +158,7 @@ class Trainer:
         sizes, text = (model_config.n_heads, model_config.emb_dim), corpus.train
         self.optimizer = GroupedOptimizer(self.model, config, *sizes)
         objective = Objective(text.tokens, T, text.scored, config.token_memory)
-        self.step = TrainStep(self.model, self.optimizer, objective, config, ranks)
+        self.step = TrainStep(self.model, self.optimizer, objective, config)
 
     def start_from(self, source: GPT) -> None:
         """Load the weights of a model of the same form, and track the drift from it."""
@@ -195,40 +179,25 @@ class Trainer:
         training = self.config.as_dict().items()
         # Any other setting would change the steps to come.
         fixed = {key: value for key, value in training if key not in RESUMABLE}
-        return {**self.model.config.as_dict(), **fixed, "text": self.text[0]}
-
-    def join(self) -> None:
-        """Copy the state of rank 0; call this on every rank before the first step."""
-        model, recipe = self.model.config.as_dict(), self.recipe()
-        self.ranks.check_same(text=self.text, model=model, recipe=recipe)
-        self.progress = Progress.from_record(self.ranks.first(self.progress.as_record()))
-        state = self.ranks.broadcast(get_state(self.model, self.optimizer))
-        # Rank 0 has this state already.
-        if self.ranks.rank:
-            set_state(state, self.model, self.optimizer)
+        return {**self.model.config.as_dict(), **fixed, "text": self._text_digest}
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
-        factor = self._factor(self.progress.step)
-        # A schedule in minutes follows the clock of rank 0.
-        self.optimizer.schedule(self.ranks.first(factor) if self.config.minutes else factor)
-        # By step, so that a resumed training draws the same dropout as one without an interruption.
-        mx.random.seed(self.ranks.random_seed(self.config.random_seed, self.progress.step))
-        with self.ranks.with_timeout():
-            result = self.step(self.starts())
-            # Starts computing and returns; meanwhile the host prepares the next step.
-            mx.async_eval(*result, *self.step.state)
+        self.optimizer.schedule(self._factor(self.progress.step))
+        mx.random.seed(_seed_of_step(self.config.random_seed, self.progress.step))
+        result = self.step(self.starts())
+        # Starts computing and returns; meanwhile the host prepares the next step.
+        mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
 
     def starts(self) -> Integer[mx.array, " B"]:
-        """Return the starts of this rank's windows for the next step, by micro-batch."""
+        """Return the starts of the windows for the next step, by micro-batch."""
         seed, parts = self.config.seed, self.config.accumulate
         # Each micro-batch counts as a step of the sampler.
         first = self.progress.step * parts
-        batches = [self.sampler.starts(seed, first + i) for i in range(parts)]
-        # [accumulate * B / ranks]
-        return mx.concatenate([self.ranks.part(batch) for batch in batches])
+        # [accumulate * B]
+        return mx.concatenate([self.sampler.starts(seed, first + i) for i in range(parts)])
 
     def _factor(self, done: int) -> float:
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)
@@ -299,10 +268,19 @@ class Trainer:
 
     def last_checkpoint(self) -> str:
         """Return where to resume from, for a message."""
-        if self.saved_step is None:
+        if self.run is None or self.saved_step is None:
             return "no checkpoint was saved yet"
-        place = self.run.checkpoint if self.run else "kept by rank 0"
-        return f"the last good checkpoint, of step {self.saved_step}, is {place}"
+        return f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
+
+
+def _seed_of_step(seed: int, step: int) -> int:
+    """Return the seed of a step's random numbers, such as dropout's.
+
+    It depends only on (seed, step), so that a resumed training draws the same numbers as one
+    without an interruption.
+    """
+    high, low = np.random.SeedSequence([seed, step, 0]).generate_state(2)
+    return (int(high) << 32) | int(low)
 
 
 def _new_model(config: GPTConfig, training: TrainConfig, draw: bool) -> GPT:

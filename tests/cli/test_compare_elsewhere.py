@@ -20,14 +20,6 @@ def compare(run_command, tiny_flags, monkeypatch):
     return lambda *flags: run_command("compare", *usual, *BRIEF, *flags)
 
 
-def test_under_mlx_launch_it_names_what_replaces_it(compare, monkeypatch):
-    monkeypatch.setenv("MLX_RANK", "0")
-    assert "mlx.launch is for train: compare takes --on ssh:HOST,HOST" in refused(compare(), 2)
-    monkeypatch.setenv("MLX_RANK", "1")
-    other = compare()
-    assert (other.exit_code, other.stdout, other.stderr) == (2, "", "")
-
-
 def test_trials_are_trained_from_files_and_taken_up(compare, run_command, workshop):
     told = compare("--export-trials=files")
     assert told.exit_code == 0
