@@ -5,8 +5,6 @@ from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
 from mlx_attn.model.config import BLOCKS, PRESETS
 from mlx_attn.text.downloads import CORPORA
-from mlx_attn_studies.identities import IDENTITIES
-from mlx_attn_studies.study import the_study
 
 
 def test_the_two_errors_are_what_python_calls_such_failures():
@@ -19,9 +17,7 @@ def test_a_typing_error_gets_the_nearest_name_and_something_else_all_names():
     assert did_you_mean("xyz", ["standard", "merged"]) == ": choose from standard, merged"
 
 
-@pytest.mark.parametrize(
-    "table", [VARIANTS, CONVERSIONS, PRESETS, BLOCKS, CORPORA, IDENTITIES, the_study().questions]
-)
+@pytest.mark.parametrize("table", [VARIANTS, CONVERSIONS, PRESETS, BLOCKS, CORPORA])
 def test_every_row_is_found_by_its_name(table):
     assert all(find_row(table, name, "row") is row for name, row in table.items())
 

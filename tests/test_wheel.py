@@ -1,6 +1,5 @@
 """The wheel holds everything, and runs outside the checkout."""
 
-import json
 import os
 import subprocess
 import sys
@@ -25,12 +24,17 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def test_it_holds_every_file_of_the_package_and_its_licence(wheel):
-    packages = ROOT / "mlx_attn", ROOT / "mlx_attn_studies"
-    tracked = (path for package in packages for path in package.rglob("*") if path.is_file())
+    tracked = (path for path in (ROOT / "mlx_attn").rglob("*") if path.is_file())
     expected = {str(path.relative_to(ROOT)) for path in tracked if "__pycache__" not in path.parts}
     held = set(zipfile.ZipFile(wheel).namelist())
     assert expected - held == set()
     assert any(name.endswith("licenses/LICENSE") for name in held)
+
+
+def test_it_holds_no_studies_and_no_records_of_trainings(wheel):
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in held if "dist-info" not in name} == {"mlx_attn"}
+    assert [name for name in held if name.endswith(".jsonl")] == []
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +68,8 @@ def run(wheel, tmp_path_factory):
         ["convert", "run", "--to=merged", "--out=merged"],
         ["export", "run", "--to=mlx-lm", "--out=exported"],
         ["variants"],
-        ["claims", "list"],
-        ["claims", "register", "--study", "widths", "-o", "answers"],
     ],
     ids=" ".join,
 )
 def test_commands_run_in_an_empty_directory(run, arguments):
     assert run(*arguments)
-
-
-@pytest.mark.slow
-def test_it_answers_questions_as_a_clone_does(run):
-    shown = json.loads(run("claims", "show", "query", "--json"))
-    here = [sys.executable, "-m", "mlx_attn", "claims", "show", "query", "--json"]
-    assert shown == json.loads(subprocess.check_output(here, cwd=ROOT))
-    assert {row["answer"] for row in shown["findings"]} - {"not finished"}

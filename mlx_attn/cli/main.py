@@ -84,7 +84,6 @@ COMMANDS: dict[str, str] = {
     "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
     "trial": "Train one trial of a comparison from a file, on any machine.",
-    "claims": "Ask what attention needs: registered questions, verified answers.",
     "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
@@ -93,7 +92,7 @@ COMMANDS: dict[str, str] = {
 }
 """Every command and its one line of help; the module of the same name holds the command."""
 
-_MODULES = {"claims": "mlx_attn_studies.cli", "import": "mlx_attn.cli.import_"}
+_MODULES = {"import": "mlx_attn.cli.import_"}
 """Modules of the commands that are not in the file with their name."""
 
 _NAME = "mlx-attn"

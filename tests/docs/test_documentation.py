@@ -4,7 +4,6 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -15,9 +14,6 @@ from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.main import COMMANDS
 from mlx_attn.model.config import PRESETS
 from mlx_attn.text.tasks import TASKS
-from mlx_attn_studies.book import RecordBook
-from mlx_attn_studies.findings import findings
-from mlx_attn_studies.follow_ups import follow_up
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "mlx_attn"
@@ -74,35 +70,6 @@ def test_the_readme_is_short_and_has_the_lines_that_install_train_and_test():
     assert len(readme().splitlines()) <= 140
 
 
-def finding(name: str) -> list[str]:
-    """The text of one of the README's findings, and the words that its comment names."""
-    pattern = rf"^- ([^<]*)<!-- finding: {name} (.*?) -->"
-    ((text, words),) = re.findall(pattern, readme(), re.MULTILINE)
-    return [text, *words.split()]
-
-
-def test_the_readme_s_differences_are_those_of_the_records():
-    records = RecordBook(ANSWERS / "fresh-seeds" / "records").records
-    confirmed = [f for f in findings(follow_up("fresh-seeds"), records) if f.verdict]
-    for arm in ("no-out-proj", "merged", "no-query"):
-        said, *texts = finding(arm)
-        means = {
-            one.text: fmean(one.verdict.differences)
-            for one in confirmed
-            if one.contrast.arm == arm and one.verdict
-        }
-        assert re.findall(r"[+-]\d\.\d{3}", said) == [f"{means[text]:+.3f}" for text in texts]
-    assert {len(one.verdict.differences) for one in confirmed if one.verdict} == {24}
-    assert "a mean over 24 seeds" in readme()
-
-
-def test_the_readme_s_losses_of_chapter_5_are_those_of_the_records():
-    text, *arms = finding("chapter5-gpt2")
-    book = RecordBook(ANSWERS / "chapter5-gpt2" / "records")
-    losses = {record.arm: record.loss for record in book.records.values()}
-    assert re.findall(r"\d\.\d{3}", text) == [f"{losses[arm]:.3f}" for arm in arms]
-
-
 @pytest.mark.parametrize("picture", sorted(PICTURES.iterdir()), ids=lambda path: path.name)
 def test_pictures_are_shown_somewhere_and_small(picture):
     shown = [page for page in PAGES if f"pictures/{picture.name}" in page.read_text("utf-8")]
@@ -157,7 +124,7 @@ def test_every_path_in_the_architecture_exists():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|toml|md|html|css)))`", text))
     assert len(paths) > 50
-    packages = PACKAGE, ROOT / "mlx_attn_studies"
+    packages = PACKAGE, ROOT / "studies"
     inside = {p for p in paths for package in packages if any(package.rglob(p))}
     assert not {p for p in paths - inside if not (ROOT / p).exists()}
 
@@ -165,7 +132,7 @@ def test_every_path_in_the_architecture_exists():
 def test_every_name_beside_a_path_in_the_architecture_is_defined_there():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     for path, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, | and )?)+)", text):
-        place = ROOT if path.startswith("mlx_attn_studies/") else PACKAGE
+        place = ROOT if path.startswith("studies/") else PACKAGE
         source = (place / path).read_text(encoding="utf-8")
         for name in re.findall(r"`([\w.]+)`", names):
             last = name.rpartition(".")[2]

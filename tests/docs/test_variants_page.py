@@ -21,10 +21,10 @@ from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost
-from mlx_attn_studies.book import RecordBook
-from mlx_attn_studies.findings import findings
-from mlx_attn_studies.follow_ups import follow_up
-from mlx_attn_studies.study import the_study
+from studies.book import RecordBook
+from studies.findings import findings
+from studies.follow_ups import follow_up
+from studies.study import the_study
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"
