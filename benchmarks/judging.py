@@ -1,0 +1,125 @@
+"""Simulate how often `compare` errs and how much it finds, and how large the error of tuning is.
+
+    python benchmarks/judging.py [--draws 10000]
+
+For one and three arms, with three tuning seeds and none, and 3, 5 and 10 seeds: in how many percent
+of comparisons any arm, all equal to the control, is called better or worse, if the runs of both
+forms have a shape or those of one form only; and in how many an arm is found whose loss is 1 or 1.5
+standard deviations of a difference higher. Then the scatter of repeated searches for the rates.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import NamedTuple
+
+import click
+import numpy as np
+
+from mlx_attn.comparison.judging import (
+    MOST_OF_TUNING,
+    OF_OTHER_ARMS,
+    TUNING_SHARE,
+    holm,
+    p_value,
+    pooled,
+    standard_error,
+)
+
+Random = np.random.Generator
+Draw = Callable[[Random, tuple[int, ...]], np.ndarray]
+LEVEL, GROUPS = 0.05, 3  # tuning pairs: below the best rates, with them, above them
+
+SHAPES: Mapping[str, Draw] = {
+    "normal": lambda random, shape: random.standard_normal(shape),
+    "t3": lambda random, shape: random.standard_t(3, shape) / np.sqrt(3),
+    "exponential": lambda random, shape: random.exponential(size=shape) - 1,
+    "lognormal": lambda random, shape: (
+        (random.lognormal(size=shape) - np.exp(0.5)) / np.sqrt(np.e * (np.e - 1))
+    ),
+    "1 in 10 fails": lambda random, shape: (
+        (10.0 * (random.random(shape) < 0.1) + random.standard_normal(shape) - 1) / np.sqrt(10)
+    ),
+}
+"""Distributions of mean 0, of deviation 1 but for the last, whose deviation is 1.05."""
+
+
+SHARPNESS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the best learning rate, see `excesses`
+
+
+class Design(NamedTuple):
+    """A simulated comparison; `both`: runs of both forms have the shape, not of one only."""
+
+    draws: int
+    arms: int
+    tuning_seeds: int
+    seeds: int
+    both: bool
+
+
+def differences(random: Random, draw: Draw, shape: tuple[int, ...], both: bool) -> np.ndarray:
+    """Return differences of equal forms, [draws, arms, ..., seeds], of standard deviation 1."""
+    arms = draw(random, shape)
+    if not both:
+        return arms
+    # One control for all arms.
+    return (arms - draw(random, (shape[0], 1, *shape[2:]))) / np.sqrt(2)
+
+
+def p_values(pairs: np.ndarray, tuning: np.ndarray | None) -> np.ndarray:
+    """Return corrected p-values, [draws, arms], as `Sample` computes them one by one."""
+    arms, seeds = pairs.shape[1:]
+    own, of_tuning = (seeds - 1, pairs.var(-1, ddof=1)), (0, 0.0)
+    if tuning is not None:
+        of_tuning = GROUPS * (tuning.shape[-1] - 1), tuning.var(-1, ddof=1).mean(-1)
+    degrees, variance = pooled([own, of_tuning])
+    # The mean variance of the other arms.
+    others = (variance.sum(1, keepdims=True) - variance) / max(1, arms - 1)
+    lent = min(of_tuning[0], MOST_OF_TUNING), of_tuning[1]
+    of_others = (OF_OTHER_ARMS if arms > 1 else 0), others
+    degrees, variance = pooled([own, lent, of_others])
+    return holm(p_value(pairs.mean(-1), standard_error(variance, seeds), degrees))
+
+
+def excesses(random: Random, draws: int, sharpness: float, seeds: int) -> np.ndarray:
+    """Return how much an arm loses over the best of three factors, search by search.
+
+    The loss rises by `sharpness` times the squared distance from the best rate, in octaves; the
+    difference of two runs has a deviation of 1.
+    """
+    factors, best = np.array([-1.0, 0.0, 1.0]), random.uniform(-0.5, 0.5, (draws, 1))
+    losses = sharpness * (factors - best) ** 2
+    noise = random.standard_normal((draws, 3, seeds)).mean(-1) / np.sqrt(2)
+    chosen = (losses + noise).argmin(1)
+    return losses[np.arange(draws), chosen] - losses.min(1)
+
+
+def found(random: Random, draw: Draw, design: Design, effect: float = 0.0) -> np.ndarray:
+    """Return which arms are called better or worse, [draws, arms]; the first one has an effect."""
+    draws, arms, k, seeds, both = design
+    pairs = differences(random, draw, (draws, arms, seeds), both)
+    pairs[:, 0] += effect
+    tuning = differences(random, draw, (draws, arms, GROUPS, k), both) if k else None
+    return p_values(pairs, tuning) <= LEVEL
+
+
+def main() -> None:
+    """Print all tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=10_000)
+    draws, random = parser.parse_args().draws, np.random.default_rng(2026)
+    click.echo(f"arms, tuning seeds, seeds: {', '.join(SHAPES)}; found: 1 sd, 1.5 sd")
+    for arms, k, n, both in product((3, 1), (3, 0), (3, 5, 10), (True, False)):
+        design = Design(draws, arms, k, n, both)
+        false = [found(random, draw, design).any(1).mean() for draw in SHAPES.values()]
+        hits = [found(random, SHAPES["normal"], design, sd)[:, 0].mean() for sd in (1.0, 1.5)]
+        rates = "  ".join(f"{100 * rate:5.1f}" for rate in (*false, *hits))
+        click.echo(f"{arms}, {k}, {n:2}  {'both forms' if both else 'one form':10}  {rates}")
+    click.echo(f"\nsquared error of tuning over s^2 / k; claimed: {TUNING_SHARE}")
+    for k in (1, 2, 3):
+        scatter = [2 * k * excesses(random, draws, each, k).var() for each in SHARPNESS]
+        click.echo(f"{k} tuning seeds: {', '.join(f'{each:.2f}' for each in scatter)}")
+
+
+if __name__ == "__main__":
+    main()
