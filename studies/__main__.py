@@ -1,41 +1,65 @@
-"""`python -m studies`: write the pages of the answers from the records, or verify them."""
+"""`python -m studies`: write docs/answers.md from the records, verify it, show its numbers."""
 
+import sysconfig
 from pathlib import Path
 
 import click
 
 from mlx_attn.errors import ConfigError, RunError, plural
-from studies.answers_page import AnswersPage
-from studies.page import verify as disagreements
-from studies.page import write_page
-from studies.study import the_study
-
-ANSWERS = Path(__file__).parents[1] / "docs" / "answers"
+from studies import answers, trainings
+from studies.lengths import table
 
 _COMPLAINTS = 10  # shown by `verify` at most
 
 
 @click.group()
 def command() -> None:
-    """Write docs/answers.md and its record from the records of trainings, or verify them."""
+    """Write docs/answers.md from the records of trainings, verify it, or show its numbers."""
 
 
 @command.command()
 def write() -> None:
-    """Write the pages and their pictures from the registrations and records."""
-    click.echo(write_page(the_study(), ANSWERS, AnswersPage))
+    """Write the page, its figure, and the numbers that `mlx-attn answers` prints."""
+    for path in answers.write():
+        click.echo(path)
 
 
 @command.command()
 def verify() -> None:
-    """Compute every number and word of the pages from the records again."""
-    found = [*disagreements(the_study(), ANSWERS, AnswersPage)]
+    """Compute the page, its figure and its numbers from the records again."""
+    found = [*answers.verify()]
     for complaint in found[:_COMPLAINTS]:
         click.echo(complaint, err=True)
     if found:
         do = "does" if len(found) == 1 else "do"
-        raise click.ClickException(f"{plural(len(found), 'thing')} of {ANSWERS} {do} not agree")
-    click.echo(f"{ANSWERS}: registrations, records and pages agree")
+        raise click.ClickException(f"{plural(len(found), 'thing')} {do} not agree")
+    click.echo("records, page, figure and answers.json agree")
+
+
+@command.command()
+def seal() -> None:
+    """Note the digests of the records, after trainings were added to them."""
+    click.echo(trainings.seal())
+
+
+@command.command()
+@click.argument("question")
+def show(question: str) -> None:
+    """Show every number of a QUESTION of the page, with the command that trains it again."""
+    for line in answers.show(question):
+        click.echo(line)
+
+
+@command.command()
+def python_modules() -> None:
+    """Print the text `python`: modules of this Python's library (that of the records is 3.11)."""
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = list[str]()
+    for name in table().texts["python"].modules:
+        file = library / f"{name}.py"
+        file = file if file.exists() else library / name / "__init__.py"
+        texts.append(file.read_text(encoding="utf-8"))
+    click.echo("\n".join(texts), nl=False)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,58 @@
-"""docs/answers.md says what the committed records say, and these are whole."""
+"""docs/answers.md, its numbers and the README's findings say what the records say."""
 
+import json
 import re
-from pathlib import Path
 
-from studies import FOLLOW_UPS
-from studies.answers_page import AnswersPage
-from studies.identities import IDENTITIES
-from studies.page import verify
-from studies.study import the_study
-from studies.tables import SURE
+import pytest
 
-ROOT = Path(__file__).parents[2]
-ANSWERS = ROOT / "docs" / "answers"
-SHORT = (ROOT / "docs" / "answers.md").read_text(encoding="utf-8")
-PAGE = (ANSWERS / "record.md").read_text(encoding="utf-8")
+from mlx_attn.errors import ConfigError
+from studies import answers
+from studies.answers import NUMBERS, PAGE, QUESTIONS, ROOT
+
+TEXT = PAGE.read_text(encoding="utf-8")
+NUMBER = r"[+-]\d\.\d{3}(?: ±\d\.\d{3})?"
 
 
-def test_registration_records_and_page_agree():
-    assert [*verify(the_study(), ANSWERS, AnswersPage)] == []
+def test_records_page_figure_and_numbers_agree():
+    assert [*answers.verify()] == []
 
 
-def test_every_figure_is_on_one_of_the_pages_and_those_of_answers_beside_them():
-    figures = {file.name for file in (ANSWERS / "figures").glob("*")}
-    of_answers = {name for name in figures if name.startswith("answer-")}
-    assert {*re.findall(r"\]\(\./figures/([^)]+)\)", PAGE)} == figures - of_answers
-    assert of_answers <= {*re.findall(r"\]\(answers/figures/([^)]+)\)", SHORT)} <= figures
+def test_a_changed_number_is_noticed(tmp_path, monkeypatch):
+    changed = tmp_path / "answers.md"
+    changed.write_text(re.sub(NUMBER, "+9.999 ±0.001", TEXT, count=1), encoding="utf-8")
+    monkeypatch.setattr(answers, "PAGE", changed)
+    (complaint,) = answers.verify()
+    assert "+9.999 ±0.001" in complaint
 
 
-def test_every_question_has_its_place_and_says_how_to_ask_it_again():
-    named = {*re.findall(r"^    mlx-attn claims run --question (\S+)$", PAGE, re.MULTILINE)}
-    assert {*the_study().questions} - {"instrument"} == named
-    besides = re.findall(r"^    mlx-attn claims run --study (\S+)$", PAGE, re.MULTILINE)
-    assert besides == [*FOLLOW_UPS]
+def test_the_page_fits_on_a_screen():
+    assert len(TEXT.splitlines()) <= 60
+    assert len(TEXT.split()) <= 900
+    assert TEXT.index("answer-lengths.svg") < TEXT.index("\n## ")
 
 
-def test_the_checks_of_the_page_are_checks_that_there_are():
-    named = re.findall(r"^    mlx-attn claims check (.+)$", PAGE, re.MULTILINE)
-    assert {name for line in named for name in line.split()} <= set(IDENTITIES)
+def test_every_question_is_answered_in_bold_below_it_and_in_the_numbers():
+    numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    assert [*numbers] == [*QUESTIONS]
+    for name, title in QUESTIONS.items():
+        assert re.search(rf"^## {re.escape(title)}\n\*\*", TEXT, re.MULTILINE)
+        assert numbers[name]["answer"]
 
 
-def test_the_answers_fit_on_120_lines_and_each_has_a_picture_a_certainty_a_length_and_a_command():
-    assert len(SHORT.splitlines()) <= 120
-    questions = [part for part in SHORT.split("\n## ")[1:] if part.split("\n")[0].endswith("?")]
-    assert len(questions) == 10
-    for question in questions:
-        assert "](answers/figures/" in question
-        assert "`mlx-attn claims run --" in question
-        assert f"| {SURE} |" in question or "*How sure:*" in question
-        assert f"| {SURE} |" in question or "*At what length:*" in question
+def test_every_number_of_a_question_has_a_command():
+    lines = [*answers.show("query")]
+    assert len(lines) % 3 == 0
+    assert all(line.startswith("  mlx-attn compare ") for line in lines[2::3])
+
+
+def test_an_unknown_question_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="query"):
+        list(answers.show("querry"))
+
+
+def test_the_readme_s_findings_are_on_the_page():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"## What we found\n(.+?)\n## ", readme, re.DOTALL)
+    said = re.findall(NUMBER, found)
+    assert len(said) >= 5
+    assert [number for number in said if number not in TEXT] == []

@@ -5,7 +5,6 @@
 
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 # Before MLX, because it loads the BLAS.
 import mlx_attn  # noqa: F401
@@ -21,15 +20,12 @@ from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost
-from studies.book import RecordBook
-from studies.findings import findings
-from studies.follow_ups import follow_up
-from studies.study import the_study
+from studies.answers import ENOUGH
+from studies.lengths import SHORT, Lengths
+from studies.trainings import STANDARD
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "variants.md"
-ANSWERS = ROOT / "docs" / "answers"
-REFERENCE = "scores-off"
 KEPT = {"kv": "key and value", "x": "only the input x", "k": "only the key, or the latent"}
 PRESET = PRESETS["nano"]
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
@@ -83,29 +79,25 @@ def conversions_of(variant: Variant) -> list[str]:
 
 
 @cache
-def measured() -> dict[str, dict[str, str]]:
-    """Return the loss minus the standard form's by variant and world, over 24 seeds if measured.
-
-    For the reference arm, return the worth of queries and keys.
-    """
-    study, known = the_study(), RecordBook(ANSWERS / "records").records
-    more = RecordBook(ANSWERS / "fresh-seeds" / "records").records
-    both = [*findings(study, known), *findings(follow_up("fresh-seeds"), more)]
-    found: dict[str, dict[str, str]] = {}
-    for one in both:
-        settings = study.arms[one.contrast.arm].settings
-        if one.verdict and one.contrast.control == "standard" and [*settings] == ["variant"]:
-            difference = f"{fmean(one.verdict.differences):+.3f} ({one.word})"
-            found.setdefault(settings["variant"], {})[one.text] = difference
-            if one.contrast.reference == REFERENCE:
-                found.setdefault(REFERENCE, {})[one.text] = f"{one.worth:+.3f}"
-    return found
+def measured() -> dict[str, list[str]]:
+    """Return what was measured of each variant, by length of training, the shortest first."""
+    found: dict[str, dict[int, list[str]]] = {}
+    for cost in sorted(Lengths.read().costs.values(), key=lambda cost: cost.steps):
+        settings = cost.contrast.settings
+        long = cost.steps == SHORT or cost.tokens >= ENOUGH
+        if cost.contrast.control == STANDARD and [*settings] == ["variant"] and long:
+            said = f"{cost.text} {cost.estimate.mean:+.3f} ({cost.word})"
+            found.setdefault(settings["variant"], {}).setdefault(cost.steps, []).append(said)
+    return {
+        variant: [f"after {steps} steps {', '.join(said)}" for steps, said in lengths.items()]
+        for variant, lengths in found.items()
+    }
 
 
 def measured_lines(variant: str) -> list[str]:
     """Return the line with the measured differences of loss, if any."""
-    words = [f"{world} {difference}" for world, difference in measured().get(variant, {}).items()]
-    return [f"- Loss minus `standard`: {', '.join(words)}"] if words else []
+    said = measured().get(variant)
+    return [f"- Loss minus `standard`: {'; '.join(said)}"] if said else []
 
 
 def cache_line(config: GPTConfig, variant: Variant, chosen: list[Choice]) -> list[str]:
@@ -159,6 +151,13 @@ def test_the_page_has_a_card_of_every_variant_group_by_group():
         headings |= {f"## {variant.group[0].upper()}{variant.group[1:]}": None, f"### {name}": None}
     written = PAGE.read_text(encoding="utf-8").splitlines()
     assert [line for line in written if line.startswith("##")] == [*headings]
+
+
+def test_the_differences_of_loss_are_those_of_the_records():
+    cards = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
+    for card in cards:
+        said = [line for line in card.splitlines() if line.startswith("- Loss minus")]
+        assert said == measured_lines(card.partition("\n")[0])
 
 
 if __name__ == "__main__":

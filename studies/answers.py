@@ -1,0 +1,277 @@
+"""Write docs/answers.md, its figure and `answers.json` from the records, and verify them."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mlx_attn.errors import find_row
+from mlx_attn.files import write_text
+from mlx_attn.records import read_record
+from mlx_attn.ui.plots import render_text, save_figure
+from studies import besides, trainings
+from studies.figure import length_figure
+from studies.lengths import SHORT, Contrast, Cost, Lengths, arm, command
+from studies.mixed import Estimate
+from studies.trainings import ANSWERS, ROOT, read
+
+PAGE = ROOT / "docs" / "answers.md"
+FIGURE = ANSWERS / "figures" / "answer-lengths"
+NUMBERS = ROOT / "mlx_attn" / "answers.json"
+IDENTITIES = ANSWERS / "identities.json"
+
+ENOUGH = 20
+"""Tokens for each parameter from which a training is long (Hoffmann and others, 2022)."""
+
+QUESTIONS = {
+    "output": "Is `out_proj` needed?",
+    "merged": "Can `W_query` and `W_key` be merged?",
+    "query": "Can `W_query` go?",
+    "heads": "Why several heads?",
+    "value": "Can `W_value` go?",
+    "shared": "Can one matrix serve twice?",
+    "chapter5": "Does chapter 5 show what queries and keys are for?",
+}
+"""The questions of the page by name: what `mlx-attn answers NAME` and `show NAME` take."""
+
+
+_MOST = 12  # seeds that a command asks for
+
+BESIDE = ("starts", "chapter5", "confirmed", "delta-rules")
+"""Data sets beside `lengths` whose costs are on the page."""
+
+
+def number(estimate: Estimate) -> str:
+    """Return a mean with half of its interval, as "+0.010 ±0.010"; Student's is symmetric."""
+    return f"{estimate.mean:+.3f} ±{estimate.interval()[1] - estimate.mean:.3f}"
+
+
+@dataclass(frozen=True)
+class Page:
+    """The numbers that the template of docs/answers.md asks for."""
+
+    lengths: Lengths
+
+    @cached_property
+    def identities(self) -> dict[str, Any]:
+        """What was measured of statements of algebra, by check and quantity."""
+        checks = read_record(IDENTITIES)
+        return {name: check["numbers"] for name, check in checks.items()}
+
+    @cached_property
+    def beside(self) -> dict[str, dict[tuple[str, str], Estimate]]:
+        """The costs of the other data sets, by arm and world."""
+        return {name: besides.estimates(name) for name in BESIDE}
+
+    @cached_property
+    def chapter5(self) -> dict[str, tuple[float, int, float]]:
+        """The lowest loss, its step and the last loss of each form at the book's size."""
+        return besides.lowest(read("chapter5-gpt2"))
+
+    @cached_property
+    def states(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """How many trainings solved each task of states, of how many."""
+        return besides.solved(read("state-tracking"))
+
+    def cost(self, arm: str, text: str, steps: int = 0) -> str:
+        """Return a cost with its interval, by default after the longest training."""
+        return number(self._cost(arm, text, steps).estimate)
+
+    def mean(self, arm: str, text: str, steps: int = 0) -> str:
+        """Return a cost without its interval."""
+        return f"{self._cost(arm, text, steps).estimate.mean:+.3f}"
+
+    def word(self, arm: str, text: str, steps: int = 0) -> str:
+        """Return the word of a cost."""
+        return self._cost(arm, text, steps).word
+
+    def seeds(self, arm: str, text: str, steps: int = 0) -> int:
+        """Return the number of pairs of a cost."""
+        return self._cost(arm, text, steps).estimate.seeds
+
+    def _cost(self, arm: str, text: str, steps: int) -> Cost:
+        found = self.lengths.cost(arm, text, steps)
+        if found is None:
+            raise KeyError(f"{arm} on {text} after {steps or 'any'} steps is not measured")
+        return found
+
+    def other(self, study: str, arm: str, world: str) -> str:
+        """Return a cost of a study beside the lengths, with its interval."""
+        return number(self.beside[study][arm, world])
+
+    def recall(self, arm: str) -> str:
+        """Return the smallest and the largest ratio of steps that an arm needs to recall."""
+        ratios = sorted(besides.ratios(read("recall-time"), arm).values())
+        return f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
+
+    def solvers(self, world: str, arm: str) -> str:
+        """Return how many trainings of an arm solved a task, as "4 of 4"."""
+        return "{} of {}".format(*self.states[world][arm])
+
+    def table(self) -> str:
+        """Return the costs of all forms that every study asks, the longest trainings first."""
+        columns = self._columns()
+        heads = [f"{text}, {self._tokens(text, steps)}" for text, steps in columns]
+        rows = [["", "parameters", *heads], ["---"] * (2 + len(columns))]
+        for contrast in self.lengths.table.contrasts:
+            if not contrast.once:
+                found = [self.lengths.cost(contrast.arm, *column) for column in columns]
+                cells = [self._cell(cost) for cost in found]
+                rows.append([contrast.says, self._saved(contrast), *cells])
+        rows.append(["seeds", "", *(self._seeds(*column) for column in columns)])
+        return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+
+    def _columns(self) -> list[tuple[str, int]]:
+        """Return the long trainings, then those of 300 steps."""
+        places = dict.fromkeys((c.text, c.steps) for c in self.lengths.costs.values())
+        late = [p for p in places if self._any(*p).tokens >= ENOUGH]
+        return [*late, *(place for place in places if place[1] == SHORT)]
+
+    def _any(self, text: str, steps: int) -> Cost:
+        return next(c for c in self.lengths.costs.values() if (c.text, c.steps) == (text, steps))
+
+    def _tokens(self, text: str, steps: int) -> str:
+        tokens = self._any(text, steps).tokens
+        return f"{tokens:.0f}" if tokens >= ENOUGH else f"{tokens:.1f}"
+
+    def _cell(self, cost: Cost | None) -> str:
+        return f"{number(cost.estimate)} {cost.word}" if cost else ""
+
+    def _saved(self, contrast: Contrast) -> str:
+        """Return the change of the model's parameters on shakespeare, in per cent."""
+        cost = self._cost(contrast.arm, "shakespeare", SHORT)
+        return f"{-100 * cost.saved / cost.params:+.0f} %" if cost.saved else "0"
+
+    def _seeds(self, text: str, steps: int) -> str:
+        """Return the numbers of pairs of a column, as "32 to 68"."""
+        of = [c for c in self.lengths.costs.values() if (c.text, c.steps) == (text, steps)]
+        found = sorted({cost.estimate.seeds for cost in of if not cost.contrast.once})
+        return f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
+
+    def trained(self) -> tuple[int, float]:
+        """Return the number of all trainings, and their hours of one processor core."""
+        every = [training for name in trainings.names() for training in read(name)]
+        return len(every), sum(training.seconds for training in every) / 3600
+
+    def text(self) -> str:
+        """Return the page."""
+        template = Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
+        return render_text(template, page=self, questions=QUESTIONS)
+
+    def numbers(self) -> str:
+        """Return what `mlx-attn answers` prints, as JSON: the page's words and every number."""
+        answers = _answers(self.text())
+        rows = {
+            name: {
+                "question": title.replace("`", ""),
+                "answer": answers[title],
+                "compare": _compare(self.lengths.table.contrasts, name),
+                "numbers": [],
+            }
+            for name, title in QUESTIONS.items()
+        }
+        for cost in self.lengths.costs.values():
+            rows[cost.contrast.question]["numbers"].append(_row(cost))
+        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def _answers(page: str) -> dict[str, str]:
+    """Return the bold sentences below each heading of the page, without Markdown."""
+    found = re.findall(r"^## (.+)\n\*\*(.+?)\*\*", page, re.MULTILINE)
+    return {title: answer.replace("`", "") for title, answer in found}
+
+
+def _compare(contrasts: Iterable[Contrast], question: str) -> str:
+    """Return the command that asks a question of a user's own text; "" if no form does."""
+    asked = [c for c in contrasts if c.question == question and not c.once]
+    arms = " ".join(arm(c.arm, c.settings) for c in asked)
+    return f"mlx-attn compare --arm standard {arms} --data notes.txt" if asked else ""
+
+
+def _row(cost: Cost) -> dict[str, Any]:
+    """Return a cost as a row of `answers.json`."""
+    low, high = cost.estimate.interval()
+    return {
+        "form": cost.contrast.arm,
+        "against": cost.contrast.control,
+        "text": cost.text,
+        "steps": cost.steps,
+        "tokens_per_parameter": round(cost.tokens, 1),
+        "seeds": cost.estimate.seeds,
+        "searches": cost.estimate.searches,
+        "mean": round(cost.estimate.mean, 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "word": cost.word,
+        "loss": round(cost.loss, 4),
+        "parameters": cost.params,
+        "parameters_saved": cost.saved,
+    }
+
+
+def show(question: str) -> Iterator[str]:
+    """Yield a line for every number of a question, and the command that trains it again.
+
+    Raises:
+        ConfigError: No question has this name.
+    """
+    find_row(QUESTIONS, question, "question")
+    lengths = Lengths.read()
+    for cost in lengths.costs.values():
+        if cost.contrast.question == question:
+            row = _row(cost)
+            yield "{form} against {against}, {text}, {steps} steps: {mean:+.4f}".format(**row)
+            yield (
+                "  {low:+.4f} to {high:+.4f}, {word}; {seeds} seeds, {searches} searches; "
+                "{tokens_per_parameter} tokens per parameter".format(**row)
+            )
+            asked = cost.contrast, cost.text, cost.steps, min(_MOST, cost.estimate.seeds)
+            yield f"  {command(lengths.table, *asked)}"
+
+
+def write() -> list[Path]:
+    """Write the page, its figure and its numbers from the records; return the files."""
+    page = Page(Lengths.read())
+    _, bitmap = save_figure(lambda: length_figure(page.lengths), FIGURE)
+    bitmap.unlink()
+    contents = {PAGE: page.text(), NUMBERS: page.numbers()}
+    for path, text in contents.items():
+        write_text(path, text)
+    return [*contents, FIGURE.with_suffix(".svg")]
+
+
+def verify() -> Iterator[str]:
+    """Yield each disagreement of page, numbers and figure with the records."""
+    yield from trainings.complaints()
+    page = Page(Lengths.read())
+    yield from _changed(PAGE, page.text())
+    yield from _changed(NUMBERS, page.numbers())
+    yield from _changed(FIGURE.with_suffix(".svg"), _drawn(page.lengths))
+
+
+def _drawn(lengths: Lengths) -> str:
+    """Return the figure as it is drawn from the records now."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        drawing, _ = save_figure(lambda: length_figure(lengths), Path(folder, FIGURE.name))
+        return drawing.read_text(encoding="utf-8")
+
+
+def _changed(path: Path, right: str) -> Iterator[str]:
+    """Yield the lines in which a file differs from its text made from the records."""
+    written, expected = path.read_text(encoding="utf-8").splitlines(), right.splitlines()
+    if path.suffix == ".svg" and _drawer(written) != _drawer(expected):
+        return  # another version of matplotlib draws other lines of the same numbers
+    if len(written) != len(expected):
+        yield f"{path}: {len(written)} lines, and the records make {len(expected)}"
+    for place, (line, should) in enumerate(zip(written, expected, strict=False), 1):
+        if line != should:
+            yield f"{path}, line {place}: '{line[:200]}', and the records say '{should[:200]}'"
+
+
+def _drawer(lines: list[str]) -> str:
+    return next((line.strip() for line in lines if "Matplotlib v" in line), "")

@@ -1,0 +1,226 @@
+"""The data set `lengths`: what each form costs, by text and by length of training.
+
+Eight studies asked the same contrasts, with other seeds, rates and lengths. Here they are one table
+with one model (`mixed`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+from typing import Any, Self
+
+import msgspec
+
+from studies.mixed import Estimate, between_searches, estimate, words
+from studies.trainings import STANDARD, TUNING, Training, differences, losses, read
+
+SHORT = 300
+"""Steps of the studies with the most searches: the distance between searches is measured there."""
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text, with the settings of its trainings beside the shared ones."""
+
+    says: str
+    margin: float  # nats: smaller differences count as none
+    longest: int  # steps; longer trainings measure nothing, or there are none
+    rates: dict[str, float]  # at 300 steps; times (300 / steps)^(1/4) at others
+    settings: dict[str, Any]
+    modules: tuple[str, ...] = ()  # of Python's standard library, whose source is the text
+
+
+class Contrast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A form against a control."""
+
+    arm: str
+    question: str
+    says: str
+    settings: dict[str, Any]
+    control: str = STANDARD
+    without: tuple[str, ...] = ()  # studies whose protocol asks another question
+    once: bool = False  # asked by the first study alone; corrected apart from the others
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of lengths.toml."""
+
+    searches: dict[str, str]  # the search that a study's rates are from
+    texts: dict[str, Text]
+    shared: dict[str, Any]
+    contrasts: tuple[Contrast, ...]
+
+
+def table() -> Table:
+    """Read lengths.toml."""
+    file = Path(__file__).with_name("lengths.toml")
+    return msgspec.toml.decode(file.read_bytes(), type=Table)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a form costs on a text after a number of steps.
+
+    Attributes:
+        loss: The control's mean loss.
+        params, saved: Parameters of the control, and how many of them the form does not have.
+        tokens: Tokens of training for each parameter of the control.
+    """
+
+    contrast: Contrast
+    text: str
+    steps: int
+    estimate: Estimate
+    word: str
+    loss: float
+    params: int
+    saved: int
+    tokens: float
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        """Arm, text and steps."""
+        return self.contrast.arm, self.text, self.steps
+
+
+class Lengths:
+    """All costs of the data set.
+
+    Args:
+        trainings: Its records.
+        of: The table of texts and contrasts.
+    """
+
+    def __init__(self, trainings: Iterable[Training], of: Table):
+        self.trainings, self.table = [*trainings], of
+        self._losses = losses(self.trainings)
+        self._of_world = {
+            (t.study, t.world): t
+            for t in self.trainings
+            if t.arm == STANDARD and t.steps and t.seed < TUNING
+        }
+        self._params = {(t.text, t.arm): t.params for t in self.trainings if t.params}
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read the committed records."""
+        return cls(read("lengths"), table())
+
+    def searches(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
+        """Return the differences by seed of each search; studies of one search are joined."""
+        groups = defaultdict[str, list[float]](list)
+        for (study, world), training in self._of_world.items():
+            if (training.text, training.steps) == (text, steps) and study not in contrast.without:
+                found = differences(self._losses, study, world, contrast.arm, contrast.control)
+                if found:
+                    groups[self.table.searches[study]] += found
+        return {name: found for name, found in groups.items() if len(found) > 1}
+
+    @cached_property
+    def between(self) -> float:
+        """The standard deviation between searches, from all contrasts with three or more."""
+        each = [
+            [*self.searches(contrast, text, SHORT).values()]
+            for contrast in self.table.contrasts
+            if not contrast.without
+            for text in self.table.texts
+        ]
+        return between_searches([groups for groups in each if len(groups) > 2])
+
+    @cached_property
+    def costs(self) -> dict[tuple[str, str, int], Cost]:
+        """Every contrast that is measured, by arm, text and steps."""
+        found = dict[tuple[str, str, int], Cost]()
+        for text, steps in self._places():
+            estimates = {
+                contrast.arm: estimate([*groups.values()], self.between)
+                for contrast in self.table.contrasts
+                if (groups := self.searches(contrast, text, steps))
+            }
+            said = self._words(estimates, self.table.texts[text].margin)
+            for contrast in self.table.contrasts:
+                if contrast.arm in estimates:
+                    cost = self._cost(contrast, text, steps, estimates[contrast.arm], said)
+                    found[cost.name] = cost
+        return found
+
+    def _words(self, estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:
+        """Return the words of one text and length, corrected over the contrasts asked together."""
+        found = dict[str, str]()
+        for once in (False, True):
+            arms = [c.arm for c in self.table.contrasts if c.once == once and c.arm in estimates]
+            found |= words({arm: estimates[arm] for arm in arms}, margin)
+        return found
+
+    def _places(self) -> list[tuple[str, int]]:
+        """Return each text with each of its lengths, the longest first."""
+        pairs = {(t.text, t.steps) for t in self._of_world.values()}
+        fits = [pair for pair in pairs if pair[1] <= self.table.texts[pair[0]].longest]
+        texts = [*self.table.texts]
+        return sorted(fits, key=lambda pair: (texts.index(pair[0]), -pair[1]))
+
+    def _cost(
+        self, contrast: Contrast, text: str, steps: int, of: Estimate, said: Mapping[str, str]
+    ) -> Cost:
+        settings = self.table.texts[text].settings
+        params = self._params[text, contrast.control]
+        control = [
+            loss
+            for (study, world, arm), by_seed in self._losses.items()
+            if arm == contrast.control
+            and (place := self._of_world.get((study, world)))
+            and (place.text, place.steps) == (text, steps)
+            for loss in by_seed.values()
+        ]
+        return Cost(
+            contrast=contrast,
+            text=text,
+            steps=steps,
+            estimate=of,
+            word=said[contrast.arm],
+            loss=sum(control) / len(control),
+            params=params,
+            saved=params - self._params[text, contrast.arm],
+            tokens=steps * settings["batch_size"] * settings["context_length"] / params,
+        )
+
+    def cost(self, arm: str, text: str, steps: int = 0) -> Cost | None:
+        """Return a cost, by default after the longest training; None if it is not measured."""
+        at = [c for c in self.costs.values() if (c.contrast.arm, c.text) == (arm, text)]
+        by_steps = {cost.steps: cost for cost in at}
+        return by_steps.get(steps or max(by_steps, default=0))
+
+
+def command(of: Table, contrast: Contrast, text: str, steps: int, seeds: int) -> str:
+    """Return the command that asks a contrast again, with the settings of its trainings.
+
+    After 300 steps each form searches for its own rates; at other lengths they follow the rule.
+    """
+    place = of.texts[text]
+    factor = (SHORT / steps) ** 0.25
+    rates = {name: round(rate * factor, 4) for name, rate in place.rates.items()}
+    settings = {**place.settings, **of.shared, **rates, "steps": steps, "seeds": seeds}
+    control = next((c for c in of.contrasts if c.arm == contrast.control), None)
+    arms = [arm(contrast.control, control.settings if control else {})]
+    arms += [arm(contrast.arm, contrast.settings)]
+    tuned = [] if steps == SHORT else ["--no-tune"]
+    flags = [_flag(name, value) for name, value in settings.items()]
+    return " ".join(["mlx-attn compare", *arms, *flags, *tuned])
+
+
+def arm(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the option of `compare` that names a form."""
+    if settings.get("variant", STANDARD) == name and len(settings) < 2:
+        return f"--arm {name}"
+    changes = [settings.get("variant", STANDARD)]
+    changes += [f"{key}={value}" for key, value in settings.items() if key != "variant"]
+    return f"--arm {quote(f'{name}: ' + ', '.join(changes))}"
+
+
+def _flag(name: str, value: object) -> str:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option} {value:g}" if isinstance(value, float) else f"--{option} {value}"

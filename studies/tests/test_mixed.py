@@ -1,0 +1,71 @@
+"""The model of searches and seeds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from studies.mixed import Estimate, between_searches, estimate, holm, paule_mandel, words
+
+SEEDS = [0.01, 0.03, 0.02, 0.05, 0.04]
+
+
+def test_one_search_is_a_paired_t():
+    found = estimate([SEEDS], between=0.5)
+    expected: Any = stats.ttest_1samp(SEEDS, 0)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval()))
+    assert (found.seeds, found.searches, found.worse) == (5, 1, 1.0)
+
+
+def test_two_searches_lie_apart_by_the_given_distance():
+    near, far = (estimate([SEEDS, [0.02, 0.04, 0.03]], between=b) for b in (0.0, 0.01))
+    assert near.error < far.error
+    assert far.degrees == 6
+
+
+def test_three_equal_searches_add_no_distance_and_no_confidence():
+    found = estimate([SEEDS, SEEDS, SEEDS], between=0.5)
+    assert found.mean == pytest.approx(0.03)
+    assert found.error == pytest.approx(np.std(SEEDS, ddof=1) / np.sqrt(15))
+    assert found.degrees == 2
+
+
+def test_the_distance_of_searches_makes_their_scatter_the_expected_one():
+    means, errors = np.array([0.0, 0.02, 0.05]), np.array([0.004, 0.004, 0.004])
+    tau = paule_mandel(means, errors)
+    assert tau**2 == pytest.approx(means.var(ddof=1) - 0.004**2)
+    assert paule_mandel(np.array([0.01, 0.011, 0.012]), errors) == 0.0
+
+
+def test_one_distance_of_many_contrasts_leaves_out_what_seeds_explain():
+    rng = np.random.default_rng(0)
+    contrasts = [[rng.normal(rng.normal(0, 0.01), 0.02, 20) for _ in range(4)] for _ in range(200)]
+    assert between_searches([[[*g] for g in one] for one in contrasts]) == pytest.approx(
+        0.01, rel=0.1
+    )
+
+
+def test_holm_s_p_values_are_those_of_its_paper_s_rule():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx(
+        {"a": 0.03, "c": 0.06, "b": 0.06}
+    )
+
+
+def of(mean: float, error: float) -> Estimate:
+    return Estimate(mean=mean, error=error, degrees=20, seeds=21, searches=1, worse=1.0)
+
+
+def test_each_word_has_its_case():
+    found = words(
+        {"up": of(0.05, 0.01), "down": of(-0.05, 0.01), "zero": of(0.0, 0.001), "?": of(0, 0.05)},
+        margin=0.01,
+    )
+    assert found == {"up": "worse", "down": "better", "zero": "the same", "?": "not known"}
+
+
+def test_a_word_counts_the_other_arms():
+    alone, among = of(0.05, 0.022), {f"arm {place}": of(0.0, 0.05) for place in range(9)}
+    assert words({"one": alone}, 0.01)["one"] == "worse"
+    assert words({"one": alone, **among}, 0.01)["one"] == "not known"

@@ -1,0 +1,176 @@
+"""Read the records of finished trainings: one line of JSON per training, one file per data set.
+
+A record has the fields of `Training`. Its key is the digest of the settings that it was trained
+with. `digests.json` holds a digest of each file, and of the registration of the last trainings, so
+that a changed digit or expectation is noticed.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf, log
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import msgspec
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+
+ROOT = Path(__file__).parents[1]
+ANSWERS = ROOT / "docs" / "answers"
+RECORDS = ANSWERS / "records"
+DIGESTS = "digests.json"
+REGISTERED = Path(__file__).with_name("lengths-late.toml")
+"""Questions, forms, seeds, rates, test and expectations, written before the trainings it names."""
+
+STANDARD = "standard"  # the book's form, the control of most contrasts
+TUNING = 10_000  # seeds from here on are of searches for rates, and no verdict uses them
+SOLVED = 0.2
+"""The loss of a solved task, in nats per answer, whose floor is 0: four of five are right."""
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One finished training."""
+
+    study: str  # the registered study that asked for it
+    world: str  # a text with settings, such as "shakespeare-4800"; its first word names the text
+    arm: str  # the form of attention
+    seed: int
+    rate: float  # factor of all learning rates of the world
+    changes: dict[str, float] = {}  # other settings that its search chose, as query_key_lr
+    loss: float | None  # nats per token of the whole validation text; None if it diverged
+    diverged: str = ""
+    curve: tuple[tuple[int, float], ...] = ()  # steps, and the loss of a part of that text
+    key: str
+    params: int
+    seconds: float
+    machine: str = ""  # digest of the rounding of its products; "" in the oldest records
+    commit: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text that it read."""
+        return self.world.split("-")[0]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps; 0 for one that diverged."""
+        return self.curve[-1][0] if self.curve else 0
+
+    @property
+    def rates(self) -> tuple[float, tuple[tuple[str, float], ...]]:
+        """All that its search chose."""
+        return self.rate, tuple(sorted(self.changes.items()))
+
+    @property
+    def lowest(self) -> tuple[float, int]:
+        """The lowest loss of the curve, and its step."""
+        return min((loss, step) for step, loss in self.curve)
+
+    @property
+    def steps_to_solve(self) -> tuple[float, bool]:
+        """The steps until the loss falls to `SOLVED`, and True; all steps and False if never.
+
+        The logarithm of the loss is interpolated between two measurements.
+        """
+        before: tuple[int, float] | None = None
+        for step, loss in self.curve:
+            if loss <= SOLVED:
+                if before is None:
+                    return float(step), True
+                share = log(before[1] / SOLVED) / log(before[1] / loss)
+                return before[0] + share * (step - before[0]), True
+            before = step, loss
+        return float(self.steps), False
+
+
+def read(name: str, folder: Path = RECORDS) -> list[Training]:
+    """Read a data set.
+
+    Raises:
+        RunError: A line is not a record, or two lines have one key.
+    """
+    file = folder / f"{name}.jsonl"
+    decoder, found = msgspec.json.Decoder(Training), dict[str, Training]()
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            training = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise RunError(f"{file}, line {number}: not a record ({error})") from error
+        if training.key in found:
+            raise RunError(f"{file}, line {number}: another line has the key {training.key}")
+        found[training.key] = training
+    return [*found.values()]
+
+
+def names(folder: Path = RECORDS) -> list[str]:
+    """Return the names of all data sets."""
+    return sorted(file.stem for file in folder.glob("*.jsonl"))
+
+
+def digests(folder: Path = RECORDS) -> dict[str, str]:
+    """Return the digest of each file of records, and of the registration."""
+    files = [*(folder / f"{name}.jsonl" for name in names(folder)), REGISTERED]
+    return {
+        file.name: hashlib.blake2b(file.read_bytes(), digest_size=12).hexdigest() for file in files
+    }
+
+
+def seal(folder: Path = RECORDS) -> Path:
+    """Note the digests of the records, after some were added; return the file."""
+    path = folder / DIGESTS
+    write_text(path, json.dumps(digests(folder), indent=1) + "\n")
+    return path
+
+
+def complaints(folder: Path = RECORDS) -> Iterator[str]:
+    """Yield a complaint for each file that was changed, is missing, or is not known."""
+    written = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
+    found = digests(folder)
+    for name in sorted({*written, *found}):
+        if written.get(name) != found.get(name):
+            yield f"{name}: its digest is {found.get(name)}, not {written.get(name)}"
+
+
+Name = tuple[str, str, str]  # study, world and arm
+Losses = Mapping[int, float]  # by seed
+
+
+def losses(trainings: Iterable[Training]) -> dict[Name, Losses]:
+    """Return the losses of verdicts by study, world and arm: at the rates that the arm chose.
+
+    Those are the rates with the most seeds, and of several the best ones of the search, as a search
+    was continued. A training that diverged has the loss inf.
+    """
+    verdicts = defaultdict[Name, dict[Any, dict[int, float]]](dict)
+    searched = defaultdict[Name, dict[Any, list[float]]](dict)
+    for t in trainings:
+        name, loss = (t.study, t.world, t.arm), inf if t.loss is None else t.loss
+        if t.seed < TUNING:
+            verdicts[name].setdefault(t.rates, {})[t.seed] = loss
+        else:
+            searched[name].setdefault(t.rates, []).append(loss)
+
+    def preference(name: Name, rates: Any) -> tuple[int, float]:
+        found = searched[name].get(rates)
+        return -len(verdicts[name][rates]), mean(found) if found else inf
+
+    return {
+        name: by_rates[min(by_rates, key=lambda rates: preference(name, rates))]
+        for name, by_rates in verdicts.items()
+    }
+
+
+def differences(
+    of: Mapping[Name, Losses],
+    study: str,
+    world: str,
+    arm: str,
+    control: str = STANDARD,
+) -> list[float]:
+    """Return an arm's loss minus the control's, by seed, for the seeds that both have."""
+    mine, theirs = of.get((study, world, arm), {}), of.get((study, world, control), {})
+    return [mine[seed] - theirs[seed] for seed in sorted({*mine} & {*theirs})]
