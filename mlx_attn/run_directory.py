@@ -24,7 +24,8 @@ import mlx.core as mx
 from mlx_attn import files
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.model.config import GPTConfig, config_from, saved_settings
+from mlx_attn.keys import keys_of, validate
+from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files, check_plugins
 from mlx_attn.records import Count, check_agrees, check_record, parse_record, read_record, read_text
@@ -32,7 +33,6 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
-_SEED = "seed-"  # prefix of the directories of seeds that were trained at once
 _RUN_FILES = (
     CONFIG,
     "metrics.jsonl",
@@ -106,12 +106,6 @@ class Run:
         return self.path.name
 
     @property
-    def title(self) -> str:
-        """The name; for one of several seeds, with its parent directory's name in front."""
-        is_seed = self.name.startswith(_SEED) and self.path.parent.name
-        return f"{self.path.parent.name}/{self.name}" if is_seed else self.name
-
-    @property
     def checkpoint(self) -> Path:
         """The file with the last state."""
         return self.path / "checkpoint" / "last.safetensors"
@@ -125,7 +119,7 @@ class Run:
     def config(self) -> GPTConfig:
         """The model's configuration; RunError if it is none."""
         try:
-            return config_from(saved_settings(self.settings["model"]))
+            return config_from(validate(self.settings["model"], keys_of(GPTConfig)))
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
 
@@ -351,14 +345,15 @@ def is_own(file: Path) -> bool:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a directory, including single seeds, the latest first.
+    """Return the run directories in a directory, the latest first.
 
     Folders exported for other programs are left out.
     """
     if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
         raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
-    configs = [*directory.glob(f"*/{CONFIG}"), *directory.glob(f"*/{_SEED}*/{CONFIG}")]
-    runs = [file for file in configs if file.is_file() and not _is_exported(file)]
+    runs = [
+        file for file in directory.glob(f"*/{CONFIG}") if file.is_file() and not _is_exported(file)
+    ]
     return [file.parent for file in sorted(runs, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 

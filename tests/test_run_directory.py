@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.files import Locked
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import find_runs, held, new_run, open_run
-from mlx_attn.runs import free_name, run_names
+from mlx_attn.runs import free_name
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.runs import create_run
 
@@ -195,23 +194,3 @@ def test_runs_are_found_with_the_latest_first(tmp_path):
     times = [(path / "config.json").stat().st_mtime_ns for path in find_runs(tmp_path)]
     assert len(times) == 3
     assert times == sorted(times, reverse=True)
-
-
-def test_runs_of_seeds_are_called_by_both_names_and_their_directory_is_no_run(run, tmp_path):
-    create_run(tmp_path / "several" / "seed-3", SETTINGS)
-    assert set(run_names(tmp_path)) == {"run", "several/seed-3"}
-    message = refused(open_run, tmp_path / "several")
-    assert "not a run directory (there are: " in message
-    assert message.endswith("several/seed-3)")
-
-
-def test_a_run_of_version_0_1_0_keeps_the_slopes_that_it_was_trained_with(tmp_path):
-    config = GPTConfig(vocab_size=5, context_length=4, emb_dim=4, n_heads=1, position="alibi")
-    model = config.as_dict()
-    for key in ("alibi_slopes", "logits", "mixing", "latent_dim", "window", "global_every"):
-        del model[key]
-    old = create_run(tmp_path / "old", {"model": model, "training": {}, "text": {}})
-    save_arrays(old.weights, named_arrays(GPT(config)), {})
-    loaded = open_run(old.path).load_model()
-    assert config.attention().slopes() == (2**-2,)
-    assert loaded.trf_blocks[0].att.config.slopes() == (2**-8,)

@@ -293,7 +293,6 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run("--overwrite", is_flag=True, help="replace an existing run"),
     _run("--resume", metavar="RUN", help="continue that run: a directory or a name"),
     _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
-    _run("--replicas", metavar="N", hidden=True),  # flags of 0.1.0: refused with their replacements
     plugin_option(),
     _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
     _run(

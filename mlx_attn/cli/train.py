@@ -71,7 +71,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
         _train(trainer, training.corpus, display)
 
 
-_ASKED = ("resume", "init_from", "config", "out", "name", "overwrite", "replicas")
+_ASKED = ("resume", "init_from", "config", "out", "name", "overwrite")
 """Options that say where a training begins and where it is kept; the others are settings."""
 
 
@@ -110,12 +110,7 @@ def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Tr
 
 def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
     name, message = asked["name"], ""
-    if asked["replicas"]:
-        message = (
-            "--replicas is gone: use mlx-attn compare --seeds N, which trains several seeds and "
-            "judges their differences, or one train --seed for each"
-        )
-    elif asked["resume"] and any(asked[key] for key in _ASKED[1:]):
+    if asked["resume"] and any(asked[key] for key in _ASKED[1:]):
         message = (
             "--resume continues a run in place: leave out --out, --name, --config and --init-from"
         )

@@ -33,7 +33,6 @@ from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.config import variant_name
 from mlx_attn.training.evaluation import Evaluator
 
 LARGEST = 30_000_000
@@ -90,7 +89,7 @@ def page_model(
 
 
 def _run_facts(run: Run, model: GPT) -> dict[str, Any]:
-    name, best = variant_name(run.settings["model"]), run.best_validation()
+    name, best = str(run.settings.get("variant", "")), run.best_validation()
     row = VARIANTS.get(name)
     formula, summary = (row.formula, row.summary) if row else ("", "")
     if pattern := model.config.pattern:
@@ -98,7 +97,7 @@ def _run_facts(run: Run, model: GPT) -> dict[str, Any]:
         summary = f"the variants of the layers in turn: {pattern}; the formulas are the first's"
     validation = {"text": run.settings.get("digest"), "loss": best["val_loss"]} if best else None
     return {
-        "name": run.title,
+        "name": run.name,
         "variant": name,
         "formula": formula,
         "summary": summary,

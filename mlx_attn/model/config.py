@@ -13,7 +13,7 @@ from mlx_attn.attention.config import (
     find_variant,
 )
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
-from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
+from mlx_attn.keys import check_bounds, check_choices, setting
 from mlx_attn.parts import PARTS
 
 CHOICES = {
@@ -199,14 +199,6 @@ def input_position(config: GPTConfig) -> Any:
     return row if getattr(row, "at", "") == "input" else None
 
 
-def saved_settings(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked settings of a saved model, with those that older runs left unsaid.
-
-    In version 0.1.0 ALiBi's slopes depended only on the number of heads.
-    """
-    return {"alibi_slopes": "heads", **validate(model, keys_of(GPTConfig))}
-
-
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
     """Return a configuration from a mapping, such as a file's."""
     names = [f.name for f in fields(GPTConfig)]
@@ -240,7 +232,7 @@ _MODERN = {**BLOCKS["modern"], "start": "zero"}
 # Found by trying: two layers see more text in the same time than four, and ALiBi learns to recall
 # names far sooner than learned positions, and merges exactly where RoPE does not.
 _STORYTELLER = {**_MODERN, "position": "alibi"}
-_QUICK = {"optimizer": "muon", "muon_lr": 0.01, "lr": 6e-3, "schedule": "trapezoid"}
+_QUICK = {"optimizer": "muon", "muon_lr": 0.01, "lr": 6e-3, "schedule": "wsd"}
 # 1024 tokens hold every word of the tales, and 160 hold every tale.
 _STORIES = {"data": "tales", "tokenizer": "bpe", "vocab_size": 1024}
 _GPT2_SMALL = {"n_layers": 12, "n_heads": 12, "emb_dim": 768, **BLOCKS["book"]}
@@ -283,7 +275,7 @@ PRESETS: dict[str, Preset] = {
         # fourth layer costs more time than it saves.
         training={"steps": 256, "batch_size": 8, "warmup": 20, "eval_every": 0}
         | {"optimizer": "muon", "muon_lr": 0.03, "muon_momentum": 0.9}
-        | {"lr": 4e-2, "schedule": "trapezoid", "cooldown": 1.0},
+        | {"lr": 4e-2, "schedule": "wsd", "cooldown": 1.0},
         text={"data": "tiny-shakespeare", "tokenizer": "char"},
         vocab_size=65,
     ),

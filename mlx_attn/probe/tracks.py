@@ -70,7 +70,7 @@ def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Trac
     drifts = [
         drift(run.load_model(ours[step]), other.load_model(theirs[step]), windows) for step in steps
     ]
-    name = f"{run.title} against {other.title}"
+    name = f"{run.name} against {other.name}"
     return Track(name, np.array(steps, np.int64), {}, {}, _curves(drifts))
 
 

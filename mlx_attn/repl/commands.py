@@ -176,7 +176,7 @@ def _reset(session: Session, argument: str) -> None:
 def _attn(session: Session, argument: str) -> None:
     if not session.turns:
         raise ConfigError("there is no text to look into yet: type one")
-    path = session.make_page(session.runs, session.story(session.run.title))
+    path = session.make_page(session.runs, session.story(session.run.name))
     session.screen.say(f"what the heads attend to in the last text: {path}")
 
 
@@ -225,14 +225,14 @@ def _find(session: Session, name: str, present: LoadedRun | None) -> LoadedRun:
     names = session.numbered or [name for name, _ in session.list_runs()]
     is_number = name.isdecimal() and 1 <= int(name) <= len(names)
     run = session.load_run(names[int(name) - 1] if is_number else name)
-    if present and run.title == present.title:
-        raise ConfigError(f"{run.title} answers already: name another run")
+    if present and run.name == present.name:
+        raise ConfigError(f"{run.name} answers already: name another run")
     return run
 
 
 def _say_who_answers(session: Session) -> None:
-    against = f" against {session.other_run.title}" if session.other_run else ""
-    session.screen.say(f"{session.run.title} answers{against}")
+    against = f" against {session.other_run.name}" if session.other_run else ""
+    session.screen.say(f"{session.run.name} answers{against}")
 
 
 def _info(session: Session, argument: str) -> None:

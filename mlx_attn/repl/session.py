@@ -192,7 +192,7 @@ class Session:
         streams = []
         try:
             for run in self.runs:
-                text = self.story(run.title)  # whose last turn still lacks an answer
+                text = self.story(run.name)  # whose last turn still lacks an answer
                 stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
                 streams.append(run.stream(text, settings, settings.max_tokens, stop))
         except ConfigError:
@@ -201,7 +201,7 @@ class Session:
         if not follows:  # a text that a model cannot know is told in one line
             for line in filter(None, dict.fromkeys(run.unfamiliar(prompt) for run in self.runs)):
                 self.screen.note(line)
-        turn.answers = [Answer(run.title, seed) for run in self.runs]
+        turn.answers = [Answer(run.name, seed) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)

@@ -214,11 +214,6 @@ class LoadedRun:
         return self.run.name
 
     @property
-    def title(self) -> str:
-        """The run's name where several are talked of."""
-        return self.run.title
-
-    @property
     def _corpus(self) -> str:
         return str(self.run.settings.get("corpus", ""))
 

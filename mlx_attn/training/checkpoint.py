@@ -5,14 +5,11 @@ number. Random numbers are not included, because the seed and the step determine
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, check_weights, load_arrays, named_arrays, save_arrays
@@ -116,14 +113,10 @@ def load_checkpoint(
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
         raise RunError(f"{path}: only weights, no checkpoint: there is nothing to resume from")
-    # Until 0.1.0 a missing best loss was stored as infinity.
-    text = facts["progress"].replace('"best_loss": Infinity', '"best_loss": null')
-    progress = parse_record(text, Object, f"{path}, progress")
-    arrays.pop("random", None)  # the random state, which only 0.1.0 stored
+    progress = parse_record(facts["progress"], Object, f"{path}, progress")
     weights = {n.removeprefix("model."): a for n, a in arrays.items() if n.startswith("model.")}
     check_weights(path, model, weights)
     now = get_state(model, optimizer)
-    arrays = _resplit_like(now, arrays)
     # Names, shapes and types identify the optimizer: Muon's stacks differ from AdamW's vectors.
     saved, own = ({n: (a.shape, a.dtype) for n, a in each.items()} for each in (arrays, now))
     if saved != own:
@@ -133,22 +126,3 @@ def load_checkpoint(
     restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
     return restored
-
-
-def _resplit_like(now: Arrays, saved: Arrays) -> Arrays:
-    """Return the saved arrays with AdamW's vectors divided as they are now.
-
-    Version 0.1.0 stored two vectors, whatever the size of the model.
-    """
-    arrays = dict(saved)
-    for first in filter(re.compile(r"optimizer\.\d+\.0\.[mv]").fullmatch, now):
-        # The vectors of one moment of one optimizer: optimizer.1.0.m, optimizer.1.1.m, ...
-        names = [f"{first[:-3]}{i}{first[-2:]}" for i in range(len(saved) + len(now))]
-        old, new = ([name for name in names if name in each] for each in (saved, now))
-        sizes = [sum(each[name].size for name in names if name in each) for each in (saved, now)]
-        # The same numbers in another number of vectors: join them and cut them again.
-        if len(old) != len(new) and sizes[0] == sizes[1]:
-            joined = mx.concatenate([arrays.pop(name) for name in old])
-            *ends, _ = accumulate(now[name].size for name in new)  # where to cut
-            arrays |= zip(new, mx.split(joined, ends), strict=True)
-    return arrays

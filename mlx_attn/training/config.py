@@ -1,12 +1,12 @@
 """The settings of a training, each with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from sys import float_info
 from typing import Any
 
-from mlx_attn.attention.config import MAPS, VARIANTS, Variant, find_variant
+from mlx_attn.attention.config import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 from mlx_attn.model.config import (
@@ -15,7 +15,6 @@ from mlx_attn.model.config import (
     GPTConfig,
     config_from,
     find_preset,
-    saved_settings,
     variants_of,
 )
 from mlx_attn.parts import PARTS
@@ -23,7 +22,7 @@ from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
     "optimizer": PARTS["optimizer"],
-    "schedule": ("cosine", "wsd", "constant", "trapezoid"),
+    "schedule": ("cosine", "wsd", "constant"),
     "windows": ("random", "epochs"),
     "decay": ("matrices", "all", "query-key"),
     "dtype": ("float32", "bfloat16"),
@@ -31,14 +30,10 @@ CHOICES = {
 }
 """The settings that take one of a few words."""
 
-WSD = "trapezoid"  # how files spell the schedule "wsd", as they did in version 0.1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """A training recipe. It ends at the first bound reached: steps, epochs or minutes.
-
-    The schedule "wsd" (warmup-stable-decay) is stored as "trapezoid".
 
     Raises:
         ConfigError: A value cannot work; the message contains the number.
@@ -89,8 +84,6 @@ class TrainConfig:
 
     def __post_init__(self):
         check_choices(self, CHOICES)
-        if self.schedule == "wsd":
-            object.__setattr__(self, "schedule", WSD)
         check_bounds(self, _BOUNDS)
         for name in ("beta1", "beta2", "muon_momentum"):
             if getattr(self, name) == 1:
@@ -166,6 +159,7 @@ class Settings:
     """All settings of one training, except the final size of the vocabulary."""
 
     preset: str
+    variant: str  # the name of the attention variant
     model: Mapping[str, Any]
     training: TrainConfig
     text: TextConfig
@@ -176,20 +170,10 @@ class Settings:
         return used_plugins({**self.model, **self.training.as_dict(), **asdict(self.text)})
 
     @property
-    def variant(self) -> str:
-        """Return the name of the attention variant."""
-        return variant_name(self.model)
-
-    @property
     def run_name(self) -> str:
         """Return the default name of a run: its preset or task, and its variant."""
         # A colon is not allowed in file names everywhere.
         return f"{self.preset}-{self.variant}".translate(str.maketrans(":,=", "---"))
-
-    def complete(self) -> "Settings":
-        """Return the same settings with every model key, including defaults."""
-        defaults = {key.name: key.default for key in fields(GPTConfig)}
-        return replace(self, model=defaults | dict(self.model))
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model's configuration, once the tokenizer is known."""
@@ -236,12 +220,14 @@ def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
     check_plugins(record)
     preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
     try:
-        model = saved_settings(record["model"])
+        model = validate(record["model"], keys_of(GPTConfig))
         model.pop("vocab_size", None)
         training = validate(record["training"], keys_of(TrainConfig))
-        return {**preset, **model, **training, **validate(record["text"], keys_of(TextConfig))}
+        layer = {**preset, **model, **training, **validate(record["text"], keys_of(TextConfig))}
     except ConfigError as error:
         raise ConfigError(f"config.json: {error}") from error
+    named = {"variant": record["variant"]} if record.get("variant") in VARIANTS else {}
+    return layer | named
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
@@ -273,7 +259,9 @@ def _settings(preset: str, merged: Mapping[str, Any]) -> Settings:
 
     # `vocab_size` is a setting of the text; the tokenizer decides the model's.
     model = {key: value for key, value in of(GPTConfig).items() if key != "vocab_size"}
-    return Settings(preset, model, TrainConfig(**of(TrainConfig)), TextConfig(**of(TextConfig)))
+    variant = variant_name(model, merged.get("variant", ""))
+    training, text = TrainConfig(**of(TrainConfig)), TextConfig(**of(TextConfig))
+    return Settings(preset, variant, model, training, text)
 
 
 def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -292,7 +280,7 @@ def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a layer and expand its shorthands `variant` and `block`.
+    """Check a layer and expand its shorthands `variant`, whose name stays, and `block`.
 
     A key in the layer itself wins over those.
 
@@ -304,10 +292,10 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     short: dict[str, Any] = {}
     if "block" in settings:
         short |= find_row(BLOCKS, settings.pop("block"), "block")
-    if settings.get("schedule") == "wsd":
-        settings["schedule"] = WSD
     if "variant" in settings:
-        short |= find_variant(settings.pop("variant")).settings
+        row = find_variant(settings["variant"])
+        short |= row.settings
+        settings["variant"] = row.name
     if rows := variants_of(settings.get("pattern", "")):  # which set the maps of their layers
         short |= MAPS
         settings["pattern"] = ",".join(row.name for row in rows)
@@ -315,27 +303,21 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     return {**short, **settings}
 
 
-def variant_name(model: Mapping[str, Any]) -> str:
-    """Return the name of the variant with these maps, or, without one, the maps joined by "+".
+def variant_name(model: Mapping[str, Any], named: str = "") -> str:
+    """Return the name of a model's variant: `named`, unless other maps were chosen beside it.
 
-    Several variants may share the maps: the best match in what differs from layer to layer, then in
-    other needed settings, wins. A pattern is its variants with their numbers of layers in a row,
-    "3xdeltanet+standard".
+    Such maps have the name of the row that sets exactly them, or their own names joined by "+". A
+    pattern is its variants with their numbers of layers in a row, "3xdeltanet+standard".
     """
     if pattern := model.get("pattern"):
         runs = ((name, len([*run])) for name, run in groupby(str(pattern).split(",")))
         return "+".join(name if n == 1 else f"{n}x{name}" for name, n in runs)
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
-    of_layers = ("window", "global_every", "kv_sharing")
-    differences = [bool(model.get(key)) for key in of_layers]
-
-    def rank(row: Variant) -> tuple[bool, bool, int]:
-        other_layers = [bool(getattr(row, key)) for key in of_layers] != differences
-        lacks = any(model.get(key) != value for key, value in row.needs.items())
-        return other_layers, lacks, -len(row.needs)
-
-    if rows := [row for row in VARIANTS.values() if row.maps == maps]:
-        return min(rows, key=rank).name
+    if named and VARIANTS[named].maps == maps:
+        return named
+    for row in VARIANTS.values():
+        if row.settings == maps:
+            return row.name
     always = ("score", "value", "output")
     return "+".join(word for key, word in maps.items() if key in always or word != MAPS[key])
 

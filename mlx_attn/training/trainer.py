@@ -24,7 +24,7 @@ from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.batches import BatchSampler, EpochWindows, Objective, RandomWindows
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from mlx_attn.training.config import RESUMABLE, WSD, Settings, TrainConfig
+from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer
@@ -113,7 +113,7 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
     spent, floor = min(1.0, spent), config.min_lr / config.lr
     if config.schedule == "cosine":
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
-    if config.schedule == WSD and spent > 1 - config.cooldown:
+    if config.schedule == "wsd" and spent > 1 - config.cooldown:
         return floor + (1 - floor) * (1 - spent) / config.cooldown
     return 1.0
 

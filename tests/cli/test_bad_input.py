@@ -63,7 +63,6 @@ REFUSALS = [
         "--merge-qk and --no-query do not combine: each says what the score map is, merged or "
         "no_query: leave one out",
     ),
-    ("train --resume base --replicas 4", 2, "--replicas is gone: use mlx-attn compare --seeds N"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --name 'a\x1bb'", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
@@ -149,7 +148,6 @@ def test_what_cannot_work_is_one_line_and_changes_nothing(
     [
         ("MLX_ATTN_LR", "fast", "'--lr' (or MLX_ATTN_LR): 'fast' is not a valid float"),
         ("MLX_ATTN_BATCHSIZE", "3", "MLX_ATTN_BATCHSIZE: did you mean MLX_ATTN_BATCH_SIZE"),
-        ("MLX_ATTN_RANK_TIMEOUT", "soon", "RANK_TIMEOUT=soon must be a positive number of seconds"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(train, variable, value, message):

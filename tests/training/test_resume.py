@@ -84,21 +84,6 @@ def test_on_the_path_of_a_gpu_a_seed_gives_the_same_bits_again_and_after_a_resum
         assert np.array_equal(array, state(resumed)[name]), name
 
 
-def test_a_checkpoint_whose_vectors_were_cut_otherwise_goes_on(trainer, tmp_path, monkeypatch):
-    """Those of a model as large as GPT-2 are arrays by themselves; they were two vectors before.
-
-    Without clipping, because the gradients' norm is added up vector by vector and rounded so.
-    """
-    settings = {**NOISY, "clip": 0.0}
-    expected = losses(finish(trainer(**settings)))
-    first = losses(finish(trainer(run=tmp_path / "run", **settings), STOP))
-    monkeypatch.setattr("mlx_attn.training.optimizers.MAX_FLAT", 2000)
-    second = trainer(**settings)
-    assert sum(len(state) for state in second.optimizer.state) > 12
-    second.resume(open_run(tmp_path / "run"))
-    assert first + losses(finish(second)) == expected
-
-
 @pytest.mark.parametrize("stop_at", [0, 3, STEPS])
 def test_it_may_stop_before_the_first_step_at_a_validation_or_at_the_end(
     trainer, tmp_path, stop_at
