@@ -1,1 +1,1 @@
-"""Models in and out: the book's checkpoints, GPT-2, mlx-lm, transformers, GGUF, TransformerLens."""
+"""Models in and out: the book's checkpoints, GPT-2, nanoGPT, mlx-lm, transformers."""

@@ -1,4 +1,4 @@
-"""Read and write folders for transformers and mlx-lm: config, weights, tokenizer, model card.
+"""Write a folder for another program: config, weights, tokenizer, model card.
 
 An exported folder lists the files that export wrote, each with its digest. Every other file, and
 any file that was changed since, belongs to the user and stays when the folder is exported again.
@@ -6,118 +6,26 @@ any file that was changed since, belongs to the user and stays when the folder i
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 
-from mlx_attn.arrays import Arrays, load_arrays
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
-from mlx_attn.files import aside, atomic_write, remove, replace_directory, write_text
-from mlx_attn.interop import names, standard
+from mlx_attn.files import atomic_write, make_directory, unwritable, write_text
+from mlx_attn.interop.checkpoints import WEIGHTS
+from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
 from mlx_attn.markdown import escaped, fenced
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
-from mlx_attn.records import Count, read_record
+from mlx_attn.records import read_record
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.subwords import GPT2Tokenizer
-
-WEIGHTS = "model.safetensors"
-
-
-class _GPT2(msgspec.Struct):
-    """The keys of config.json that are read, with the values of GPT-2 small."""
-
-    vocab_size: Count = 50257
-    context_length: Count = msgspec.field(default=1024, name="n_positions")
-    emb_dim: Count = msgspec.field(default=768, name="n_embd")
-    n_heads: Count = msgspec.field(default=12, name="n_head")
-    n_layers: Count = msgspec.field(default=12, name="n_layer")
-    hidden_dim: Count | None = msgspec.field(default=None, name="n_inner")
-    tied_head: bool = msgspec.field(default=True, name="tie_word_embeddings")
-    model_type: str = ""
-    activation_function: str = "gelu_new"
-    layer_norm_epsilon: float = 1e-5
-    scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-    add_cross_attention: bool = False
-
-
-_SIZES = _GPT2.__struct_fields__[:7]
-_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("gpt2",),
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
-    "layer_norm_epsilon": (1e-5,),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "add_cross_attention": (False,),
-}
-
-
-class _Index(msgspec.Struct):
-    """The index of a model whose weights are split over several files."""
-
-    weight_map: dict[str, str]
-
-
-def gpt2_config(config: GPTConfig) -> dict[str, Any]:
-    """Return the config.json of a model in the standard form."""
-    sizes = {key: getattr(config, key) for key in _SIZES}
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        **msgspec.to_builtins(_GPT2(**sizes, model_type="gpt2")),
-        "n_ctx": config.context_length,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate),
-    }
-
-
-def gpt2_settings(folder: Path) -> GPTConfig:
-    """Return the configuration of a folder's config.json.
-
-    Raises:
-        RunError: It is another architecture, or has an option that this program does not support.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise RunError(f"{folder}: there is no config.json in it")
-    keys = read_record(path, _GPT2)
-    for key, supported in _SUPPORTED.items():
-        if (value := getattr(keys, key)) not in supported:
-            words = " or ".join(map(repr, supported))
-            raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
-    sizes = {key: getattr(keys, key) for key in _SIZES}
-    return GPTConfig(**{**sizes, "hidden_dim": keys.hidden_dim or 0, "qkv_bias": True})
-
-
-def read_gpt2(folder: Path) -> GPT:
-    """Return the model of a folder with GPT-2's configuration and weights as safetensors.
-
-    Raises:
-        RunError: It is another architecture, or its weights belong to another model.
-    """
-    config, index = gpt2_settings(folder), folder / f"{WEIGHTS}.index.json"
-    files = {WEIGHTS}
-    if index.is_file():  # it lists the files over which the weights are split
-        files = {*read_record(index, _Index).weight_map.values()}
-    arrays: Arrays = {}
-    for name in sorted(files):
-        if Path(name).name != name or not (folder / name).is_file():
-            raise RunError(
-                f"{folder}: there is no file '{name}' in this folder; save the model with "
-                "safe_serialization=True"
-            )
-        arrays |= load_arrays(folder / name)[0]
-    with names.understood(folder):
-        return standard.model_of(config, names.from_gpt2(arrays))
 
 
 def write_folder(
@@ -138,15 +46,13 @@ def write_folder(
     }
     for name, content in files.items():
         write_text(out / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    plain = {name: mx.contiguous(array.astype(mx.float32)) for name, array in arrays.items()}
+    plain = {name: mx.contiguous(array) for name, array in arrays.items()}
     with atomic_write(out / WEIGHTS) as temporary, temporary.open("wb") as file:
         mx.save_safetensors(file, plain, {"format": "pt"})
     tokenizer.save(out / OWN)
 
 
-def write_card(
-    loaded: LoadedRun, place: Path, name: str, route: str, parities: Sequence[Parity]
-) -> None:
+def write_card(loaded: LoadedRun, place: Path, name: str, route: str, parity: Parity) -> None:
     """Write README.md in `place`, a folder that will be called `name`.
 
     The names and words of a run are untrusted: they are escaped, never read as markup.
@@ -164,8 +70,7 @@ def write_card(
         *((words, f"{best[key]:.4f}") for key, words in _LOSSES.items() if best.get(key)),
         ("written as", route),
     ]
-    code = (place / "model.py").exists()
-    is_lens = not (place / "generation_config.json").exists()
+    code, is_book = (place / MODEL_FILE).exists(), route.startswith("the book")
     paragraphs = [
         f"# {escaped(loaded.name)}",
         "A small language model, trained with mlx_attn.",
@@ -173,11 +78,11 @@ def write_card(
             ["| | |", "|---|---|", *(f"| {key} | {escaped(words)} |" for key, words in rows)]
         ),
         "## Running it",
-        _LENS if is_lens else _command(loaded, name, code),
+        _BOOK if is_book else _command(loaded, name, code),
         "## What to mind",
         "\n".join(f"- {note}" for note in _notes(loaded, code)),
         "## Parity",
-        "\n".join(f"- {parity.line}" for parity in parities),
+        f"- {parity.line}",
     ]
     write_text(place / "README.md", "\n\n".join(paragraphs) + "\n")
 
@@ -187,18 +92,14 @@ _LOSSES = {
     "bits_per_byte": "bits per byte",
     "above_floor": "above the text's exact floor, nats per token",
 }
-_LENS = """With `pip install 'transformer-lens<4'`. Later versions have no HookedTransformer and
-read what `--to gpt2` writes: `TransformerBridge.boot_transformers(folder)`.
+_BOOK = """In the notebook of the book's chapter 4 or 5, where GPTModel is defined:
 
 ```python
 import json
 from safetensors.torch import load_file
-from transformer_lens import HookedTransformer
 
-keys = json.load(open("config.json"))
-keys = {key: keys[key] for key in keys if key not in ("dtype", "eos_token_id")}
-model = HookedTransformer(keys)
-model.load_state_dict(load_file("model.safetensors"), strict=False)
+model = GPTModel(json.load(open("config.json")))
+model.load_state_dict(load_file("model.safetensors"))
 ```"""
 
 
@@ -237,9 +138,8 @@ def _notes(loaded: LoadedRun, code: bool) -> list[str]:
         )
     if code:
         notes.append(
-            "The folder holds code, model.py and modeling_mlx_attn.py: read it, then trust it with "
-            "--trust-remote-code (mlx-lm) or trust_remote_code=True (transformers). LM Studio "
-            "loads no such folder. It reads one sequence at a time, or several of one length."
+            f"It needs mlx_attn installed beside mlx-lm, and --trust-remote-code, because "
+            f"{MODEL_FILE} is code: read it first. LM Studio loads no such folder."
         )
     return notes
 
@@ -256,34 +156,45 @@ def is_exported_folder(folder: Path) -> bool:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces `out` when the block ends.
+    """Yield a new folder whose files replace an earlier export's in `out` when the block ends.
 
-    The user's files move into it. If the block raises, `out` is unchanged.
+    The user's files stay in `out`. If the block raises, `out` is unchanged.
 
     Raises:
         RunError: The new export needs the name of a user's file, or the folder cannot be written.
     """
-    if out.is_symlink() or ".." in out.parts:
-        out = out.resolve()
-    new = aside(out)
+    make_directory(out.parent)
     try:
-        yield new
-        digests = {name: _digest(new / name) for name in sorted(_names(new) - {OWN})}
-        write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
-        listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
-        own = {name for name, digest in listed.items() if _digest(out / name) == digest}
-        own |= {OWN, _LIST, f"{OWN}/.DS_Store"}  # the Finder writes the last
-        for name in sorted(_names(out) - own):
-            if name in digests or name.startswith(f"{OWN}/"):
-                raise RunError(
-                    f"{out / name} was changed since the export, or is not of it: move it "
-                    "elsewhere, or --out names another place"
-                )
-    except BaseException:
-        if new.exists():
-            remove(new)
-        raise
-    replace_directory(out, new, keep=lambda name: name not in own)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as place:
+            new = Path(place) / "new"
+            make_directory(new)
+            yield new
+            digests = {name: _digest(new / name) for name in sorted(_names(new) - {OWN})}
+            write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
+            _replace(out, new)
+    except OSError as error:
+        raise unwritable(out, error) from error
+
+
+def _replace(out: Path, new: Path) -> None:
+    """Move the files of a new export into `out`, and remove those of an earlier one."""
+    if not out.exists():
+        new.rename(out)
+        return
+    listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
+    old, named = _names(out), _names(new) | {_LIST}
+    own = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
+    for name in sorted(old - own - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes the last
+        if name in named or name.startswith(f"{OWN}/"):
+            raise RunError(
+                f"{out / name} was changed since the export, or is not of it: move it elsewhere, "
+                "or --out names another place"
+            )
+    make_directory(out / OWN)
+    for name in sorted(named - {OWN}):
+        (new / name).replace(out / name)
+    for name in sorted((old & own) - named):
+        (out / name).unlink()
 
 
 def _names(folder: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """Translate the weight names of a standard model to those in other programs, and back.
 
-GPT-2 stores matrices as (in, out) and joins query, key and value; TransformerLens stores one matrix
-per head; the book's names differ from ours only in the norms.
+GPT-2 stores matrices as (in, out) and joins query, key and value; the book's names differ from ours
+only in the norms.
 """
 
 import re
@@ -12,51 +12,29 @@ from pathlib import Path
 import mlx.core as mx
 
 from mlx_attn.arrays import Arrays
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 
 _QKV = ("W_query", "W_key", "W_value")
 
-# Our modules, {i} being a block's number; GPT-2's; llama.cpp's; TransformerLens' weights.
+# Our modules, {i} being a block's number; GPT-2's.
 _ROWS = """
-tok_emb                    wte               token_embd           embed.W_E
-pos_emb                    wpe               position_embd        pos_embed.W_pos
-final_norm                 ln_f              output_norm          ln_final.w
-out_head                   lm_head           output               unembed.W_U
-trf_blocks.{i}.norm1         h.{i}.ln_1          blk.{i}.attn_norm      blocks.{i}.ln1.w
-trf_blocks.{i}.norm2         h.{i}.ln_2          blk.{i}.ffn_norm       blocks.{i}.ln2.w
-trf_blocks.{i}.att.qkv       h.{i}.attn.c_attn   blk.{i}.attn_qkv       -
-trf_blocks.{i}.att.W_query   -                 blk.{i}.attn_q         blocks.{i}.attn.W_Q
-trf_blocks.{i}.att.W_key     -                 blk.{i}.attn_k         blocks.{i}.attn.W_K
-trf_blocks.{i}.att.W_value   -                 blk.{i}.attn_v         blocks.{i}.attn.W_V
-trf_blocks.{i}.att.out_proj  h.{i}.attn.c_proj   blk.{i}.attn_output    blocks.{i}.attn.W_O
-trf_blocks.{i}.ff.layers.0   h.{i}.mlp.c_fc      blk.{i}.ffn_up         blocks.{i}.mlp.W_in
-trf_blocks.{i}.ff.layers.2   h.{i}.mlp.c_proj    blk.{i}.ffn_down       blocks.{i}.mlp.W_out
+tok_emb                      wte
+pos_emb                      wpe
+final_norm                   ln_f
+out_head                     lm_head
+trf_blocks.{i}.norm1         h.{i}.ln_1
+trf_blocks.{i}.norm2         h.{i}.ln_2
+trf_blocks.{i}.att.qkv       h.{i}.attn.c_attn
+trf_blocks.{i}.att.out_proj  h.{i}.attn.c_proj
+trf_blocks.{i}.ff.layers.0   h.{i}.mlp.c_fc
+trf_blocks.{i}.ff.layers.2   h.{i}.mlp.c_proj
 """
-_GPT2: dict[str, str] = {}
-_GGUF: dict[str, str] = {}
-_LENS: dict[str, str] = {}
-"""Another program's name of each weight, by ours."""
-for _ours, _gpt2, _gguf, _lens in map(str.split, _ROWS.strip().splitlines()):
-    for _part in ("weight", "bias"):
-        _GPT2[f"{_ours}.{_part}"] = f"{_gpt2}.{_part}"
-        _GGUF[f"{_ours}.{_part}"] = f"{_gguf}.{_part}"
-    _LENS[f"{_ours}.weight"] = _lens
-    _LENS[f"{_ours}.bias"] = _lens.replace(".W_", ".b_").replace(".w", ".b")
-
-
-@contextmanager
-def understood(path: Path) -> Iterator[None]:
-    """Turn errors about the names and shapes of foreign arrays into one that names the file.
-
-    Raises:
-        RunError: An array is missing, or has an impossible shape.
-    """
-    try:
-        yield
-    except (ConfigError, RunError):
-        raise
-    except (ValueError, KeyError, IndexError) as error:
-        raise RunError(f"{path}: no model that is known here has such arrays ({error})") from error
+_GPT2 = {
+    f"{ours}.{part}": f"{theirs}.{part}"
+    for ours, theirs in map(str.split, _ROWS.strip().splitlines())
+    for part in ("weight", "bias")
+}
+"""GPT-2's name of each weight, by ours."""
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
@@ -102,16 +80,6 @@ def to_gpt2(arrays: Arrays) -> Arrays:
     }
 
 
-def from_gpt2(arrays: Arrays) -> Arrays:
-    """Invert `to_gpt2`, without a prefix `transformer.` and without buffers."""
-    ours: Arrays = {}
-    for name, array in arrays.items():
-        if not name.endswith((".attn.bias", ".attn.masked_bias")):
-            renamed = _renamed(name.removeprefix("transformer."), _inverse(_GPT2))
-            ours[renamed] = array.T if _is_matrix(renamed) else array
-    return _with_three_maps(ours)
-
-
 def _is_matrix(name: str) -> bool:
     """Return True if GPT-2 stores a weight as (in, out)."""
     return name.startswith("trf_blocks.") and name.endswith(".weight") and "norm" not in name
@@ -131,102 +99,80 @@ def to_book(arrays: Arrays) -> Arrays:
     return theirs
 
 
+# Reading.
+
+_PREFIXES = re.compile(r"^(module\.|_orig_mod\.|model\.|transformer\.)+")
+"""Of a distributed model, of a compiled one, and of the modules that a language model wraps."""
 _BOOK = (
-    (r"^_orig_mod\.|^module\.", ""),  # of a compiled model, of a distributed one
     (r"\.att\.proj\.", ".att.out_proj."),
     (r"(norm\d?)\.scale$", r"\1.weight"),
     (r"(norm\d?)\.shift$", r"\1.bias"),
 )
 """The spellings of the book's chapters and bonus material, each replaced in turn."""
-
-LORA_ALPHA = 16.0
-"""The factor of LoRA's product in the book's appendix E, which no state dict records."""
+_MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 
 
-def from_book(arrays: Arrays, lora_alpha: float = LORA_ALPHA) -> Arrays:
-    """Translate a state dict of the book to our names, and add LoRA to the matrices it adapts.
+def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
+    """Translate a state dict of the book, GPT-2 or nanoGPT to our names and layout.
+
+    Masks are left out. Other names that are not known stay, to be refused by them.
+
+    Returns:
+        A few words about the format, and the arrays.
 
     Raises:
-        RunError: The arrays belong to a classifier, or not to a GPTModel.
+        RunError: The arrays belong to a classifier, or to another kind of model.
     """
+    plain = {_PREFIXES.sub("", name): array for name, array in state.items()}
+    plain = {name: array for name, array in plain.items() if not _MASKS.fullmatch(name)}
+    with _understood(path):
+        if "wte.weight" in plain:
+            what, ours = _from_gpt2(plain)
+        else:
+            what, ours = "the book's GPTModel", _from_book(plain)
+        needed = ("tok_emb.weight", "pos_emb.weight", "trf_blocks.0.ff.layers.0.weight")
+        if not all(name in ours and ours[name].ndim == 2 for name in needed):
+            some = ", ".join(sorted(state)[:4]) or "nothing"
+            raise RunError(f"{path}: no state dict of the book, GPT-2 or nanoGPT: it holds {some}")
+        _check_head(ours, path)
+        return what, _with_three_maps(ours)
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """Turn errors about the shapes of foreign arrays into one that names the file."""
+    try:
+        yield
+    except (ValueError, KeyError, IndexError) as error:
+        raise RunError(f"{path}: no model that is known here has such arrays ({error})") from error
+
+
+def _from_gpt2(arrays: Arrays) -> tuple[str, Arrays]:
+    """Invert `to_gpt2`; nanoGPT has the same names, with matrices as (out, in)."""
+    first, emb_dim = arrays.get("h.0.attn.c_attn.weight"), arrays["wte.weight"].shape[1]
+    is_nanogpt = first is not None and first.shape[0] == 3 * emb_dim
+    ours: Arrays = {}
+    for name, array in arrays.items():
+        renamed = _renamed(name, _inverse(_GPT2))
+        ours[renamed] = array.T if _is_matrix(renamed) and not is_nanogpt else array
+    return "nanoGPT" if is_nanogpt else "GPT-2", ours
+
+
+def _from_book(arrays: Arrays) -> Arrays:
     ours: Arrays = {}
     for name, array in arrays.items():
         for pattern, spelling in _BOOK:
             name = re.sub(pattern, spelling, name)
-        if not name.endswith(".mask"):
-            ours[name] = array
-    ours = _without_lora(ours, lora_alpha)
-    if "tok_emb.weight" not in ours or "trf_blocks.0.norm1.weight" not in ours:
-        some = ", ".join(sorted(arrays)[:4]) or "nothing"
-        raise RunError(f"no state dict of the book's GPTModel: it holds {some}")
-    tokens = ours["tok_emb.weight"].shape[0]
-    classes = ours.get("out_head.weight", ours["tok_emb.weight"]).shape[0]
-    if classes != tokens or "out_head.bias" in ours:
-        raise RunError(
-            f"its head has {classes} classes and not a vocabulary's {tokens} tokens: a classifier "
-            "(the book's chapter 6) writes no text; import the model it was fine-tuned from"
-        )
-    return _with_three_maps(ours)
-
-
-def _without_lora(arrays: Arrays, alpha: float) -> Arrays:
-    """Merge LoRA: x W + alpha x A B = x (W + alpha A B), with all matrices (in, out)."""
-    merged = {}
-    for name, array in arrays.items():
-        plain = name.replace(".linear.", ".")
-        prefix = plain.removesuffix(".weight")
-        if f"{prefix}.lora.A" in arrays and plain.endswith(".weight"):
-            product = arrays[f"{prefix}.lora.A"] @ arrays[f"{prefix}.lora.B"]
-            array = array + alpha * product.T
-        if ".lora." not in name:
-            merged[plain] = array
-    return merged
-
-
-def to_gguf(arrays: Arrays, architecture: str) -> Arrays:
-    """Translate to llama.cpp's names for `gpt2`, which joins query, key and value, or `arcee`."""
-    ours = arrays if architecture == "arcee" else _with_one_map(arrays)
-    return {_renamed(name, _GGUF): array for name, array in ours.items()}
-
-
-def from_gguf(arrays: Arrays) -> Arrays:
-    """Invert `to_gguf`."""
-    ours = {_renamed(name, _inverse(_GGUF)): array for name, array in arrays.items()}
-    return _with_three_maps(ours)
-
-
-def to_transformer_lens(arrays: Arrays, n_heads: int) -> Arrays:
-    """Translate to TransformerLens' names; all its matrices, as W_Q [H, C, D], act as x W."""
-    vocab_size, C = arrays["tok_emb.weight"].shape
-    theirs = {"unembed.b_U": mx.zeros((vocab_size,))}
-    for name, array in {"out_head.weight": arrays["tok_emb.weight"], **arrays}.items():
-        renamed = _renamed(name, _LENS)
-        match renamed[-3:]:
-            case "W_Q" | "W_K" | "W_V":
-                array = array.reshape(n_heads, -1, C).swapaxes(1, 2)
-            case "b_Q" | "b_K" | "b_V":
-                array = array.reshape(n_heads, -1)
-            case "W_O":
-                array = array.T.reshape(n_heads, -1, C)
-            case "W_U" | "_in" | "out":
-                array = array.T
-        theirs[renamed] = array
-    return theirs
-
-
-def from_transformer_lens(arrays: Arrays) -> Arrays:
-    """Invert `to_transformer_lens`."""
-    C = arrays["embed.W_E"].shape[1]
-    ours: Arrays = {}
-    for name, array in arrays.items():
-        match name[-3:]:
-            case "W_Q" | "W_K" | "W_V":
-                array = array.swapaxes(1, 2).reshape(-1, C)
-            case "b_Q" | "b_K" | "b_V":
-                array = array.reshape(-1)
-            case "W_O":
-                array = array.reshape(-1, C).T
-            case "W_U" | "_in" | "out":
-                array = array.T
-        ours[_renamed(name, _inverse(_LENS))] = array
+        ours[name] = array
     return ours
+
+
+def _check_head(arrays: Arrays, path: Path) -> None:
+    tokens = arrays["tok_emb.weight"].shape[0]
+    classes = arrays.get("out_head.weight", arrays["tok_emb.weight"]).shape[0]
+    if classes != tokens:
+        raise RunError(
+            f"{path}: its head has {classes} classes and not a vocabulary's {tokens} tokens: a "
+            "classifier (the book's chapter 6) writes no text; import the model it was fine-tuned "
+            "from"
+        )

@@ -21,7 +21,7 @@ from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -43,7 +43,7 @@ GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": (
 """The further values that GPT-2 requires."""
 
 
-_SHIPS_CODE = "'--to mlx-lm' ships code that holds it"
+_ANY_FORM = "'--to mlx-lm' writes any form, with a model file that needs mlx_attn"
 
 
 def refused(to: str, architecture: str, reasons: Sequence[str], way_out: str) -> ConfigError:
@@ -58,7 +58,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
     width, rest = divmod(model.config.emb_dim, model.config.n_heads)
     if rest:
         reason = f"emb_dim={model.config.emb_dim}, no multiple of n_heads"
-        raise refused(to, "GPT-2", [reason], _SHIPS_CODE)
+        raise refused(to, "GPT-2", [reason], _ANY_FORM)
     return standard_form(model, to, "GPT-2", GPT2, width, position="learned")
 
 
@@ -84,7 +84,7 @@ def standard_form(
         ConfigError: The architecture cannot hold the model; the message lists the reasons.
     """
     if reasons := obstacles(model.config, holds):
-        raise refused(to, architecture, reasons, _SHIPS_CODE)
+        raise refused(to, architecture, reasons, _ANY_FORM)
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": model.config.n_heads}
     form = {**MAPS, **sizes, "scale": 0.0, "qkv_bias": True, "bias": True, **changes}
     target = replace(model.config, **form)
@@ -95,8 +95,11 @@ def standard_form(
             for name, array in _layer(block.att, target.attention()).items():
                 arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
     except ConfigError as error:
-        raise refused(to, architecture, [str(error)], _SHIPS_CODE) from error
-    return model_of(target, arrays)
+        raise refused(to, architecture, [str(error)], _ANY_FORM) from error
+    for name, array in named_arrays(GPT(target, seed=None)).items():
+        if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
+            arrays.setdefault(name, mx.zeros(array.shape))
+    return model_of(target, arrays, "the converted model")
 
 
 def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
@@ -158,16 +161,27 @@ def _layer(attention: Attention, target: AttentionConfig) -> writers.Weights:
     return complete
 
 
-def model_of(config: GPTConfig, arrays: Mapping[str, mx.array]) -> GPT:
-    """Return a model of these arrays in evaluation mode; missing biases and positions are 0."""
+def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
+    """Return a model of these arrays, in evaluation mode and float32.
+
+    Raises:
+        RunError: An array is missing, has another shape, or has no place in the model; the message
+            begins with `place`.
+    """
     model = GPT(config, seed=None)
+    own = named_arrays(model)
+    for problem, found in (
+        ("it lacks", own.keys() - arrays.keys()),
+        ("the model has no place for", arrays.keys() - own.keys()),
+    ):
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            raise RunError(f"{place}: {problem} {', '.join(sorted(found)[:3])}{more}")
     loaded: Arrays = {}
-    for name, array in named_arrays(model).items():
-        if name in arrays:
-            loaded[name] = arrays[name].astype(mx.float32)
-        elif name.endswith(".bias") or name == "pos_emb.weight":
-            loaded[name] = mx.zeros_like(array)
-    check_weights(Path("the checkpoint"), model, loaded)
+    for name, array in arrays.items():
+        floats = mx.issubdtype(array.dtype, mx.floating)
+        loaded[name] = array.astype(mx.float32) if floats else array
+    check_weights(Path(place), model, loaded)
     model.load_weights(list(loaded.items()))
     model.eval()
     return model

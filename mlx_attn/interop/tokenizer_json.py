@@ -1,8 +1,7 @@
 """Write and read tokenizers as `tokenizer.json` of the `tokenizers` library, as other programs do.
 
 Writing: each kind of tokenizer maps to a model of the library that gives the same ids. The file
-also holds how text is split before and joined afterwards. GGUF stores the same vocabularies in its
-own form.
+also holds how text is split before and joined afterwards.
 
 Reading: only GPT-2's byte-level BPE is accepted. A tokenizer of Hugging Face is a chain of steps.
 With a step that GPT-2 lacks, a text would get different ids there and here, and the model would
@@ -34,9 +33,6 @@ _Json = dict[str, Any]
 _UNDERLINE = "\u2581"
 _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
 """Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
-
-_TYPES = {"piece": 1, "unknown": 2, "control": 3, "byte": 6}
-"""Types of tokens in GGUF."""
 
 
 def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, _Json]:
@@ -154,33 +150,6 @@ NOTES = {
     "symbols": ["A text begins with a newline, and one space stands before every symbol."],
 }
 """Limits of each kind, for the model card."""
-
-
-def gguf_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the vocabulary by llama.cpp's GGUF keys; lists have one entry per token."""
-    facts: dict[str, Any]
-    if isinstance(tokenizer, SubwordTokenizer):
-        pieces, scores, kinds = map(list, zip(*tokenizer.scored_pieces(), strict=True))
-        facts = {
-            "model": "llama" if tokenizer.kind == "bpe" else "t5",
-            "tokens": pieces,
-            "scores": scores,
-            "token_type": [_TYPES[kind] for kind in kinds],
-            "unknown_token_id": 0,
-            "add_space_prefix": False,
-            "remove_extra_whitespaces": False,
-        }
-    else:
-        tokens = written_tokens(tokenizer)
-        types = [_TYPES["piece"]] * len(tokens)
-        facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [""]}
-        facts |= {"token_type": types, "add_bos_token": False}
-        if isinstance(tokenizer, GPT2Tokenizer):
-            end = tokenizer.end
-            types[end] = _TYPES["control"]
-            facts["merges"] = merge_lines(tokenizer.merges)
-            facts |= {"eos_token_id": end, "bos_token_id": end}
-    return {f"tokenizer.ggml.{key}": value for key, value in facts.items()}
 
 
 # Reading.

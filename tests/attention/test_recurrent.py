@@ -17,10 +17,8 @@ from mlx_attn.attention.config import AttentionConfig, choices_of
 from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.errors import ConfigError
-from mlx_attn.interop.choice_source import NotPortable
-from mlx_attn.interop.shipped import shipped_code
 from mlx_attn.model.config import config_from
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import model_cost
 from tests.attention.conftest import SIZES, decoded, layer_of, text
 
 C, T, H = 16, 12, 4
@@ -110,9 +108,6 @@ def test_a_linear_convolution_starts_as_the_layer_without_it():
 def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
     with pytest.raises(NoMatrix, match="short_conv=silu"):
         qk_circuit(layer(short_conv="silu"))
-    model = GPT(config_from({"vocab_size": 9, "emb_dim": C, "n_heads": H, "short_conv": "silu"}))
-    with pytest.raises(NotPortable, match="its convolutions read earlier tokens"):
-        shipped_code(model, "mlx")
 
 
 def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):

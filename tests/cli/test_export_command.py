@@ -1,7 +1,8 @@
 """`mlx-attn export` and `mlx-attn import` as a user types them."""
 
 import json
-from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import done
 
@@ -13,35 +14,33 @@ def test_a_run_goes_out_and_comes_back(train, run_command):
     lines = made.stdout.splitlines()
     assert lines[0] == "runs/mine-gpt2"
     assert "greedy tokens equal" in lines[-1]
-    planned = run_command("import", "runs/mine-gpt2", "--dry-run", "--json")
-    assert json.loads(planned.stdout)["import_peak"] > 0
-    assert not Path("runs/back").exists()
     back = run_command("import", "runs/mine-gpt2", "--out", "runs/back", "--data", "story.txt")
     assert back.exit_code == 0, back.output
     one, two = (run_command("sample", run, "--temp=0", "-m8").stdout for run in ("mine", "back"))
     assert one == two
 
 
-def test_an_imported_run_trains_on_and_says_why_it_was_not_compared(
-    train, run_command, monkeypatch
-):
+def test_an_imported_run_trains_on(train, run_command):
     train("--out=runs/mine", "--block=book", "--position=learned", "--qkv-bias")
-    run_command("export", "mine", "--to=book", "--out=mine.pth")
-    monkeypatch.setattr("mlx_attn.interop.parity.interpreter", lambda reader: None)
-    flags = ["--n-heads=2", "--tokenizer=runs/mine", "--data=story.txt"]
-    made = run_command("import", "mine.pth", *flags, "--out=runs/back")
+    done(run_command("export", "mine", "--to=book"))
+    made = run_command("import", "runs/mine-book", "--data=story.txt", "--out=runs/back", "--json")
     assert made.exit_code == 0, made.output
-    assert made.stdout.splitlines()[-1].startswith("not compared: torch, which reads it too, is")
-    record = json.loads(run_command("import", "mine.pth", *flags, "--json").stdout)
-    assert record["parity"] is None
-    assert record["unread"].startswith("torch, which")
-    more = ["--init-from=back", "--variant=merged", "--steps=2", "--out=runs/more"]
-    done(run_command("train", *more))
+    assert json.loads(made.stdout)["as"] == "the book's GPTModel"
+    done(run_command("train", "--init-from=back", "--variant=merged", "--steps=2", "--out=runs/x"))
 
 
 def test_the_parity_is_in_the_json(train, run_command):
     train("--out=runs/mine", "--variant=merged")
-    made = run_command("export", "mine", "--to=mlx-lm", "--json")
-    record = json.loads(made.stdout)
-    assert record["route"].startswith("code of its own")
-    assert record["parity"][-1]["logit_difference"] < 1e-4
+    record = json.loads(run_command("export", "mine", "--to=mlx-lm", "--json").stdout)
+    assert record["route"].startswith("model.py")
+    assert record["install"].startswith("pip install")
+    assert record["parity"]["logit_difference"] < 1e-4
+
+
+@pytest.mark.parametrize("target", ["gguf", "transformer-lens"])
+def test_a_target_that_is_not_there_is_one_line(target, train, run_command):
+    train("--out=runs/mine")
+    told = run_command("export", "mine", "--to", target)
+    assert told.exit_code == 2
+    assert f"unknown target '{target}'" in told.stderr
+    assert len([line for line in told.stderr.splitlines() if target in line]) == 1

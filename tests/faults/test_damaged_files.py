@@ -10,9 +10,7 @@ import pytest
 from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError, printable
 from mlx_attn.interop import names
-from mlx_attn.interop.gguf import gguf_form, write_gguf
-from mlx_attn.interop.imported import find_source
-from mlx_attn.interop.torch_archive import write_checkpoint
+from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracks import read_track
@@ -33,7 +31,7 @@ TEXT = "the cat sat on the mat, and the dog sat by the door. " * 12
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with a run that has a checkpoint, its text, and a model in three foreign formats."""
+    """A folder with a run that has a checkpoint, its text, and a model of the book."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "text.txt").write_text(TEXT)
     corpus = prepare(str(folder / "text.txt"), "bpe", 320, folder / "data")
@@ -46,9 +44,7 @@ def place(tmp_path_factory) -> Path:
     for event in train(trainer):
         recorder(event)
     theirs = GPT(GPTConfig(vocab_size=320, qkv_bias=True, tied_head=True, **SIZES))
-    write_checkpoint(folder / "book.pth", names.to_book(named_arrays(theirs)))
     save_arrays(folder / "book.safetensors", names.to_book(named_arrays(theirs)), {})
-    write_gguf(folder / "model.gguf", *gguf_form(theirs), corpus.tokenizer, "theirs")
     return folder
 
 
@@ -75,7 +71,7 @@ def resume(folder: Path) -> None:
 
 def read_foreign(name: str) -> Callable[[Path], object]:
     """What `import` reads of a file."""
-    return lambda folder: find_source(str(folder / name), n_heads=2).load()
+    return lambda folder: read_checkpoint(folder / name, n_heads=2)
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -91,7 +87,7 @@ READERS: dict[str, Callable[[Path], object]] = {
         + [f"data/prepared/*/{name}" for name in ("tokenizer.json", "tokenizer.model")],
         resume,
     ),
-    **{name: read_foreign(name) for name in ("book.pth", "book.safetensors", "model.gguf")},
+    **{name: read_foreign(name) for name in ("book.safetensors",)},
 }
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut short": lambda content: content[: len(content) // 2],
@@ -122,13 +118,3 @@ def test_a_damaged_file_is_one_line_or_all_is_well(place, damage):
             path.write_bytes(content)
     assert refused
     assert not [line for line in refused if "\n" in line]
-
-
-@pytest.mark.parametrize("at", [8, 16, 24])
-def test_lengths_that_lead_out_of_a_gguf_file_are_refused(place, at):
-    file = place / "model.gguf"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:at] + (2**60).to_bytes(8, "little") + whole[at + 8 :])
-    with pytest.raises(RunError, match="cannot be read as GGUF"):
-        find_source(str(file))
-    file.write_bytes(whole)

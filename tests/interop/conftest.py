@@ -85,10 +85,3 @@ def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
 def out(tmp_path) -> Path:
     """Where something is written."""
     return tmp_path / "out"
-
-
-@pytest.fixture
-def no_peers(monkeypatch) -> None:
-    """Only this program reads back: other programs are the matter of test_peers.py."""
-    monkeypatch.delenv("MLX_ATTN_PEERS_PYTHON", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "mlx" or None)

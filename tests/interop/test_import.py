@@ -1,21 +1,20 @@
-"""Import: the book's checkpoints in all their spellings, GPT-2, GGUF; then runs like any other."""
+"""Import: the book, GPT-2 and nanoGPT, strictly; then a run like any other."""
 
 import json
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
-from mlx_attn.arrays import load_arrays, named_arrays
-from mlx_attn.cli.output import model_facts
+from mlx_attn.arrays import Arrays, load_arrays, named_arrays
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.interop.imported import find_source, find_tokenizer, import_run, memory_peaks
-from mlx_attn.interop.names import from_book, to_book, to_gpt2
+from mlx_attn.interop.imported import find_checkpoint, find_tokenizer, import_run
+from mlx_attn.interop.names import to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
-from mlx_attn.interop.torch_archive import write_checkpoint
-from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import prepare
@@ -30,19 +29,20 @@ def book(make_model, tmp_path):
     """A model, its state dict under the book's names, and a function that writes one."""
     model = make_model(vocab_size=256, qkv_bias=True)
 
-    def write(arrays):
-        write_checkpoint(tmp_path / "model.pth", arrays)
-        return tmp_path / "model.pth"
+    def write(arrays: Arrays):
+        plain = {name: mx.contiguous(array) for name, array in arrays.items()}
+        mx.save_safetensors(str(tmp_path / "model.safetensors"), plain)
+        return tmp_path / "model.safetensors"
 
     return model, to_book(named_arrays(model)), write
 
 
 def agrees(path, model) -> bool:
-    loaded = find_source(str(path), n_heads=4).load()
-    return bool(mx.allclose(loaded(TOKENS), model(TOKENS), rtol=0, atol=1e-5))
+    read = find_checkpoint(str(path), n_heads=4).model
+    return bool(mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5))
 
 
-def in_one_matrix(arrays):
+def in_one_matrix(arrays: Arrays) -> Arrays:
     fast = {k: v for k, v in arrays.items() if ".W_" not in k and "out_proj" not in k}
     for i in range(2):
         block = f"trf_blocks.{i}.att"
@@ -55,7 +55,7 @@ def in_one_matrix(arrays):
 
 SPELLINGS = {
     "the book's state dict": lambda arrays: arrays,
-    "a compiled model's prefix": lambda arrays: {f"_orig_mod.{k}": a for k, a in arrays.items()},
+    "prefixes in any order": lambda arrays: {f"module._orig_mod.{k}": a for k, a in arrays.items()},
     "without masks": lambda arrays: {k: a for k, a in arrays.items() if "mask" not in k},
     "query, key and value in one matrix": in_one_matrix,
 }
@@ -67,64 +67,133 @@ def test_a_checkpoint_of_the_book_is_read_in_every_spelling(spelled, book):
     assert agrees(write(spelled(arrays)), model)
 
 
+def test_weights_may_be_an_npz(book, tmp_path):
+    model, arrays, _ = book
+    numbers: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
+    np.savez(tmp_path / "model.npz", **numbers)
+    assert agrees(tmp_path / "model.npz", model)
+
+
 def test_a_head_that_is_the_embedding_stays_tied(book):
     _, arrays, write = book
     path = write({**arrays, "out_head.weight": arrays["tok_emb.weight"]})
-    assert find_source(str(path), n_heads=4).config.tied_head
-    assert not find_source(str(write(arrays)), n_heads=4).config.tied_head
+    assert find_checkpoint(str(path), n_heads=4).model.config.tied_head
+    assert not find_checkpoint(str(write(arrays)), n_heads=4).model.config.tied_head
 
 
-def test_lora_is_added_to_its_matrix():
-    plain = {"tok_emb.weight": mx.ones((4, 2)), "trf_blocks.0.norm1.scale": mx.ones((2,))}
-    lora = {
-        "trf_blocks.0.ff.layers.0.linear.weight": mx.zeros((3, 2)),
-        "trf_blocks.0.ff.layers.0.lora.A": mx.array([[1.0], [2.0]]),
-        "trf_blocks.0.ff.layers.0.lora.B": mx.array([[1.0, 0.0, 3.0]]),
-    }
-    made = from_book({**plain, **lora}, lora_alpha=2.0)
-    assert made["trf_blocks.0.ff.layers.0.weight"].tolist() == [[2, 4], [0, 0], [6, 12]]
-    assert not [name for name in made if "lora" in name]
+def without(name: str):
+    return lambda arrays: {key: array for key, array in arrays.items() if key != name}
 
 
-CLASSES = {"out_head.weight": mx.ones((2, 32)), "out_head.bias": mx.ones((2,))}
+def more(**odd: mx.array):
+    return lambda arrays: {**arrays, **{name.replace("__", "."): y for name, y in odd.items()}}
+
+
 REFUSED = {
-    "2 classes and not a vocabulary's 256 tokens: a classifier": (CLASSES, 4),
-    r"conv\.weight": ({"conv.weight": mx.ones((2, 2))}, 4),
-    "its 32 numbers are cut into: give --n-heads": ({}, None),
-    "a vocabulary of 256 is not GPT-2's: give --tokenizer": ({}, 4),
+    "no place for trf_blocks.0.att.q_norm.weight": more(
+        trf_blocks__0__att__q_norm__weight=mx.ones((8,))
+    ),
+    "no place for trf_blocks.0.ff.layers.0.lora.A": more(
+        trf_blocks__0__ff__layers__0__lora__A=mx.ones((2, 2))
+    ),
+    "no place for trf_blocks.0.att.gate.weight": more(
+        trf_blocks__0__att__gate__weight=mx.ones((2, 2))
+    ),
+    "lacks trf_blocks.1.norm2.bias": without("trf_blocks.1.norm2.shift"),
+    "lacks trf_blocks.1.att.out_proj.bias": without("trf_blocks.1.att.out_proj.bias"),
+    "2 classes and not a vocabulary's 256 tokens": more(out_head__weight=mx.ones((2, 32))),
+    "no state dict of the book, GPT-2 or nanoGPT": lambda arrays: {"conv.weight": mx.ones((2, 2))},
+    "no model that is known here has such arrays": lambda arrays: {
+        **dict.fromkeys(("wte.weight", "wpe.weight"), mx.ones((3, 4))),
+        "h.0.mlp.c_fc.weight": mx.ones((4, 16)),
+        "h.0.attn.c_attn.bias": mx.ones((1, 25)),
+    },
 }
 
 
-@pytest.mark.parametrize(("message", "odd"), REFUSED.items(), ids=REFUSED)
-def test_a_checkpoint_that_says_too_little_or_is_something_else_is_refused(book, message, odd):
+@pytest.mark.parametrize(("message", "change"), REFUSED.items(), ids=REFUSED)
+def test_every_tensor_that_is_not_used_or_missing_is_refused_by_name(message, change, book):
     _, arrays, write = book
-    changes, n_heads = odd
-    path = write(changes if "conv.weight" in changes else arrays | changes)
-    with pytest.raises((ConfigError, RunError), match=message):
-        find_tokenizer(find_source(str(path), n_heads=n_heads))
+    with pytest.raises(RunError, match=message):
+        find_checkpoint(str(write(change(arrays))), n_heads=4)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"tok_emb.weight": mx.zeros((256,))},
-        {"wte.weight": mx.zeros((3, 4)), "h.0.attn.c_attn.bias": mx.zeros((1, 24))},
-    ],
-)
-def test_arrays_that_are_not_what_their_names_say_are_one_line(book, odd):
+def test_what_no_file_says_is_asked_for(book):
     _, arrays, write = book
-    with pytest.raises(RunError, match=r"^[^\n]+model\.pth: [^\n]+$"):
-        find_source(str(write(arrays | odd)), n_heads=4).load()
+    path = str(write(arrays))
+    with pytest.raises(ConfigError, match="its 32 numbers are cut into: give --n-heads"):
+        find_checkpoint(path)
+    with pytest.raises(ConfigError, match="a vocabulary of 256 is not GPT-2's: give --tokenizer"):
+        find_tokenizer(find_checkpoint(path, n_heads=4))
 
 
 def test_the_tokenizer_of_a_run_beside_it_is_taken_and_one_of_another_size_refused(book, make_run):
     _, arrays, write = book
-    checkpoint = write(arrays)
-    ByteTokenizer().save(checkpoint.parent)
-    assert find_tokenizer(find_source(str(checkpoint), n_heads=4)).kind == "byte"
+    path = write(arrays)
+    ByteTokenizer().save(path.parent)
+    assert find_tokenizer(find_checkpoint(str(path), n_heads=4)).kind == "byte"
     other = make_run("char").run.path
     with pytest.raises(ConfigError, match=r"char tokenizer has \d+ tokens, and the model 256"):
-        find_tokenizer(find_source(str(checkpoint), n_heads=4), str(other))
+        find_tokenizer(find_checkpoint(str(path), n_heads=4), str(other))
+
+
+class Tensor:
+    """As much of PyTorch's tensor as is read."""
+
+    def __init__(self, numbers: np.ndarray):
+        self.numbers = numbers
+        self.numel, self.element_size = lambda: numbers.size, lambda: numbers.itemsize
+        self.numpy = lambda: numbers
+        self.detach = self.float = lambda: self
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch as a stand-in that loads the given content."""
+    asked = SimpleNamespace(Tensor=Tensor, content={})
+
+    def load(path, map_location, weights_only):
+        assert weights_only
+        return asked.content
+
+    asked.load = load
+    monkeypatch.setitem(sys.modules, "torch", asked)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    return asked
+
+
+def test_a_pth_is_read_by_pytorch_and_without_it_two_lines_make_a_readable_file(
+    book, torch, tmp_path, monkeypatch
+):
+    model, arrays, _ = book
+    path = tmp_path / "model.pth"
+    path.write_bytes(bytes(500_000))
+    tensors = {name: Tensor(np.array(array)) for name, array in arrays.items()}
+    torch.content = {"model_state_dict": tensors, "optimizer_state_dict": {"state": {}}}
+    assert agrees(path, model)
+    path.write_bytes(bytes(1000))
+    with pytest.raises(RunError, match=r"claim .+ bytes, far more than the file has"):
+        find_checkpoint(str(path), n_heads=4)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError) as told:
+        find_checkpoint(str(path), n_heads=4)
+    assert len(str(told.value).splitlines()) == 3
+    assert "safetensors.torch.save_file(" in str(told.value)
+
+
+def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
+    model = make_model(bias=False, tied_head=True)
+    names = {f"transformer.{name}": array for name, array in to_gpt2(named_arrays(model)).items()}
+    tensors = {}
+    for name, array in names.items():  # its matrices are (out, in)
+        is_matrix = ".h." in name and name.endswith(".weight") and ".ln_" not in name
+        tensors[f"_orig_mod.{name}"] = Tensor(np.array(array.T if is_matrix else array))
+    tensors["_orig_mod.lm_head.weight"] = tensors["_orig_mod.transformer.wte.weight"]
+    torch.content = {"model": tensors, "model_args": {"n_head": 4}, "iter_num": 3}
+    (tmp_path / "ckpt.pt").write_bytes(bytes(500_000))
+    read = find_checkpoint(str(tmp_path / "ckpt.pt"))
+    assert (read.what, read.model.config.bias, read.model.config.n_heads) == ("nanoGPT", False, 4)
+    assert mx.allclose(read.model(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
 
 
 def gpt2_folder(model, folder):
@@ -137,6 +206,7 @@ def gpt2_folder(model, folder):
     arrays = {
         f"transformer.{name}": mx.contiguous(a) for name, a in to_gpt2(named_arrays(model)).items()
     }
+    arrays["transformer.h.0.attn.bias"] = mx.ones((1, 1, 48, 48))  # a mask
     mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "pt"})
     return folder
 
@@ -151,8 +221,14 @@ def gpt2(make_model, tmp_path):
 def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(gpt2):
     model, folder = gpt2
     assert agrees(folder, model)
-    with_index(folder, in_shards(folder))
-    mx.save_safetensors(str(folder / "zzz.safetensors"), {"wte.weight": mx.ones((2, 2))})
+    whole = folder / "model.safetensors"
+    arrays, places = load_arrays(whole)[0], {}
+    for n in range(2):
+        names = sorted(arrays)[n::2]
+        mx.save_safetensors(str(folder / f"model-{n}"), {name: arrays[name] for name in names})
+        places |= dict.fromkeys(names, f"model-{n}.safetensors")
+    whole.unlink()
+    with_index(folder, places)
     assert agrees(folder, model)
 
 
@@ -162,36 +238,27 @@ def test_an_index_names_files_of_its_folder(file, gpt2, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     with_index(folder, {"wte.weight": file})
     with pytest.raises(RunError, match=f"there is no file '{file}' in this folder"):
-        find_source(str(folder)).load()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("model_type", "llama"), ("layer_norm_epsilon", 1e-6)],
-)
-def test_what_is_not_computed_here_is_refused_by_name(key, value, gpt2):
-    _, folder = gpt2
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {key: value}))
-    with pytest.raises(RunError, match=f"{key}={value!r} is not computed here"):
-        find_source(str(folder))
-
-
-def in_shards(folder, number=2):
-    """Cut the weights of a folder into several files, which an index lists."""
-    whole = folder / "model.safetensors"
-    arrays, places = load_arrays(whole)[0], {}
-    for n in range(number):
-        file, names = f"model-{n + 1}-of-{number}.safetensors", sorted(arrays)[n::number]
-        mx.save_safetensors(str(folder / file), {name: arrays[name] for name in names})
-        places |= dict.fromkeys(names, file)
-    whole.unlink()
-    return places
+        find_checkpoint(str(folder))
 
 
 def with_index(folder, places):
     index = {"metadata": {"total_size": 1}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", "llama", "its model type is 'llama'"),
+        ("layer_norm_epsilon", 1e-6, "layer_norm_epsilon=1e-06 is not computed here"),
+    ],
+)
+def test_what_is_not_computed_here_is_refused_by_name(key, value, message, gpt2):
+    _, folder = gpt2
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(RunError, match=message):
+        find_checkpoint(str(folder))
 
 
 def test_a_published_name_is_downloaded(gpt2, monkeypatch):
@@ -209,39 +276,29 @@ def test_a_published_name_is_downloaded(gpt2, monkeypatch):
     assert "*.bin" not in asked[0][1]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"pip install 'mlx-attn\[hub\]'"):
-        find_source("gpt2-medium")
+        find_checkpoint("gpt2-medium")
 
 
-@pytest.mark.parametrize(("kind", "to"), [("bpe", "gpt2"), ("gpt2", "gpt2"), ("byte", "gguf")])
-def test_what_was_exported_comes_back_with_its_tokenizer(kind, to, make_run, tmp_path):
-    loaded, path = make_run(kind, qkv_bias=True), tmp_path / f"out{TARGETS[to].suffix}"
-    export_run(loaded, TARGETS[to], path)
-    assert agrees(path, loaded.model)
-    if to == "gpt2":
-        tokenizer = find_tokenizer(find_source(str(path)))
-        assert tokenizer.encode(TEXT).tolist() == loaded.tokenizer.encode(TEXT).tolist()
-
-
-def test_an_imported_run_converts_and_trains_on_its_text_with_its_tokenizer(
-    make_run, out, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("kind", "to", "settings"),
+    [
+        ("bpe", "gpt2", {"qkv_bias": True}),
+        ("gpt2", "book", {}),
+        ("byte", "mlx-lm", {"score": "merged", "position": "alibi"}),
+    ],
+)
+def test_what_was_exported_comes_back_as_a_run_with_its_tokenizer(
+    kind, to, settings, make_run, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "text.txt").write_text(TEXT)
-    exported = make_run("bpe", qkv_bias=True)
-    export_run(exported, TARGETS["gpt2"], out)
-    source = find_source(str(out))
-    place = tmp_path / "imported"
-    run = import_run(source, place, str(tmp_path / "text.txt"))[0]
+    loaded, out = make_run(kind, **settings), tmp_path / "out"
+    export_run(loaded, TARGETS[to], out)
+    run = import_run(find_checkpoint(str(out)), tmp_path / "back", str(tmp_path / "text.txt"))
+    assert mx.allclose(run.load_model()(TOKENS), loaded.model(TOKENS), rtol=0, atol=1e-5)
     text = open_run(run.path).settings["text"]
     corpus = prepare(text["data"], text["tokenizer"], text["vocab_size"])
-    assert corpus.tokenizer.encode(TEXT).tolist() == exported.tokenizer.encode(TEXT).tolist()
-    _, outcome = convert_run(run, "merged", tmp_path / "merged", corpus)
-    assert outcome.logits.exact_difference < 1e-4
-
-
-def test_the_memory_of_gpt2_small_is_estimated():
-    config = GPTConfig(**{**find_preset("gpt2").model, "vocab_size": 50257})
-    facts = model_facts(config)
-    assert facts["parameters"] == 124_439_808
-    assert facts["cache"] == 4 * 1024 * 12 * 2 * 768
-    assert memory_peaks(config)["import_peak"] > 3 * facts["weights"]
+    assert corpus.tokenizer.encode(TEXT).tolist() == loaded.tokenizer.encode(TEXT).tolist()
+    if to == "gpt2":
+        _, outcome = convert_run(run, "merged", tmp_path / "merged", corpus)
+        assert outcome.logits.exact_difference < 1e-4

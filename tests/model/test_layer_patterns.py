@@ -7,8 +7,6 @@ import pytest
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.interop.choice_source import NotPortable
-from mlx_attn.interop.shipped import shipped_code
 from mlx_attn.interop.standard import GPT2, obstacles
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
@@ -104,8 +102,6 @@ def test_conversions_and_exports_refuse_layers_of_several_forms():
         with pytest.raises(ConfigError, match="train one variant in all layers"):
             change()
     assert obstacles(config(position="learned"), GPT2)[0] == f"pattern={THREE_TO_ONE}"
-    with pytest.raises(NotPortable, match="its layers have several forms"):
-        shipped_code(model, "mlx")
 
 
 def test_probe_names_the_mixings_whose_weights_are_no_shares():

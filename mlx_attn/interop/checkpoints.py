@@ -1,0 +1,264 @@
+"""Read a checkpoint of another program: the book's GPTModel, GPT-2, nanoGPT, or an export of ours.
+
+Nothing of a file is executed. Reading is strict: a tensor that the model has no place for, and one
+that is missing, are refused by name. Only masks and the states of optimizers may be left out.
+"""
+
+import importlib
+import importlib.util
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+
+from mlx_attn.arrays import Arrays, load_arrays
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import names
+from mlx_attn.interop.mlx_lm import MODEL_TYPE
+from mlx_attn.interop.standard import model_of
+from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.gpt import GPT
+from mlx_attn.records import Count, Object, as_record, read_record
+
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model of another program."""
+
+    path: Path  # the file or folder
+    what: str  # a few words about its format
+    model: GPT
+
+
+def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
+    """Return the model in a file or a folder.
+
+    Args:
+        path: A folder with config.json, or a file of weights.
+        n_heads: Number of heads, if no file says it.
+
+    Raises:
+        RunError: It cannot be read, or is not a supported model.
+        ConfigError: No file says the number of heads, so it must be given.
+    """
+    if path.is_dir():
+        return _of_folder(path)
+    state, n_heads_saved = read_state(path)
+    what, arrays = names.translated(state, path)
+    config = _config_of(path, arrays, n_heads or n_heads_saved)
+    return Checkpoint(path, what, _model_of(config, arrays, path))
+
+
+def _config_of(path: Path, arrays: Arrays, n_heads: int) -> GPTConfig:
+    """Derive the configuration from the shapes of a state dict and the number of heads."""
+    vocab_size, emb_dim = arrays["tok_emb.weight"].shape
+    if not n_heads:
+        raise ConfigError(
+            f"{path}: no file says how many heads its {emb_dim} numbers are cut into: give "
+            "--n-heads"
+        )
+    return GPTConfig(
+        vocab_size=vocab_size,
+        context_length=arrays["pos_emb.weight"].shape[0],
+        emb_dim=emb_dim,
+        hidden_dim=arrays["trf_blocks.0.ff.layers.0.weight"].shape[0],
+        n_heads=n_heads,
+        n_layers=len({name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}),
+        qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
+        bias="final_norm.bias" in arrays,
+    )
+
+
+def _model_of(config: GPTConfig, arrays: Arrays, path: Path) -> GPT:
+    """Return a model of translated arrays, whose head is tied if it is the embedding."""
+    head, embedding = arrays.get("out_head.weight"), arrays["tok_emb.weight"]
+    if head is not None:
+        tied = bool(mx.array_equal(head, embedding).item())  # saved twice
+        config = replace(config, tied_head=tied)
+        arrays = {name: y for name, y in arrays.items() if not (tied and name == "out_head.weight")}
+    return model_of(config, arrays, path)
+
+
+# Folders.
+
+
+class _GPT2(msgspec.Struct):
+    """The keys of GPT-2's config.json that are read, with the values of GPT-2 small."""
+
+    vocab_size: Count = 50257
+    context_length: Count = msgspec.field(default=1024, name="n_positions")
+    emb_dim: Count = msgspec.field(default=768, name="n_embd")
+    n_heads: Count = msgspec.field(default=12, name="n_head")
+    n_layers: Count = msgspec.field(default=12, name="n_layer")
+    hidden_dim: Count | None = msgspec.field(default=None, name="n_inner")
+    tied_head: bool = msgspec.field(default=True, name="tie_word_embeddings")
+    model_type: str = ""
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
+
+
+_SIZES = _GPT2.__struct_fields__[:7]
+_SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+
+
+class _Book(msgspec.Struct):
+    """The settings of the book's GPTModel."""
+
+    vocab_size: Count
+    context_length: Count
+    emb_dim: Count
+    n_heads: Count
+    n_layers: Count
+    qkv_bias: bool
+
+
+class _Index(msgspec.Struct):
+    """The index of a model whose weights are split over several files."""
+
+    weight_map: dict[str, str]
+
+
+def gpt2_config(config: GPTConfig) -> dict[str, Any]:
+    """Return the config.json of a model in GPT-2's form."""
+    sizes = {key: getattr(config, key) for key in _SIZES}
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        **msgspec.to_builtins(_GPT2(**sizes, model_type="gpt2")),
+        "n_ctx": config.context_length,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.drop_rate),
+    }
+
+
+def _of_folder(folder: Path) -> Checkpoint:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise RunError(f"{folder}: there is no config.json in it")
+    keys = read_record(path)
+    named, state = keys.get("model_type"), _state_of_folder(folder)
+    if named == MODEL_TYPE:
+        config = config_from(as_record(keys.get(MODEL_TYPE), Object, str(path)))
+        return Checkpoint(folder, "a model of mlx_attn", model_of(config, state, folder))
+    if named == "gpt2":
+        config = _gpt2_settings(path, keys)
+    elif named is None and "emb_dim" in keys:
+        config = GPTConfig(**msgspec.structs.asdict(as_record(keys, _Book, str(path))))
+    else:
+        raise RunError(
+            f"{path}: its model type is {named!r}; only the book's GPTModel, GPT-2, nanoGPT and "
+            "what 'mlx-attn export' writes are read"
+        )
+    what, arrays = names.translated(state, folder)
+    return Checkpoint(folder, what, _model_of(config, arrays, folder))
+
+
+def _gpt2_settings(path: Path, record: Object) -> GPTConfig:
+    keys = as_record(record, _GPT2, str(path))
+    for key, supported in _SUPPORTED.items():
+        if (value := getattr(keys, key)) not in supported:
+            words = " or ".join(map(repr, supported))
+            raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
+    sizes = {key: getattr(keys, key) for key in _SIZES}
+    return GPTConfig(**{**sizes, "hidden_dim": keys.hidden_dim or 0, "qkv_bias": True})
+
+
+# Weights.
+
+
+def _state_of_folder(folder: Path) -> Arrays:
+    """Return the arrays of model.safetensors, or of the files over which it is split."""
+    index, files = folder / f"{WEIGHTS}.index.json", {WEIGHTS}
+    if index.is_file():
+        files = {*read_record(index, _Index).weight_map.values()}
+    state: Arrays = {}
+    for name in sorted(files):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise RunError(
+                f"{folder}: there is no file '{name}' in this folder; save the model with "
+                "safe_serialization=True"
+            )
+        state |= load_arrays(folder / name)[0]
+    return state
+
+
+def read_state(path: Path) -> tuple[Arrays, int]:
+    """Return the state dict in a file, and the number of heads that it records; 0 if none.
+
+    Raises:
+        RunError: The file is damaged, of another kind, or holds no state dict.
+    """
+    if not path.is_file():
+        raise RunError(f"{path}: a pipe or a device, not a file or a folder")
+    match path.suffix:
+        case ".safetensors":
+            return load_arrays(path)[0], 0
+        case ".npz":
+            return _of_npz(path), 0
+        case ".pth" | ".pt" | ".bin":
+            return _of_torch(path)
+    raise RunError(f"{path}: weights are read from .safetensors, .npz and PyTorch's .pth or .pt")
+
+
+def _of_npz(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: _array(file[name]) for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+
+
+def _array(numbers: np.ndarray) -> mx.array:
+    return mx.array(numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers)
+
+
+_WITHOUT_TORCH = """{path}: only PyTorch reads this file, and it is not installed here: install \
+torch, or write a .safetensors in the environment of the book, with these two lines:
+import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", weights_only=True)
+safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict", \
+s.get("model", s)).items()}}, "{stem}.safetensors")"""
+
+
+def _of_torch(path: Path) -> tuple[Arrays, int]:
+    """Read a file of `torch.save` by PyTorch, restricted to weights.
+
+    Expanded tensors, whose numbers share one place, must not take more memory than the file.
+    """
+    if not importlib.util.find_spec("torch"):
+        raise RunError(_WITHOUT_TORCH.format(path=path, name=path.name, stem=path.stem))
+    torch: Any = importlib.import_module("torch")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever PyTorch raises
+        line = " ".join(str(error).split())[:200]
+        raise RunError(f"{path}: PyTorch reads no weights from it ({line})") from error
+    state = content
+    for key in ("model_state_dict", "state_dict", "model"):  # beside an optimizer's
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    items = state.items() if isinstance(state, dict) else ()
+    tensors = {str(name): part for name, part in items if isinstance(part, torch.Tensor)}
+    if not tensors or len(tensors) < len(items):
+        raise RunError(f"{path}: no state dict: save with torch.save(model.state_dict(), path)")
+    claimed = sum(part.numel() * part.element_size() for part in tensors.values())
+    if claimed > 2 * path.stat().st_size:  # a tied head has its numbers once in the file
+        raise RunError(f"{path}: its tensors claim {claimed:,} bytes, far more than the file has")
+    arrays = {name: mx.array(part.detach().float().numpy()) for name, part in tensors.items()}
+    arguments = content.get("model_args")  # of nanoGPT
+    n_heads = arguments.get("n_head", 0) if isinstance(arguments, dict) else 0
+    return arrays, n_heads if isinstance(n_heads, int) else 0
