@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from mlx_attn.records import read_record
 from mlx_attn.ui.plots import render_text, save_figure
 from studies import besides, trainings
 from studies.figure import length_figure
-from studies.lengths import SHORT, Contrast, Cost, Lengths, arm, command
+from studies.lengths import SHORT, Contrast, Cost, Lengths, command
 from studies.mixed import Estimate
 from studies.trainings import ANSWERS, ROOT, read
 
@@ -26,17 +26,11 @@ IDENTITIES = ANSWERS / "identities.json"
 ENOUGH = 20
 """Tokens for each parameter from which a training is long (Hoffmann and others, 2022)."""
 
-QUESTIONS = {
-    "output": "Is `out_proj` needed?",
-    "merged": "Can `W_query` and `W_key` be merged?",
-    "query": "Can `W_query` go?",
-    "heads": "Why several heads?",
-    "value": "Can `W_value` go?",
-    "shared": "Can one matrix serve twice?",
-    "chapter5": "Does chapter 5 show what queries and keys are for?",
-}
-"""The questions of the page by name: what `mlx-attn answers NAME` and `show NAME` take."""
-
+HOLDS_FOR = (
+    "Losses of models of two layers and width 64, in nats per token above those of the control; "
+    "positive is worse. All start as in the book; the presets nano, tiny and speedrun start "
+    "branches at zero, where costs differ."
+)
 
 _MOST = 12  # seeds that a command asks for
 
@@ -159,23 +153,25 @@ class Page:
     def text(self) -> str:
         """Return the page."""
         template = Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
-        return render_text(template, page=self, questions=QUESTIONS)
+        return render_text(template, page=self, questions=self.lengths.table.questions)
 
     def numbers(self) -> str:
         """Return what `mlx-attn answers` prints, as JSON: the page's words and every number."""
         answers = _answers(self.text())
         rows = {
             name: {
-                "question": title.replace("`", ""),
-                "answer": answers[title],
-                "compare": _compare(self.lengths.table.contrasts, name),
-                "numbers": [],
+                "question": one.title.replace("`", ""),
+                "also": one.also,
+                "answer": answers[one.title],
+                "holds_for": one.holds_for or HOLDS_FOR,
+                "measured": [],
+                "compare": f"mlx-attn compare {one.compare} --start book --data FILE",
             }
-            for name, title in QUESTIONS.items()
+            for name, one in self.lengths.table.questions.items()
         }
         for cost in self.lengths.costs.values():
-            rows[cost.contrast.question]["numbers"].append(_row(cost))
-        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+            rows[cost.contrast.question]["measured"].append(_row(cost))
+        return json.dumps({"questions": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _answers(page: str) -> dict[str, str]:
@@ -184,27 +180,19 @@ def _answers(page: str) -> dict[str, str]:
     return {title: answer.replace("`", "") for title, answer in found}
 
 
-def _compare(contrasts: Iterable[Contrast], question: str) -> str:
-    """Return the command that asks a question of a user's own text; "" if no form does."""
-    asked = [c for c in contrasts if c.question == question and not c.once]
-    arms = " ".join(arm(c.arm, c.settings) for c in asked)
-    return f"mlx-attn compare --arm standard {arms} --data notes.txt" if asked else ""
-
-
 def _row(cost: Cost) -> dict[str, Any]:
     """Return a cost as a row of `answers.json`."""
     low, high = cost.estimate.interval()
     return {
         "form": cost.contrast.arm,
-        "against": cost.contrast.control,
+        "control": cost.contrast.control,
         "text": cost.text,
         "steps": cost.steps,
         "tokens_per_parameter": round(cost.tokens, 1),
         "seeds": cost.estimate.seeds,
         "searches": cost.estimate.searches,
-        "mean": round(cost.estimate.mean, 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
+        "difference": round(cost.estimate.mean, 4),
+        "interval": [round(low, 4), round(high, 4)],
         "word": cost.word,
         "loss": round(cost.loss, 4),
         "parameters": cost.params,
@@ -218,15 +206,18 @@ def show(question: str) -> Iterator[str]:
     Raises:
         ConfigError: No question has this name.
     """
-    find_row(QUESTIONS, question, "question")
     lengths = Lengths.read()
+    find_row(lengths.table.questions, question, "question")
     for cost in lengths.costs.values():
         if cost.contrast.question == question:
             row = _row(cost)
-            yield "{form} against {against}, {text}, {steps} steps: {mean:+.4f}".format(**row)
             yield (
-                "  {low:+.4f} to {high:+.4f}, {word}; {seeds} seeds, {searches} searches; "
-                "{tokens_per_parameter} tokens per parameter".format(**row)
+                "{form} to {control}, {text}, {steps} steps: {difference:+.4f} "
+                "({interval[0]:+.4f} to {interval[1]:+.4f}), {word}".format(**row)
+            )
+            yield (
+                "  {seeds} seeds, searches: {searches}, {tokens_per_parameter} tokens per "
+                "parameter, {parameters_saved} of {parameters} parameters saved".format(**row)
             )
             asked = cost.contrast, cost.text, cost.steps, min(_MOST, cost.estimate.seeds)
             yield f"  {command(lengths.table, *asked)}"

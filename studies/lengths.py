@@ -44,12 +44,22 @@ class Contrast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     once: bool = False  # asked by the first study alone; corrected apart from the others
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question of readers."""
+
+    title: str  # with names of parts in backticks, as on the page
+    also: tuple[str, ...]  # other names, among them the book's names of the parts
+    compare: str  # the options of `compare` that ask it of a user's own text
+    holds_for: str = ""  # which models were trained, if they are not those of `lengths`
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The contents of lengths.toml."""
 
     searches: dict[str, str]  # the search that a study's rates are from
     texts: dict[str, Text]
     shared: dict[str, Any]
+    questions: dict[str, Question]
     contrasts: tuple[Contrast, ...]
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from studies import answers
-from studies.answers import NUMBERS, PAGE, QUESTIONS, ROOT
+from studies.answers import NUMBERS, PAGE, ROOT
+from studies.lengths import table
 
 TEXT = PAGE.read_text(encoding="utf-8")
 NUMBER = r"[+-]\d\.\d{3}(?: ±\d\.\d{3})?"
@@ -32,11 +33,12 @@ def test_the_page_fits_on_a_screen():
 
 
 def test_every_question_is_answered_in_bold_below_it_and_in_the_numbers():
-    numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
-    assert [*numbers] == [*QUESTIONS]
-    for name, title in QUESTIONS.items():
-        assert re.search(rf"^## {re.escape(title)}\n\*\*", TEXT, re.MULTILINE)
+    numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))["questions"]
+    assert [*numbers] == [*table().questions]
+    for name, question in table().questions.items():
+        assert re.search(rf"^## {re.escape(question.title)}\n\*\*", TEXT, re.MULTILINE)
         assert numbers[name]["answer"]
+        assert numbers[name]["measured"] or question.holds_for
 
 
 def test_every_number_of_a_question_has_a_command():
