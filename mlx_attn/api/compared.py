@@ -1,7 +1,6 @@
 """A comparison from Python: which form of attention is better, and how sure that is."""
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,13 @@ from rich.text import Text
 
 from mlx_attn import files
 from mlx_attn.comparison import show as comparison_show
-from mlx_attn.comparison.cluster_engines import open_engine
-from mlx_attn.comparison.executors import Engine
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import DELTA, ComparisonConfig
 from mlx_attn.comparison.report import question_of, write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
-from mlx_attn.comparison.runner import ComparisonEvent, Runner
+from mlx_attn.comparison.runner import Runner
+from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
 from mlx_attn.keys import plain
@@ -93,7 +91,7 @@ def compare(
             empty: it is that of the other matrices.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
-        on: Other machines to train on: "dask://HOST:PORT", "ssh:HOST,HOST" or "slurm".
+        on: The address of a Dask scheduler whose workers train, such as "tcp://mac1.local:8786".
         on_event: Called with each event as it happens.
         plugins: Files with your own choices and variants.
         shared: Settings that all arms share: preset, steps, data.
@@ -118,19 +116,9 @@ def compare(
     plan = plan if tune else replace(plan, scales=(1.0,))
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
-    with closing(open_engine(on, jobs)) as engine:
-        return _concluded(plan, folder or RUNS / plan.name, engine, on_event)
-
-
-def _concluded(
-    plan: ComparisonConfig,
-    directory: Path,
-    engine: Engine,
-    on_event: Callable[[ComparisonEvent], None] | None,
-) -> ComparisonResult:
-    """Train what is missing in the directory, judge it, and write the report there."""
+    directory = folder or RUNS / plan.name
     with files.shared(directory):
-        run = ComparisonRun(plan, Runner(Store(directory / "trainings"), engine=engine))
+        run = ComparisonRun(plan, Runner(Store(directory / "trainings"), jobs, on))
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ _PLAIN = ("confidence", "control_seeds", "tuning_seeds", "noise", "question", "r
 _FROM_DELTA = "0.01"
 """The margin of `--from`, in nats per token."""
 
-_WHERE = ("jobs", "on", "export_trials", "workers", "dry_run", "quiet")
+_WHERE = ("jobs", "on", "dry_run", "quiet")
 """Options that say where trainings run, and how much is shown."""
 
 
@@ -139,22 +138,8 @@ _OWN_OPTIONS: list[click.Option] = [
     _run(
         "--on",
         default="",
-        metavar="WHERE",
-        help="train on other machines: dask://HOST:PORT, ssh:HOST,HOST or slurm[:PARTITION]",
-    ),
-    _run(
-        "--export-trials",
-        type=UserPath(),
-        metavar="DIR",
-        help="write the trainings that are missing as files for `mlx-attn trial`, and take up "
-        "the records of those that are done",
-    ),
-    _run(
-        "--workers",
-        default="",
-        metavar="N:SPEED,...",
-        help="with --dry-run: how long it takes on such workers, as 4:1,2:0.5 (1: as fast as this "
-        "machine)",
+        metavar="ADDRESS",
+        help="train on the workers of a Dask scheduler, such as tcp://mac1.local:8786",
     ),
     _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
 ]
@@ -178,7 +163,7 @@ Examples:
   mlx-attn compare --variants standard,merged --minutes 30
   mlx-attn compare --variants standard,no-value --until-decided
   mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
-  mlx-attn compare --on ssh:mac1.local,mac2.local     the trainings on two other Macs
+  mlx-attn compare --on tcp://mac1.local:8786         on the workers of a Dask scheduler
 The same command continues where it was interrupted; more seeds or arms cost only their trainings.
 """
 
@@ -213,34 +198,21 @@ def _plan_or_train(
     *,
     jobs: int,
     on: str,
-    export_trials: Path | None,
-    workers: str,
     dry_run: bool,
     quiet: bool,
 ) -> None:
-    from mlx_attn.comparison.cluster_engines import open_engine
     from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.comparison.runner import ExportRunner, Runner
+    from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import plan_rows
     from mlx_attn.comparison.trial import Store
-    from mlx_attn.comparison.workload import speeds_from, stages_of
 
-    if workers and not dry_run:
-        raise click.UsageError("--workers is for --dry-run: how many train is up to --jobs or --on")
-    if on and export_trials:
-        raise click.UsageError("--export-trials trains nothing: leave out --on")
-    store = Store(directory / "trainings")
-    with closing(open_engine("" if dry_run else on, jobs)) as engine:
-        trains = ExportRunner(store, export_trials) if export_trials else Runner(store, 0, engine)
-        run = ComparisonRun(protocol, trains)
-        if not dry_run:
-            with shared(directory):
-                _train_and_judge(run, directory, as_json, quiet)
-            return
-        speeds = speeds_from(workers or str(run.runner.size))
-        seeds = max((protocol.seeds, *protocol.looks))
-        rows = plan_rows(run, stages_of(run, seeds) if seeds else (), speeds)
+    run = ComparisonRun(protocol, Runner(Store(directory / "trainings"), jobs, on))
+    if dry_run:
+        rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])
+        return
+    with shared(directory):
+        _train_and_judge(run, directory, as_json, quiet)
 
 
 def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> None:
@@ -310,29 +282,18 @@ def _protocol(
 
 def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
     """Compare, keep the result and its report, and show the verdicts on stdout."""
-    from mlx_attn.comparison.executors import KEPT
     from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.run import conclude
-    from mlx_attn.comparison.runner import Exported
+    from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import Display, comparison_parts
     from mlx_attn.ui.terminal import stderr_console
 
-    engine = run.runner.engine
     with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
-        engine.notice = display.message
-        if engine.dashboard and not (quiet or as_json):
-            display.message(f"what the workers do: {engine.dashboard}")
         try:
             comparison = conclude(run, directory, display)
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
-        except Exported as files:
-            display.message(
-                f"{files.count} trainings are in files now: run `mlx-attn trial` on each, and then "
-                "this command again"
-            )
-            return
     files = write_report(comparison, directory)
     emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), *files])
 

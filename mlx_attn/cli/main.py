@@ -83,7 +83,6 @@ COMMANDS: dict[str, str] = {
     "import": "Make a run of a checkpoint of the book, GPT-2 or nanoGPT.",
     "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
-    "trial": "Train one trial of a comparison from a file, on any machine.",
     "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
@@ -97,8 +96,8 @@ _MODULES = {"import": "mlx_attn.cli.import_"}
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
-_NAMES = (*(name for name in COMMANDS if name != "trial"), *_ALIASES, "--help")
-"""What an unknown command may be meant for; `trial` is for scripts, and too near to `train`."""
+_NAMES = (*COMMANDS, *_ALIASES, "--help")
+"""What an unknown command may be meant for."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 

@@ -332,7 +332,7 @@ TRIAL_OPTIONS: list[click.Option] = [
 _CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
 _OTHERS = (
     "variant preset block plugins max_tokens num_samples ignore_eos prompt "
-    "blas code_path device data_dir rank_timeout peers_python"
+    "blas code_path device data_dir peers_python"
 )
 VARIABLES: frozenset[str] = frozenset(
     PREFIX + name.upper()

@@ -1,133 +1,83 @@
-"""Where trials run: in processes of this machine, or elsewhere (`cluster_engines`).
+"""Where trials run: in processes of this machine, or on the workers of a Dask scheduler.
 
-An engine starts trainings like a `concurrent.futures.Executor`, and knows what no scheduler does:
-which workers may train, and of which kind their machines are.
+Both are executors of `concurrent.futures`. Dask starts its workers by SSH, SLURM or Kubernetes,
+chooses one for each trial, and repeats the trial of a worker that was lost.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
-from mlx_attn.comparison.plan import Trial
-from mlx_attn.comparison.worker import train_order
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.streams import concurrent_trainings
-from mlx_attn.records import Object
+
+CONNECT = 10.0  # seconds that a scheduler has to answer
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
-KEPT = "finished trainings are kept: the same command continues"
 
-Notice = Callable[[str], None]  # takes a line that a user should see
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A process that trains one trial at a time."""
-
-    name: str  # its address
-    kind: str = ""  # of its machine, as `kind_of` describes it; "" if nobody asked
-
-
-class Engine:
-    """Runs trials on workers."""
-
-    # Takes a line about workers that come, go, or are left out.
-    notice: Notice = staticmethod(lambda line: None)
-    # Seconds between two looks at which workers there are; None if none comes or goes.
-    patience: float | None = None
-    dashboard: str = ""  # the address of a page that shows the workers, or ""
-
-    @property
-    def size(self) -> int:
-        """How many trials run at once, at least 1."""
-        raise NotImplementedError
-
-    @contextmanager
-    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        """Make ready for these trials; cancel those that still run when it is left."""
-        yield
-
-    def workers(self) -> Sequence[Worker]:
-        """Return the workers that may train now; RunError if there can be none."""
-        raise NotImplementedError
-
-    def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        """Submit an order to a worker; see `worker.train_order` for the result."""
-        raise NotImplementedError
-
-    def is_loss(self, error: BaseException) -> bool:
-        """Return whether a trial's future failed because its worker is gone."""
-        return isinstance(error, BrokenExecutor | CancelledError | TimeoutError)
-
-    def leave_out(self, worker: Worker, reason: str) -> None:
-        """Give a worker no more trials."""
-        raise RunError(f"{worker.name} cannot train: {reason}")
-
-    def recover(self) -> None:
-        """Replace an executor that lost a worker."""
-        return
-
-    def close(self) -> None:
-        """End the connection to workers elsewhere."""
-        return
-
-
-class LocalEngine(Engine):
-    """Processes of this machine.
-
-    Args:
-        jobs: Processes at once; 0 is one for every core, and one on a GPU.
-    """
-
-    def __init__(self, jobs: int = 0):
-        self._jobs = jobs or concurrent_trainings(os.cpu_count() or 1)
-        self._processes = self._jobs
-        self._open = ExitStack()
-        self._pool: Executor | None = None
-
-    @property
-    def size(self) -> int:
-        return self._jobs
-
-    @contextmanager
-    def session(self, trials: Sequence[Trial]) -> Iterator[None]:
-        # A process without a trial would only take memory and time to start.
-        self._processes = min(self._jobs, len(trials))
-        try:
-            yield
-        finally:
-            self.recover()
-
-    def workers(self) -> Sequence[Worker]:
-        # The pool decides which process trains a trial.
-        return [Worker(f"process {number}") for number in range(self._processes)]
-
-    def submit(self, worker: Worker, order: Object) -> Future[Object]:
-        self._pool = self._pool or self._open.enter_context(worker_pool(self._processes))
-        # The pool starts processes on demand, inside `submit`.
-        with _worker_environment():
-            return self._pool.submit(train_order, order, check=False)
-
-    def recover(self) -> None:
-        # All processes end; the next trial starts others.
-        self._pool = None
-        self._open.close()
+def trials_at_once(jobs: int, on: str) -> int:
+    """Return how many trials run at once; see `open_executor`."""
+    if not on:
+        return jobs or concurrent_trainings(os.cpu_count() or 1)
+    with _dask_client(on) as client:
+        return max(1, len(client.nthreads()))
 
 
 @contextmanager
-def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of spawned processes that are killed when it is left."""
+def open_executor(jobs: int, on: str) -> Iterator[Executor]:
+    """Open an executor of trials; those that are not finished when it is left are given up.
+
+    Args:
+        jobs: Processes of this machine; 0 is one for every core, and one on a GPU.
+        on: The address of a Dask scheduler; "" is this machine.
+
+    Raises:
+        ConfigError: Dask is not installed.
+        RunError: No scheduler answers.
+    """
+    if on:
+        with _dask_client(on) as client:
+            yield client.get_executor(pure=False)
+    else:
+        with worker_pool(trials_at_once(jobs, on)) as pool:
+            yield pool
+
+
+@contextmanager
+def _dask_client(address: str) -> Iterator[Any]:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("distributed"):
+            # Real problems arrive as errors.
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise RunError(
+            f"no scheduler answers at {address}: start one with 'dask scheduler', and workers with "
+            "'dask worker ADDRESS --nthreads 1'"
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def worker_pool(size: int) -> Iterator[Executor]:
+    """Open a pool of processes that are killed when it is left."""
     # `active_children` also lists processes that somebody else has started.
     others = set(multiprocessing.active_children())
     # A fork would copy MLX without its threads.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(size, context, initializer=_begin_worker)
+    pool = _Pool(size, multiprocessing.get_context("spawn"), initializer=_begin_worker)
     try:
         yield pool
     finally:
@@ -137,19 +87,20 @@ def worker_pool(size: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def _worker_environment() -> Iterator[None]:
-    """Let workers that start now inherit one BLAS thread each, and no Ctrl-C."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    # A blocked signal is inherited: Ctrl-C reaches only the parent, which then ends the workers.
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+class _Pool(ProcessPoolExecutor):
+    def submit(self, *call: Any, **options: Any) -> Any:
+        """Submit a call; a process that starts for it has one BLAS thread and sees no Ctrl-C."""
+        before = dict(os.environ)
+        # A blocked signal is inherited: Ctrl-C reaches only the parent, which ends the processes.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
+        try:
+            return super().submit(*call, **options)
+        finally:
+            for name in _THREADS:
+                os.environ.pop(name)
+            os.environ.update(before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _begin_worker() -> None:

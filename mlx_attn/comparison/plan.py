@@ -381,10 +381,10 @@ class ComparisonConfig:
         return make_trial(arm.name, self.settings(arm, changes), seed, arm.lr_scale, self.text)
 
 
-def corpus_of(settings: Settings, data: str | None = None) -> Corpus:
-    """Return the text that settings name, or the one at `data`, as tokens."""
+def corpus_of(settings: Settings) -> Corpus:
+    """Return the text that settings name, as tokens."""
     text = settings.text
-    return prepare(data or text.data, text.tokenizer, text.vocab_size)
+    return prepare(text.data, text.tokenizer, text.vocab_size)
 
 
 def floor_of(corpus: Corpus) -> float | None:

@@ -78,8 +78,10 @@ def sections_of(comparison: Comparison) -> list[Section]:
     """Return all results of a comparison; the page folds all sections after the third."""
     # The first budget is part of the answer; the others are evidence.
     first, *others = (_budget(budget, comparison) for budget in comparison.budgets)
-    kinds = {training.kind for b in comparison.budgets for a in b.arms for training in a.trainings}
-    trained_on = "; ".join(sorted(kinds - {""})) or "not recorded"
+    chips = {
+        t.machine.get("chip", "") for b in comparison.budgets for a in b.arms for t in a.trainings
+    }
+    trained_on = "; ".join(sorted(chips - {""})) or "not recorded"
     reproduce = Section(
         "Reproduce it",
         code=comparison.command,
@@ -119,7 +121,7 @@ def _answers(comparison: Comparison) -> Section:
                 row.append("not feasible" if arm in budget.refused else show.MISSING)
         caption = f"Verdicts, and mean differences to {comparison.control} in nats per token"
         tables = [Table(caption, headings, rows)]
-    lines = show.mixed_pairs, show.worth_text, show.meanings_text
+    lines = show.worth_text, show.meanings_text
     return Section(
         "Answer",
         answers=[show.answer_of(comparison, arm) for arm in arms],

@@ -76,11 +76,6 @@ class TrialResult(Evaluation):
     start: str = ""  # of a study's trial, a digest of all weights before the first step
 
     @property
-    def kind(self) -> str:
-        """The kind of machine that trained it, in words; "" in records of 0.1.0."""
-        return kind_of(self.machine) if self.machine else ""
-
-    @property
     def time_to_solve(self) -> TimeToSolve | None:
         """Steps until the task was solved; None for a text."""
         # Only tasks have an accuracy.
@@ -88,11 +83,6 @@ class TrialResult(Evaluation):
         right = [p.step for p in measured if p.accuracy is not None and p.accuracy >= SOLVED]
         time = TimeToSolve(steps=min(right, default=self.steps), solved=bool(right))
         return time if measured else None
-
-
-def kind_of(machine: Mapping[str, str]) -> str:
-    """Return the kind of a machine in words."""
-    return "{chip}, {device}, mlx {mlx}, arithmetic {arithmetic}".format(**machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

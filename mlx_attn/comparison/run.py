@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from mlx_attn.comparison import result, runner, tuning
+from mlx_attn.comparison import result, stages, tuning
 from mlx_attn.comparison.decisions import Case, Verdict, degrees_lent, judge_all
 from mlx_attn.comparison.plan import (
     RESEED,
@@ -26,6 +26,7 @@ from mlx_attn.comparison.plan import (
 )
 from mlx_attn.comparison.regression import adjusted
 from mlx_attn.comparison.result import AATest, Comparison, TrialResult
+from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.solving import Solving, judge_solving
 from mlx_attn.comparison.t_tests import TTest, minimum_detectable_effect
 from mlx_attn.comparison.trial import Diverged, Store
@@ -40,16 +41,14 @@ EQUAL_PARAMS = 0.005  # the largest relative difference of two arms' parameters 
 
 FLOAT_BYTES = 4
 
-Events = Generator[runner.ComparisonEvent, None, None]
+Events = Generator[stages.ComparisonEvent, None, None]
 
 
 class ComparisonRun:
     """One comparison; iterating trains the missing trials and yields events."""
 
-    def __init__(self, protocol: ComparisonConfig, trains: runner.Runner):
+    def __init__(self, protocol: ComparisonConfig, trains: Runner):
         self.runner, self.store = trains, trains.store
-        # Seconds on another kind of machine would be another budget.
-        trains.placement.one_kind = "seconds" in protocol.budgets
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = corpus_of(protocol.settings(protocol.arms[0]))
         self.protocol = replace(protocol, text=self.corpus.digest)
@@ -57,7 +56,7 @@ class ComparisonRun:
         for arm in protocol.all_arms:
             protocol.settings(arm).model_config(self.vocab_size)
 
-    def __iter__(self) -> Iterator[runner.ComparisonEvent]:
+    def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Every stage asks the store first, so a resumed comparison passes through here quickly.
         protocol = self.protocol
         train_for_rates = partial(self._train, "tuning")
@@ -80,7 +79,7 @@ class ComparisonRun:
         looks = protocol.looks or (protocol.seeds or self._affordable_seeds(per_seed, timed),)
         for seeds in looks:
             minutes = per_seed * seeds / self.runner.size / 60
-            yield runner.Planned(seeds, minutes, self._detectable(searches, seeds))
+            yield stages.Planned(seeds, minutes, self._detectable(searches, seeds))
             yield from self._train("verdict", plan.all(range(seeds)))
             comparison = _Summary(plan, self.store, range(seeds), searches).comparison(self.corpus)
             # Looks that are not taken still cost: each has its share of 1 - confidence.
@@ -92,14 +91,14 @@ class ComparisonRun:
         # Arms or budgets with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.runner.missing(wanted.values())
-        yield runner.Began(stage, len(wanted), len(wanted) - len(missing))
+        yield stages.Began(stage, len(wanted), len(wanted) - len(missing))
         left, taken = len(missing), []
         for trial, outcome in self.runner(missing):
             left -= 1
             taken += [outcome.seconds] if isinstance(outcome, TrialResult) else []
             # Diverged trials end early and would make the rest look short.
             each = fmean(taken) if taken else 0.0
-            yield runner.Finished(trial, outcome, left, left * each / self.runner.size)
+            yield stages.Finished(trial, outcome, left, left * each / self.runner.size)
 
     def _affordable_seeds(self, per_seed: float, timed: Mapping[str, Sequence[TrialResult]]) -> int:
         """Return the seeds that fit into the time; by recorded times, so resuming changes none."""
@@ -128,7 +127,7 @@ class ComparisonRun:
 
 
 def conclude(
-    run: ComparisonRun, directory: Path, on_event: Callable[[runner.ComparisonEvent], Any]
+    run: ComparisonRun, directory: Path, on_event: Callable[[stages.ComparisonEvent], Any]
 ) -> Comparison:
     """Train the missing trials, pass on every event, and write the result to a directory."""
     event = None

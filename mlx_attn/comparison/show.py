@@ -4,8 +4,7 @@ Progress is a bar on a terminal, a plain line an event in a pipe.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -14,14 +13,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.comparison import runner
+from mlx_attn.comparison import stages
 from mlx_attn.comparison.decisions import WORDS, Verdict
 from mlx_attn.comparison.plan import ComparisonConfig
 from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.t_tests import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
-from mlx_attn.comparison.workload import HOUR, hours_on
 from mlx_attn.errors import plural
 from mlx_attn.markdown import visible
 from mlx_attn.ui.terminal import duration, is_live
@@ -138,23 +136,6 @@ def worth_text(comparison: Comparison) -> str:
     return f"Worth of {part} here, {against}: {_numbers(verdict, comparison)}."
 
 
-def mixed_pairs(comparison: Comparison) -> str:
-    """Return a line about differences between arms that are also between machines; or ""."""
-    parts: list[str] = []
-    for budget in comparison.budgets:
-        kinds: dict[int, set[str]] = {}
-        for training in (training for arm in budget.arms for training in arm.trainings):
-            if training.kind:
-                kinds.setdefault(training.seed, set()).add(training.kind)
-        mixed = [str(seed) for seed, several in kinds.items() if len(several) > 1]
-        if mixed:
-            parts.append(f"seeds {', '.join(mixed)} with equal {budget.budget}")
-        elif budget.budget == "seconds" and len(set().union(*kinds.values())) > 1:
-            parts.append("equal seconds")
-    across = f"so compared across them: {'; '.join(parts)}."
-    return f"Trained on different kinds of machine, {across}" if parts else ""
-
-
 def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
     """Return the verdict under the first budget that has one, and sentences on all budgets."""
     first, *others = [budget for budget in comparison.budgets if arm in budget.verdicts]
@@ -266,7 +247,7 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 def summary_lines(comparison: Comparison) -> list[str]:
     """Return the answer for every arm, one line each, and the worth of the part."""
     answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
-    lines = (*answers, worth_text(comparison), mixed_pairs(comparison))
+    lines = (*answers, worth_text(comparison))
     return [visible(line) for line in lines if line]
 
 
@@ -362,24 +343,24 @@ class Display(progress.Progress):
         """Leave one line."""
         self.console.print(Text(text), soft_wrap=True)
 
-    def __call__(self, event: runner.ComparisonEvent) -> None:
+    def __call__(self, event: stages.ComparisonEvent) -> None:
         """Move the bar, or leave a line."""
-        if not self.disable and isinstance(event, runner.Began):
+        if not self.disable and isinstance(event, stages.Began):
             counts = {"total": event.trainings, "completed": event.stored, "left": ""}
             self.update(self._task, description=event.stage, **counts)
-        elif not self.disable and isinstance(event, runner.Finished):
+        elif not self.disable and isinstance(event, stages.Finished):
             self.update(self._task, advance=1, left=f"{duration(event.seconds_left)} left")
         elif self._events and (line := _event_line(event)):
             self.message(line)
 
 
-def _event_line(event: runner.ComparisonEvent) -> str:
+def _event_line(event: stages.ComparisonEvent) -> str:
     """Return an event in one line; "" prints nothing."""
     match event:
-        case runner.Began():
+        case stages.Began():
             stored = f", {event.stored} of them finished before" if event.stored else ""
             return f"{event.stage}: {event.trainings} trainings{stored}"
-        case runner.Finished():
+        case stages.Finished():
             trial, outcome = event.trial, event.outcome
             diverged = isinstance(outcome, Diverged)
             loss = "diverged" if diverged else f"{outcome.val_loss:.4f} nats per token"
@@ -390,7 +371,7 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             second = f", queries and keys x {event.query_key_lr:g}"
             more = second if event.query_key_losses else ""
             return f"{event.arm}: learning rates x {event.best:g}{more}{edge}"
-        case runner.Planned():
+        case stages.Planned():
             plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
             if event.resolves is None:
                 return plan
@@ -400,16 +381,8 @@ def _event_line(event: runner.ComparisonEvent) -> str:
             return ""
 
 
-def plan_rows(
-    run: ComparisonRun, stages: Sequence[Sequence[float]] = (), speeds: Sequence[float] = ()
-) -> list[tuple[str, str]]:
-    """Return the plan of a comparison, with its work if that was measured.
-
-    Args:
-        run: The planned comparison.
-        stages: Seconds of the missing trainings, as `stages_of` returns them.
-        speeds: Of each worker, as multiples of this machine's.
-    """
+def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
+    """Return the plan of a comparison."""
     protocol, settings = run.protocol, run.protocol.settings(run.protocol.arms[0])
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
@@ -417,7 +390,7 @@ def plan_rows(
     margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
     if protocol.delta:
         margin = f"{protocol.delta:g} nats per token"
-    rows = [
+    return [
         ("arms", ", ".join(arm.name for arm in protocol.arms)),
         ("control", protocol.arms[0].name),
         ("reference", protocol.reference.name if protocol.reference else "none"),
@@ -428,18 +401,8 @@ def plan_rows(
         ("seeds", _seeds_text(protocol)),
         ("equal", ", ".join(protocol.budgets)),
         ("counts as none", f"less than {margin}"),
-        ("at once", f"{run.runner.size} processes"),
+        ("at once", f"{run.runner.size} trainings"),
     ]
-    if stages:
-        here = sum(map(sum, stages)) / HOUR
-        workers = ", ".join(f"{count} of speed {each:g}" for each, count in Counter(speeds).items())
-        there = f"on {plural(len(speeds), 'worker')} ({workers})"
-        rows += [
-            ("trainings", f"{at_least}{sum(map(len, stages))}"),
-            ("core-hours", f"{here:.3g} on one core or GPU of this machine"),
-            ("hours", f"{hours_on(stages, speeds):.3g} {there}"),
-        ]
-    return rows
 
 
 def _seeds_text(protocol: ComparisonConfig) -> str:

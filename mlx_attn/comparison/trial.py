@@ -6,7 +6,6 @@ and another seed or arm costs only its own trials.
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -20,7 +19,7 @@ from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, RankPoint, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine.facts import machine_kind
+from mlx_attn.machine.facts import arithmetic, chip_name
 from mlx_attn.model.gpt import GPT
 from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record
@@ -37,7 +36,7 @@ from mlx_attn.training.evaluation import (
     evaluation_record,
     losses_by_ability,
 )
-from mlx_attn.training.loop import INTERRUPTED, never, train
+from mlx_attn.training.loop import train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
@@ -125,21 +124,14 @@ def write_object(path: Path, content: Object) -> None:
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
-def train_trial(
-    trial: Trial, should_stop: Callable[[], bool] = never, data: str | None = None
-) -> Outcome | None:
-    """Train one trial; return None when told to stop.
-
-    Args:
-        trial: What to train.
-        should_stop: Asked before every step.
-        data: The text's path on this machine, if it differs from the settings'.
+def train_trial(trial: Trial) -> Outcome:
+    """Train one trial.
 
     Raises:
         RunError: The text is not the one that the trial is of.
     """
     settings = resolve(trial.settings)
-    corpus = corpus_of(settings, data)
+    corpus = corpus_of(settings)
     if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(settings, corpus)
@@ -147,7 +139,7 @@ def train_trial(
         jitter(trainer.model, trial.seed)
     recorder = _Recorder(trial, trainer, corpus)
     try:
-        for event in train(trainer, should_stop):
+        for event in train(trainer):
             recorder.record(event)
     except DivergedError as error:
         return Diverged(str(error))
@@ -218,12 +210,11 @@ class _Recorder:
         model.train()
         return loss
 
-    def result(self) -> Outcome | None:
-        """Return what became of the trial; None if it did not end by itself."""
+    def result(self) -> Outcome:
+        """Return what became of the trial, once it has ended."""
         ended, last, floor = self._ended, self._last, floor_of(self.corpus)
-        # Interrupted, so without an outcome to store.
-        if ended is None or last is None or ended.reason == INTERRUPTED:
-            return None
+        assert ended
+        assert last
         if not isfinite(last.val_loss):
             return Diverged("the loss is not finite")
         # In nats for texts too; their evaluation has bits per byte.
@@ -241,7 +232,7 @@ class _Recorder:
             seconds=ended.seconds,
             peak_memory=ended.peak_memory,
             sample="" if self._beginning else _greedy_sample(self.trainer, self.corpus),
-            machine=machine_kind(),
+            machine={"chip": chip_name(), **arithmetic()},
             by_ability=losses_by_ability(last, self.corpus.val),
             params=count_parameters(self.trainer.model),
             start=self._start,

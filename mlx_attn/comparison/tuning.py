@@ -18,7 +18,7 @@ import numpy as np
 
 from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial
 from mlx_attn.comparison.result import Tuning
-from mlx_attn.comparison.runner import ComparisonEvent
+from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Store, has_failed
 
 EXTENSIONS = 4  # factors that a search may add beyond its ends

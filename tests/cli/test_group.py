@@ -63,7 +63,7 @@ def test_every_variable_of_an_option_is_known():
     found = (group.get_command(click.Context(group), name) for name in COMMANDS)
     commands = [command for command in found if command]
     options = set().union(*map(variables, commands))
-    others = "BLAS CODE_PATH DATA_DIR RANK_TIMEOUT PEERS_PYTHON"
+    others = "BLAS CODE_PATH DATA_DIR PEERS_PYTHON"
     assert options | {PREFIX + name for name in others.split()} == VARIABLES
 
 

@@ -134,7 +134,7 @@ class FormulaRunner(Runner):
     """
 
     def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
-        super().__init__(store, size=2)
+        super().__init__(store, jobs=2)
         self.noise, self.rounding, self.fails_after = noise, 0.0, fails_after
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}

@@ -7,8 +7,8 @@ import pytest
 from mlx_attn.comparison.plan import ComparisonConfig, arm_from, margin_from
 from mlx_attn.comparison.result import read_comparison, save_comparison
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import Planned
 from mlx_attn.comparison.show import answer_of
+from mlx_attn.comparison.stages import Planned
 from mlx_attn.errors import ConfigError, RunError
 
 

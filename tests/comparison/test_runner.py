@@ -1,24 +1,25 @@
 """Trials in a pool of processes."""
 
+import math
 import multiprocessing
 import os
-from collections import Counter
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from mlx_attn.comparison import executors
-from mlx_attn.comparison.executors import Engine, Worker
+from mlx_attn.comparison import executors, runner
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import Runner
-from mlx_attn.comparison.trial import Diverged, Store, train_trial
-from mlx_attn.comparison.worker import train_order
+from mlx_attn.comparison.runner import Runner, order_for, train_order
+from mlx_attn.comparison.trial import Diverged, Store, record_of, train_trial
 from mlx_attn.errors import RunError
 from mlx_attn.machine.device import forced_path
+from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import single_stream
+from tests.comparison.conftest import training
+from tests.conftest import ThisProcess
 
 
 @pytest.fixture
@@ -33,10 +34,10 @@ def trials(protocol, store):
     return [run.protocol.trial(run.protocol.arms[0], seed) for seed in (0, 1)]
 
 
-def without_time(training):
-    assert isinstance(training, TrialResult)
-    curve = tuple(replace(point, seconds=0.0) for point in training.curve)
-    return replace(training, tok_s=0.0, seconds=0.0, peak_memory=0, curve=curve)
+def without_time(result):
+    assert isinstance(result, TrialResult)
+    curve = tuple(replace(point, seconds=0.0) for point in result.curve)
+    return replace(result, tok_s=0.0, seconds=0.0, peak_memory=0, curve=curve)
 
 
 def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker(trials, store):
@@ -46,21 +47,19 @@ def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker
     assert [without_time(outcomes[trial]) for trial in trials] == alone
 
 
-def test_a_worker_that_dies_is_one_line(trials, store, monkeypatch):
+def test_processes_that_die_are_one_line(trials, store, monkeypatch):
     monkeypatch.setattr(executors, "_begin_worker", os.abort)
-    with pytest.raises(
-        RunError, match=r"^the training of 'standard', seed [01], failed: .*continues$"
-    ):
+    with pytest.raises(RunError, match=r"^processes that train were killed 4 times .*continues$"):
         list(Runner(store, 1)(trials))
 
 
 def test_a_training_records_its_course(trials):
-    training = train_trial(trials[0])
-    assert isinstance(training, TrialResult)
-    assert [point.step for point in training.curve] == list(range(1, 9))
-    assert [ranks.step for ranks in training.ranks] == list(range(9))
-    assert training.val_loss == training.curve[-1].val_loss
-    assert training.sample
+    result = train_trial(trials[0])
+    assert isinstance(result, TrialResult)
+    assert [point.step for point in result.curve] == list(range(1, 9))
+    assert [ranks.step for ranks in result.ranks] == list(range(9))
+    assert result.val_loss == result.curve[-1].val_loss
+    assert result.sample
 
 
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
@@ -94,51 +93,64 @@ def test_as_many_trainings_at_once_as_there_are_cores_and_one_on_a_gpu(store, re
     assert Runner(store).size == 1
 
 
-class Faulty(Engine):
-    """Trains in this process, after faults: each training loses its worker some times.
+def test_trainings_whose_processes_are_killed_are_repeated_three_times_and_then_named(
+    trials, store, monkeypatch
+):
+    losses = iter(range(3))
 
-    Attributes:
-        losses: How often each training loses its worker.
-        unfit: Names of workers that answer that they are unfit.
-        submitted: Digests of the orders.
-    """
+    class Killed(ThisProcess):
+        def submit(self, function, *arguments):
+            if next(losses, None) is not None:
+                raise BrokenExecutor
+            return super().submit(function, *arguments)
 
-    def __init__(self, losses: int = 0, unfit: tuple[str, ...] = ()):
-        self.losses, self.unfit = losses, unfit
-        self.submitted, self.lines = Counter[str](), list[str]()
-        self._there = [Worker("one"), Worker("two")]
-
-    def workers(self):
-        return self._there
-
-    def submit(self, worker, order):
-        future: Future[Any] = Future()
-        self.submitted[order["digest"]] += 1
-        if self.submitted[order["digest"]] <= self.losses:
-            future.set_exception(BrokenExecutor())
-        elif worker.name in self.unfit:
-            future.set_result({"unfit": "mlx is 1 here"})
-        else:
-            future.set_result(train_order(order))
-        return future
-
-    def leave_out(self, worker, reason):
-        self._there = [other for other in self._there if other != worker]
-        self.lines.append(reason)
+    monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(Killed()))
+    assert set(dict(Runner(store, 1)(trials))) == set(trials)
+    losses = iter(range(4))
+    other = [replace(trial, jitter=True) for trial in trials]
+    with pytest.raises(RunError, match=r"killed 4 times in a row, .*; finished trainings are kept"):
+        list(Runner(store, 1)(other))
 
 
-def test_a_training_whose_worker_is_lost_is_repeated_three_times_and_then_named(trials, store):
-    engine = Faulty(losses=4)
+@pytest.mark.parametrize("fact", [*arithmetic()])
+def test_a_worker_refuses_a_trial_of_other_arithmetic_and_names_it(trials, fact):
+    order = order_for(trials[0])
+    order["arithmetic"][fact] = "another"
+    here = arithmetic()[fact]
     with pytest.raises(
-        RunError, match=r"'standard', seed [01], failed: its worker was lost 4 times; finished"
+        RunError, match=f"would train another model: {fact} is {here} there and another here$"
     ):
-        list(Runner(store, engine=engine)(trials))
-    engine = Faulty(losses=3)
-    assert set(dict(Runner(store, engine=engine)(trials))) == set(trials)
-    assert engine.submitted == dict.fromkeys([trial.digest for trial in trials], 4)
+        train_order(order)
 
 
-def test_a_worker_that_is_unfit_gets_no_more_and_loses_nothing(trials, store):
-    engine = Faulty(unfit=("one",))
-    assert set(dict(Runner(store, engine=engine)(trials))) == set(trials)
-    assert engine.lines == ["mlx is 1 here"]
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        ({"digest": "another"}, "its worker trained something else"),
+        ({"training": {"val_loss": math.inf}}, "seed 0 ended with the loss inf"),
+        ({"training": {"seed": 5}}, "seed 5 ended with the loss 1"),
+        ({"training": {"val_loss": "low"}}, "the worker's answer: "),
+    ],
+    ids=["digest", "loss", "seed", "type"],
+)
+def test_what_a_worker_returns_is_checked(
+    in_this_process, trials, store, monkeypatch, damage, complaint
+):
+    answer = {"digest": trials[0].digest, **record_of(training())}
+    answer |= {k: {**answer[k], **v} if isinstance(v, dict) else v for k, v in damage.items()}
+    monkeypatch.setattr(runner, "train_order", lambda order: answer)
+    with pytest.raises(RunError, match=f"of 'standard', seed 0, failed: {complaint}.*continues$"):
+        list(Runner(store, 1)(trials[:1]))
+    assert trials[0] not in store
+
+
+def test_a_plugin_that_is_not_there_or_has_changed_is_named_and_not_even_run(trials, tmp_path):
+    file = tmp_path / "mine.py"
+    plugin = {"path": str(file), "sha256": "0" * 64, "names": ["score=mine"]}
+    order = order_for(replace(trials[0], plugins=[plugin]))
+    with pytest.raises(RunError, match=f"{file}: cannot be read"):
+        train_order(order)
+    file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
+    with pytest.raises(RunError, match="has changed since the comparison began"):
+        train_order(order)
+    assert not (tmp_path / "trace").exists()
