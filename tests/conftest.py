@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -37,10 +36,25 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 CHECKED = {"attention", "model"}
-"""Rooms in whose tests shapes and types are checked at every call of the package.
+"""Rooms in whose tests the shapes and types of the rooms' own functions are checked at every call.
 
-It doubles their time. On a GPU's path all tests check them, a second command that fewer run.
+It doubles their time, so the tests of other rooms and of other code paths do without.
 """
+
+DIFFERS_BY_PATH = (
+    "attention/",
+    "model/",
+    "sampling/",
+    "training/test_loop.py",
+    "training/test_optimizers.py",
+    "training/test_resume.py",
+    "training/test_step.py",
+    "test_device.py",
+    "test_embedding.py",
+    "test_every_variant.py",
+    "test_exponentials.py",
+)
+"""Tests of what asks which device computes. CI runs them on each code path: `pytest -m path`."""
 
 EARLY = {"faults", "comparison", "cli", "probe", "verify", "training"}
 """Folders with tests of many seconds."""
@@ -54,15 +68,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long in few files comes first, so that no process is left with it at the end."""
     items.sort(key=lambda item: room_of(item) not in EARLY)
+    for item in items:
+        if place_of(item).startswith(DIFFERS_BY_PATH) and not item.get_closest_marker("slow"):
+            item.add_marker("path")
+
+
+def place_of(item: pytest.Item) -> str:
+    """The path of a test's file in the folder of tests."""
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
 def room_of(item: pytest.Item) -> str:
     """The folder of tests that a test lies in, or its file."""
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    return place_of(item).partition("/")[0]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    checked = room_of(item) in CHECKED or device.SWITCH in os.environ
+    checked = room_of(item) in CHECKED and device.SWITCH not in os.environ
     jaxtyping.config.update("jaxtyping_disable", not checked)
 
 
