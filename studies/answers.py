@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mlx_attn.errors import find_row
@@ -219,8 +220,13 @@ def show(question: str) -> Iterator[str]:
                 "  {seeds} seeds, searches: {searches}, {tokens_per_parameter} tokens per "
                 "parameter, {parameters_saved} of {parameters} parameters saved".format(**row)
             )
-            asked = cost.contrast, cost.text, cost.steps, min(_MOST, cost.estimate.seeds)
-            yield f"  {command(lengths.table, *asked)}"
+            asked = cost.contrast, cost.text, cost.steps
+            means = [
+                f"{study} {fmean(by_seed):+.4f} ({len(by_seed)})"
+                for study, by_seed in lengths.studies(*asked).items()
+            ]
+            yield f"  by study, with its seeds: {', '.join(means)}"
+            yield f"  {command(lengths.table, *asked, min(_MOST, cost.estimate.seeds))}"
 
 
 def write() -> list[Path]:

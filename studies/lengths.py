@@ -118,14 +118,21 @@ class Lengths:
         """Read the committed records."""
         return cls(read("lengths"), table())
 
+    def studies(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
+        """Return the differences by seed of each study that asked a contrast."""
+        found = dict[str, list[float]]()
+        for (study, world), training in self._of_world.items():
+            if (training.text, training.steps) == (text, steps) and study not in contrast.without:
+                asked = study, world, contrast.arm, contrast.control
+                if by_seed := differences(self._losses, *asked):
+                    found[study] = by_seed
+        return found
+
     def searches(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
         """Return the differences by seed of each search; studies of one search are joined."""
         groups = defaultdict[str, list[float]](list)
-        for (study, world), training in self._of_world.items():
-            if (training.text, training.steps) == (text, steps) and study not in contrast.without:
-                found = differences(self._losses, study, world, contrast.arm, contrast.control)
-                if found:
-                    groups[self.table.searches[study]] += found
+        for study, by_seed in self.studies(contrast, text, steps).items():
+            groups[self.table.searches[study]] += by_seed
         return {name: found for name, found in groups.items() if len(found) > 1}
 
     @cached_property

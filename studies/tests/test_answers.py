@@ -43,8 +43,8 @@ def test_every_question_is_answered_in_bold_below_it_and_in_the_numbers():
 
 def test_every_number_of_a_question_has_a_command():
     lines = [*answers.show("query")]
-    assert len(lines) % 3 == 0
-    assert all(line.startswith("  mlx-attn compare ") for line in lines[2::3])
+    assert len(lines) % 4 == 0
+    assert all(line.startswith("  mlx-attn compare ") for line in lines[3::4])
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_name():

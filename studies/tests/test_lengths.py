@@ -68,6 +68,12 @@ def test_all_arms_of_a_seed_were_trained_by_one_machine_but_in_one_study(lengths
     assert mixed == {("own-rates", "python-own")}
 
 
+def test_the_registered_trainings_are_of_the_registered_code(lengths):
+    late = [t for t in lengths.trainings if t.study == "lengths-late"]
+    assert {t.commit for t in late} <= {"c5ff1290a0a3"}
+    assert {t.rate for t in late} <= {1.0}
+
+
 def test_a_command_has_the_settings_of_the_text_and_the_rates_of_the_length(lengths):
     (contrast,) = [c for c in lengths.table.contrasts if c.arm == "one-head-no-query"]
     asked = command(lengths.table, contrast, "shakespeare", 4800, 12)
