@@ -83,6 +83,7 @@ COMMANDS: dict[str, str] = {
     "import": "Make a run of a checkpoint of the book, GPT-2 or nanoGPT.",
     "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
+    "answers": "Say what was measured about each part of attention, and how to ask again.",
     "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
