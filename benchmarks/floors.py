@@ -407,7 +407,7 @@ def main(
         _print("compared with other programs, at the same sizes", peers_table(compared))
 
 
-NOT_HERE = ("figure", "kernels", "device", "contribute")
+NOT_HERE = ("figure", "device")
 """Options of `mlx-attn bench` that a floor does not have."""
 
 command = SectionedCommand(

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from mlx_attn.bench.contribution import Contribution
-from mlx_attn.bench.kernels import KernelCount
 from mlx_attn.bench.speed import Measurement, MedianIQR
 from mlx_attn.ui import plots
 from mlx_attn.ui.terminal import count, memory
@@ -58,34 +56,6 @@ def faster_device(measured: Sequence[Measurement]) -> str:
         f"{title}, {fast.name}: the {fast.device} is {times:.1f} times as fast as the "
         f"{slow.device}: {_USES[fast.work]} --device {fast.device}"
     )
-
-
-def contribution_lines(made: Contribution) -> list[str]:
-    """Show the figures of a machine, a line for each."""
-    lines = [f"{made.chip}, {made.system}, mlx {made.mlx}"]
-    for one in made.verified:
-        total, wrong = one.right + len(one.wrong), "".join(f", {name} wrong" for name in one.wrong)
-        lines.append(
-            f"{one.device}: {one.right} of {total} checks right{wrong}, products in {one.rounding}"
-        )
-    lines += [
-        f"{step.device}: first step {step.first:.2f} s, in a second process {step.second:.2f} s"
-        for step in made.first_steps
-    ]
-    return lines + [
-        f"{row.device}: {row.preset}, {row.variant}, {row.work}: {count(row.tok_s)} tokens/s"
-        for row in made.speeds
-    ]
-
-
-def kernel_table(counted: Sequence[KernelCount]) -> Table:
-    """Return the kernels of every model, a column for each kind of work."""
-    works = list(dict.fromkeys(row.work for row in counted))
-    table = table_of("kernels of one step", works)
-    for name in dict.fromkeys(row.name for row in counted):
-        counts = {row.work: row.kernels for row in counted if row.name == name}
-        table.add_row(name, *(str(counts[work]) for work in works))
-    return table
 
 
 def table_of(title: str, headings: Iterable[str]) -> Table:

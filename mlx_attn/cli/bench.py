@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention.config import MAPS, VARIANTS
@@ -54,17 +53,6 @@ _OPTIONS = [
         help="repeatable  [default: all three]",
     ),
     _what(
-        "--kernels",
-        is_flag=True,
-        help="instead of times, how many kernels a GPU starts for one step; counted anywhere",
-    ),
-    _what(
-        "--contribute",
-        is_flag=True,
-        help="measure this machine by a fixed recipe (some minutes) and write a file for "
-        "docs/machines.md",
-    ),
-    _what(
         "--seconds",
         type=FiniteRange(min=0, max=86400),
         default=60.0,
@@ -96,8 +84,6 @@ _EXAMPLES = """\b
 Examples:
   mlx-attn bench --variants standard,merged --part train
   mlx-attn bench --preset macbook --block modern --json > bench.json
-  mlx-attn bench --kernels --variants standard,merged
-  mlx-attn bench --contribute
 """
 
 
@@ -106,8 +92,6 @@ def command(
     preset: str,
     variants: str,
     part: Sequence[str],
-    kernels: bool,
-    contribute: bool,
     seconds: float,
     scaling: str | None,
     as_json: bool,
@@ -119,51 +103,21 @@ def command(
 
     Training steps, forward passes and decoding, in turns in one process, on random tokens. Figures
     are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md says
-    how to read them. With --kernels nothing is timed: what is counted is how many kernels a GPU
-    starts for one step.
+    how to read them.
     """
     from mlx_attn.bench import show
-    from mlx_attn.bench.kernels import kernel_counts
     from mlx_attn.machine.facts import machine_facts
-    from mlx_attn.ui.terminal import stdout_console
 
-    if contribute:
-        _contribute()
-        return
-    if kernels and figure:
-        raise click.UsageError("--figure draws speeds, and --kernels measures none: leave one out")
     settings = {key: value for key, value in options.items() if value is not None}
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, settings)
-    if kernels:
-        name, rows = "kernels", list(kernel_counts(setups, works))
-        if not as_json:
-            stdout_console().print(show.kernel_table(rows))
-    else:
-        name, rows = "measurements", _measure(setups, works, seconds, devices, as_json)
-        for file in show.save_bench_figure(rows, figure) if figure else ():
-            note(f"wrote {file}")
+    rows = _measure(setups, works, seconds, devices, as_json)
+    for file in show.save_bench_figure(rows, figure) if figure else ():
+        note(f"wrote {file}")
     if as_json:
         facts = {"machine": machine_facts(), "preset": preset, "settings": settings}
-        say(json.dumps({**facts, name: [asdict(row) for row in rows]}))
-
-
-def _contribute() -> None:
-    """Measure this machine by the fixed recipe, and write its file."""
-    from mlx_attn.bench import contribution, show
-    from mlx_attn.ui.terminal import stdout_console
-
-    context = click.get_current_context()
-    others = {name for name in context.params if name != "contribute"}
-    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in others):
-        raise click.UsageError(
-            "--contribute measures by a fixed recipe, on all devices: leave out all other options"
-        )
-    made = contribution.measure(note)
-    stdout_console().print(*show.contribution_lines(made), sep="\n")
-    say(contribution.write(made, Path.cwd()))
-    note("To add this machine to docs/machines.md, open a pull request with this file.")
+        say(json.dumps({**facts, "measurements": [asdict(row) for row in rows]}))
 
 
 def _chosen_devices(device: str | None) -> list[str]:

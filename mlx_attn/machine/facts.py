@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import re
 import resource
 import subprocess
 import sys
@@ -14,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.about import __version__
-from mlx_attn.errors import RunError
 from mlx_attn.machine import blas
-from mlx_attn.records import Object, parse_record
 
 PROCESS_MEMORY = 250_000_000
 """Bytes of Python, MLX and what a command imports, at most: 130 MB and more on Linux."""
@@ -147,55 +144,3 @@ def _rounding_of_products() -> str:
     error = np.std(np.array(mx.array(a) @ mx.array(b)) - exact) / np.std(exact)
     # 1e-7 in float32; 3e-4 in TF32, which newer GPUs use unless MLX_ENABLE_TF32 is 0.
     return "float32" if error < 1e-5 else "TF32"
-
-
-# Hardware, asked of the system; unknown facts are 0 or "".
-
-_SUPPLIES = Path("/sys/class/power_supply")  # where Linux lists batteries and mains adapters
-
-
-def system_name() -> str:
-    """Return the system and, on a Mac, its version, such as "macOS 15.6"."""
-    mac = platform.mac_ver()[0]
-    return f"macOS {mac}" if mac else platform.system()
-
-
-def core_counts() -> tuple[int, int]:
-    """Return the numbers of performance cores and of efficiency cores."""
-    if sys.platform != "darwin":
-        return os.cpu_count() or 0, 0
-    levels = _printed("sysctl", "-n", "hw.perflevel0.physicalcpu", "hw.perflevel1.physicalcpu")
-    performance, efficiency, *_ = [*map(int, levels.split()), 0, 0]
-    return performance, efficiency
-
-
-def gpu_cores() -> int:
-    """Return the number of cores of a Mac's GPU; 0 elsewhere."""
-    with contextlib.suppress(RunError, ValueError, KeyError, IndexError, TypeError):
-        printed = _printed("system_profiler", "SPDisplaysDataType", "-json")
-        displays = parse_record(printed, Object, "system_profiler")
-        return int(displays["SPDisplaysDataType"][0]["sppci_cores"])
-    return 0
-
-
-def power_source() -> str:
-    """Return "mains" or "battery", with "low power mode" if it is on; "" if it is unknown."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            if any(file.read_text().strip() == "1" for file in _SUPPLIES.glob("*/online")):
-                return "mains"
-            states = [file.read_text().strip() for file in _SUPPLIES.glob("*/status")]
-            return "battery" if "Discharging" in states else ""
-    named = {"AC Power": "mains", "Battery Power": "battery"}
-    batteries = _printed("pmset", "-g", "batt")
-    source = next((name for words, name in named.items() if words in batteries), "")
-    is_low = re.search(r"lowpowermode\s+1\b", _printed("pmset", "-g"))
-    return f"{source}, low power mode" if is_low else source
-
-
-def _printed(*command: str) -> str:
-    """Return the output of a program of macOS; "" if it is not there, fails or takes long."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30.0}
-        return subprocess.run(command, check=True, **options).stdout
-    return ""

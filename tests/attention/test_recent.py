@@ -16,8 +16,8 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.layer import Carry
-from mlx_attn.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
+from tests.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 
 C, T, H, V = 16, 12, 4, 11
 TOKENS = np.random.default_rng(1).integers(0, V, (2, T))

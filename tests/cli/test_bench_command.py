@@ -28,18 +28,6 @@ def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
 
 
-@pytest.mark.usefixtures("compiling")
-def test_kernels_are_counted_in_place_of_times_and_shown_in_one_line(run_command):
-    flags = (*SMALL, "--kernels", "--variants=standard")
-    rows = json.loads(run_command("bench", *flags, "--json").stdout)["kernels"]
-    works = [(work, "standard") for work in ("train", "forward", "decode")]
-    assert [(row["work"], row["name"]) for row in rows] == works
-    assert all(row["kernels"] == sum(row["operations"].values()) > 0 for row in rows)
-    shown = run_command("bench", *flags, "--part=decode").stdout.splitlines()
-    heading, line = [row.split() for row in shown if row.strip()][-2:]
-    assert (heading, line[0], int(line[1]) > 0) == (["decode"], "standard", True)
-
-
 def test_one_size_is_scaled(run_command):
     result = run_command("bench", *SMALL, "--scaling=layers", "--part=forward", "--json")
     names = [row["name"] for row in json.loads(result.stdout)["measurements"]]

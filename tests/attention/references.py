@@ -1,6 +1,6 @@
-"""Each hook and mixing of the package in NumPy: `verify` compares with these.
+"""Each hook and mixing of the package in NumPy.
 
-The module uses neither MLX nor the code that it judges.
+Neither MLX nor the code that it judges is used.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,110 @@
+"""What `verify` compares with is right by itself, and what is broken makes it fail."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention import cache
+from mlx_attn.cli.verify import finding_lines, verdict
+from mlx_attn.machine.device import gpu_path
+from mlx_attn.training.step import TrainStep
+from mlx_attn.verify import checks
+from tests.verify.reference import ReferenceGPT
+
+
+@pytest.mark.parametrize("name", checks.GOLDEN)
+def test_golden_losses_and_gradients_are_numpys(name):
+    """The gradient's norm is the slope of NumPy's loss along MLX's gradient."""
+    settings, (loss, norm) = checks.GOLDEN[name]
+    model, windows = checks.golden_model(settings)
+    weights = {n: np.array(w, np.float64) for n, w in named_arrays(model).items()}
+    gradients = nn.value_and_grad(model, checks._mean_loss)(model, mx.array(windows))[1]
+    directions = {n: np.array(g, np.float64) / norm for n, g in named_arrays(gradients).items()}
+
+    def moved(step: float) -> float:
+        changed = {n: w + step * directions[n] for n, w in weights.items()}
+        return ReferenceGPT(model.config, changed).loss(windows)
+
+    assert moved(0) == pytest.approx(loss, abs=1e-12)
+    assert (moved(1e-4) - moved(-1e-4)) / 2e-4 == pytest.approx(norm, rel=1e-5)
+
+
+def wrong_beyond_1024_keys(true, q, k, v, **named):
+    y = true(q, k, v, **named)
+    return y + 0.3 if q.shape[2] == 1 and k.shape[2] > 1024 else y
+
+
+def stale_slot(true, self, arrays, in_order=False):
+    kept, places = true(self, arrays, in_order)
+    if self.offset <= 1024 or arrays[0].shape[2] > 1:
+        return kept, places
+    return tuple(mx.concatenate([a[:, :, :1], a[:, :, :-1]], axis=2) for a in kept), places
+
+
+CALLS = iter(range(1000))
+SABOTAGES = {
+    "attention": (mx.fast, "scaled_dot_product_attention", wrong_beyond_1024_keys),
+    "cached decoding": (cache.KVCache, "extend", stale_slot),
+    "same bits twice": (
+        TrainStep,
+        "_loss",
+        lambda true, self, *given: true(self, *given) * (1 + 1e-5 * next(CALLS)),
+    ),
+}
+
+
+@pytest.mark.parametrize("check", SABOTAGES)
+def test_what_is_broken_makes_it_fail_and_is_named(check, monkeypatch):
+    place, name, changed = SABOTAGES[check]
+    true = getattr(place, name)
+    monkeypatch.setattr(place, name, lambda *given, **named: changed(true, *given, **named))
+    (broken,) = (c for c in checks.CHECKS if c.__name__ == check.replace(" ", "_"))
+    finding = checks.run(broken)
+    assert (finding.is_right, finding.error) == (False, "")
+    assert finding_lines(finding)[0].startswith(f"cpu  WRONG  {check}")
+    assert verdict([finding]).startswith(f"WRONG: 1 of 1 check failed, {check} first: ")
+
+
+def test_a_kernel_that_cannot_run_is_one_line(monkeypatch):
+    def raises(*given, **named):
+        raise RuntimeError("[metal::Device] Unable to load\n kernel steel_attention")
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", raises)
+    message = "RuntimeError: [metal::Device] Unable to load kernel steel_attention"
+    assert checks.run(checks.attention).error == message
+
+
+def test_a_check_that_compares_nothing_is_not_right(monkeypatch):
+    monkeypatch.setattr(checks, "GOLDEN", {})
+    assert not checks.run(checks.golden_losses).is_right
+
+
+def rounded(array: mx.array) -> mx.array:
+    """The nearest number of 10 bits after the point, as TF32."""
+    kept = mx.array(0xFFFFFFFF << 13 & 0xFFFFFFFF, mx.uint32)
+    return mx.bitwise_and(array.view(mx.uint32) + (1 << 12), kept).view(mx.float32)
+
+
+@pytest.mark.parametrize(
+    ("factor", "right"),
+    [(rounded, True), (lambda a: a.astype(mx.bfloat16).astype(mx.float32), False)],
+)
+def test_products_may_round_as_tf32_and_not_worse(monkeypatch, factor, right):
+    exact = mx.array.__matmul__
+    monkeypatch.setattr(mx.array, "__matmul__", lambda a, b: exact(factor(a), factor(b)))
+    finding = checks.run(checks.products)
+    assert finding.is_right == right
+    assert finding.comparisons[0].bound == (checks.TF32 if right else checks.FLOAT32)
+
+
+def test_what_is_not_a_number_is_wrong():
+    assert checks.compared("a case", mx.array([1.0, mx.nan]), np.ones(2), 1e9).share > 1
+
+
+@pytest.mark.parametrize("check", [checks.attention, checks.golden_losses])
+def test_the_path_of_a_gpu_is_right_on_this_processor_too(check):
+    with gpu_path():
+        found = checks.run(check)
+    assert found.is_right, finding_lines(found)
