@@ -2,11 +2,9 @@
 
 The README becomes the home page, and the pages of the root are added. Links in the repository
 become links of the site. Formulas become MathML, so the pages load no scripts or fonts for them.
-Live pages of trained models, made by `python docs/gallery.py`, are added if they exist.
 """
 
 import html
-import json
 import posixpath
 import re
 from pathlib import Path
@@ -25,9 +23,6 @@ _LINK = re.compile(r'(\]\(|src="|srcset=")(?!https?:|#|mailto:)([^)"\s#]*)')
 
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
-LIVE = ROOT / "build" / "gallery"
-"""The folder to which docs/gallery.py writes its pages."""
-_LIVE = re.compile(r"<!-- live: ([\w-]+) -->")
 _HERO = re.compile(r"^(# .*?)(?=^## )", re.DOTALL | re.MULTILINE)
 
 
@@ -65,8 +60,6 @@ def on_files(files: Files, config: Any) -> Files:
         if path.endswith(".py") and (ROOT / path).is_file():
             content = (ROOT / path).read_text(encoding="utf-8")
             files.append(File.generated(config, path, content=content))
-    for file in sorted([*LIVE.glob("*.html"), *LIVE.glob("*.webp")]):
-        files.append(File.generated(config, f"gallery/{file.name}", abs_src_path=str(file)))
     return files
 
 
@@ -88,35 +81,8 @@ def mathml(found: re.Match[str]) -> str:
     return f'<{found[1]} class="formula">{formula}</{found[1]}>'
 
 
-def live(markdown: str) -> str:
-    """Return the gallery with a link to each existing page, or instructions to make them."""
-    facts = json.loads((LIVE / "facts.json").read_text("utf-8")) if LIVE.is_dir() else {}
-    missing = "!!! note\n    Without the pages: run `python docs/gallery.py`, then `mkdocs build`."
-
-    def link(found: re.Match[str]) -> str:
-        one = facts.get(found[1])
-        return _card(found[1], **one) if one else "*The page is not built here.*"
-
-    made = _LIVE.sub(link, markdown)
-    return made.replace("<!-- gallery -->", "" if facts else missing)
-
-
-def _card(name: str, params: int, bits_per_byte: float, bytes: int) -> str:
-    """Return the link to a model's page, with its picture and final figures."""
-    pictures = "".join(
-        f'<img src="gallery/{name}-{theme}.webp#only-{theme}" alt="">'
-        for theme in ("light", "dark")
-        if (LIVE / f"{name}-{theme}.webp").is_file()
-    )
-    facts = f"{params:,} parameters, {bits_per_byte:.3f} bits per byte, {bytes / 1000:.0f} kB"
-    return f'<a href="gallery/{name}.html">{pictures}Try it</a>: {facts}'
-
-
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links of a page in docs/, and fill the gallery."""
+    """Rewrite the links of a page in docs/."""
     if page.file.generated_by or not page.file.abs_src_path:
         return markdown
-    if page.file.src_uri == "gallery.md":
-        markdown = live(markdown)
-        page.meta["hide"] = ["toc"]
     return rewritten(markdown, f"docs/{page.file.src_uri}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from make import PAGE, card, config_of, moved
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
@@ -27,7 +28,6 @@ from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
 from mlx_attn.training.tracking import track
 from mlx_attn.training.trainer import Trainer
-from tests.docs.test_variants_page import PAGE, card, config_of, moved
 from tests.runs import create_run
 
 STEPS, STOP = 6, 2

@@ -1,8 +1,10 @@
-"""Check that docs/variants.md agrees with the tables of variants, choices and conversions.
+"""Write what the documentation takes from the code: `python docs/make.py`.
 
-`python tests/docs/test_variants_page.py` rewrites its cards.
+The README's table of variants and the cards of docs/variants.md are made from the tables of
+variants, choices and conversions. Tests compare them.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -24,14 +26,19 @@ from studies.answers import ENOUGH
 from studies.lengths import SHORT, Lengths
 from studies.trainings import STANDARD
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "variants.md"
+TABLE = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTALL)
+QUESTIONED = ("standard", "no-out-proj", "merged", "no-query", "no-key", "no-value")
+"""The variants of the README's table: those of its questions. All are in docs/variants.md."""
 KEPT = {"kv": "key and value", "x": "only the input x", "k": "only the key, or the latent"}
 PRESET = PRESETS["nano"]
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
 
 
 def config_of(variant: Variant) -> GPTConfig:
+    """Return the configuration of a variant at the sizes of the smallest preset."""
     return GPTConfig(**{"vocab_size": PRESET.vocab_size, **PRESET.model, **variant.settings})
 
 
@@ -43,6 +50,7 @@ def choices_of(config: GPTConfig) -> list[Choice]:
 
 
 def cost_line(cost: ModelCost, standard: ModelCost) -> str:
+    """Return the costs as ratios to those of the standard form."""
     names = ("attention_parameters", "multiply_adds", "cache_floats")
     ratios = [getattr(cost, name) / getattr(standard, name) for name in names]
     words = ("attention parameters", "multiply-adds", "cache")
@@ -117,6 +125,7 @@ def cache_line(config: GPTConfig, variant: Variant, chosen: list[Choice]) -> lis
 
 
 def card(variant: Variant, standard: ModelCost) -> str:
+    """Return all that the page tells about a variant."""
     config = config_of(variant)
     chosen = choices_of(config)
     named = chosen or [config.attention().choices(name)[0] for name in ("score", "value", "output")]
@@ -144,22 +153,23 @@ def page(head: str) -> str:
     return "\n".join(parts)
 
 
-def test_the_page_has_a_card_of_every_variant_group_by_group():
-    """tests/test_every_variant.py checks the contents of the cards."""
-    headings: dict[str, None] = {}
+def headings() -> list[str]:
+    """Return the headings of docs/variants.md: groups and variants, in the order of the table."""
+    found: dict[str, None] = {}
     for name, variant in VARIANTS.items():
-        headings |= {f"## {variant.group[0].upper()}{variant.group[1:]}": None, f"### {name}": None}
-    written = PAGE.read_text(encoding="utf-8").splitlines()
-    assert [line for line in written if line.startswith("##")] == [*headings]
+        found |= {f"## {variant.group[0].upper()}{variant.group[1:]}": None, f"### {name}": None}
+    return [*found]
 
 
-def test_the_differences_of_loss_are_those_of_the_records():
-    cards = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
-    for card in cards:
-        said = [line for line in card.splitlines() if line.startswith("- Loss minus")]
-        assert said == measured_lines(card.partition("\n")[0])
+def variants_table() -> str:
+    """Return the README's table of variants in Markdown."""
+    shown = [VARIANTS[name] for name in QUESTIONED]
+    rows = [f"| `{v.name}` | `{v.formula}` | {v.summary} |" for v in shown]
+    return "\n".join(["| variant | formula | |", "|---|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":
     head = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
     PAGE.write_text(page(head), encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
+    README.write_text(TABLE.sub(lambda m: m[1] + variants_table() + m[3], readme), "utf-8")
