@@ -17,14 +17,12 @@ import numpy as np
 
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
 from mlx_attn.attention.conversions import CONVERSIONS
+from mlx_attn.cli.answers import questions
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT, ModelCost, model_cost
-from studies.answers import ENOUGH
-from studies.lengths import SHORT, Lengths
-from studies.trainings import STANDARD
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -33,6 +31,7 @@ TABLE = re.compile(r"(<!-- variants:.*?-->\n)(.*?)(<!-- /variants -->)", re.DOTA
 QUESTIONED = ("standard", "no-out-proj", "merged", "no-query", "no-key", "no-value")
 """The variants of the README's table: those of its questions. All are in docs/variants.md."""
 KEPT = {"kv": "key and value", "x": "only the input x", "k": "only the key, or the latent"}
+SHORT, ENOUGH = 300, 20  # steps, and tokens for each parameter: the lengths of docs/answers.md
 PRESET = PRESETS["nano"]
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
 
@@ -89,13 +88,13 @@ def conversions_of(variant: Variant) -> list[str]:
 @cache
 def measured() -> dict[str, list[str]]:
     """Return what was measured of each variant, by length of training, the shortest first."""
+    rows = [row for one in questions().values() for row in one["measured"]]
     found: dict[str, dict[int, list[str]]] = {}
-    for cost in sorted(Lengths.read().costs.values(), key=lambda cost: cost.steps):
-        settings = cost.contrast.settings
-        long = cost.steps == SHORT or cost.tokens >= ENOUGH
-        if cost.contrast.control == STANDARD and [*settings] == ["variant"] and long:
-            said = f"{cost.text} {cost.estimate.mean:+.3f} ({cost.word})"
-            found.setdefault(settings["variant"], {}).setdefault(cost.steps, []).append(said)
+    for row in sorted(rows, key=lambda row: row["steps"]):
+        long = row["steps"] == SHORT or row["tokens_per_parameter"] >= ENOUGH
+        if row["control"] == "standard" and long:
+            said = f"{row['text']} {row['difference']:+.3f} ({row['word']})"
+            found.setdefault(row["form"], {}).setdefault(row["steps"], []).append(said)
     return {
         variant: [f"after {steps} steps {', '.join(said)}" for steps, said in lengths.items()]
         for variant, lengths in found.items()

@@ -192,10 +192,10 @@ def _row(cost: Cost) -> dict[str, Any]:
         "tokens_per_parameter": round(cost.tokens, 1),
         "seeds": cost.estimate.seeds,
         "searches": cost.estimate.searches,
-        "difference": round(cost.estimate.mean, 4),
-        "interval": [round(low, 4), round(high, 4)],
+        "difference": round(cost.estimate.mean, 6),
+        "interval": [round(low, 6), round(high, 6)],
         "word": cost.word,
-        "loss": round(cost.loss, 4),
+        "loss": round(cost.loss, 6),
         "parameters": cost.params,
         "parameters_saved": cost.saved,
     }

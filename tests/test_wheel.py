@@ -68,6 +68,7 @@ def run(wheel, tmp_path_factory):
         ["convert", "run", "--to=merged", "--out=merged"],
         ["export", "run", "--to=mlx-lm", "--out=exported"],
         ["variants"],
+        ["answers", "query"],
     ],
     ids=" ".join,
 )

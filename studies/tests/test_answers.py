@@ -58,3 +58,11 @@ def test_the_readme_s_findings_are_on_the_page():
     said = re.findall(NUMBER, found)
     assert len(said) >= 5
     assert [number for number in said if number not in TEXT] == []
+
+
+def test_the_package_s_numbers_round_to_those_of_the_page():
+    questions = json.loads(NUMBERS.read_text(encoding="utf-8"))["questions"]
+    rows = [row for one in questions.values() for row in one["measured"]]
+    long = [row for row in rows if row["tokens_per_parameter"] >= answers.ENOUGH]
+    assert len(long) >= 7
+    assert [row for row in long if f"{row['difference']:+.3f} ±" not in TEXT] == []
