@@ -74,7 +74,7 @@ _OPTIONS = [
     ),
     _what("--json", "as_json", is_flag=True, help="as one JSON object"),
     _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
-    grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern"),
+    grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
     plugin_option(),
     *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
     *options_from(TrainConfig, "Training step", _NOT_MEASURED),

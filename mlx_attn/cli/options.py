@@ -6,7 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from math import isfinite
@@ -53,11 +53,11 @@ class Named(click.ParamType):
 
 
 class GroupedOption(click.Option):
-    """An option that the help shows under a heading."""
+    """An option that the help shows under a heading; a rare one only if all are asked for."""
 
-    def __init__(self, *args: Any, section: str = "Options", **kwargs: Any):
+    def __init__(self, *args: Any, section: str = "Options", rare: bool = False, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.section = section
+        self.section, self.rare = section, rare
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return the flag, and the environment variable if the value came from it."""
@@ -123,6 +123,7 @@ def plugin_option() -> GroupedOption:
         metavar="FILE",
         help="a Python file with your own choices and variants; repeatable",
         envvar=PREFIX + "PLUGINS",
+        rare=True,
     )
 
 
@@ -144,6 +145,7 @@ _DEVICE = grouped(
     metavar="cpu|gpu",
     help="compute on the processor or on the GPU (default: the GPU if there is one)",
     envvar=PREFIX + "DEVICE",
+    rare=True,
 )
 
 
@@ -181,32 +183,24 @@ _HELP_ALL = "mlx_attn.help_all"
 
 
 class SectionedCommand(click.Command):
-    """A command whose help groups its options under headings.
+    """A command whose help groups its options under headings; `--help-all` shows rare ones too."""
 
-    Args:
-        first: Names of the options that `--help` shows, and `--help-all` has the others too; none:
-            it shows all.
-    """
-
-    def __init__(self, *args: Any, first: Collection[str] = (), **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.params = [*self.params]
-        self._first = {*first, "help_all"} if first else set()
-        if first:
-            count = sum(not getattr(option, "hidden", False) for option in self.params)
-            text = f"Show all {count} settings and exit."
+        if any(getattr(option, "rare", False) for option in self.params):
             flags: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+            text = "Show all options and exit."
             self.params.append(
                 click.Option(["--help-all"], **flags, callback=self._help_all, help=text)
             )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, heading by heading, in the order of their first option."""
-        shown = {*self._first, getattr(self.get_help_option(ctx), "name", "")}
-        shows_all = not self._first or _HELP_ALL in ctx.meta
+        shows_all = _HELP_ALL in ctx.meta
         sections: dict[str, list[tuple[str, str]]] = {}
         for option in self.get_params(ctx):
-            is_shown = shows_all or option.name in shown
+            is_shown = shows_all or not getattr(option, "rare", False)
             if is_shown and (record := option.get_help_record(ctx)):
                 sections.setdefault(getattr(option, "section", "Options"), []).append(record)
         for heading, records in sections.items():
@@ -227,6 +221,13 @@ _TYPES: dict[str, click.ParamType] = {
     # Their modules import MLX, and so are asked only when a name is completed.
     **{key: Named(partial(attention.choices_of, key), "+") for key in attention.MAPS},
 }
+
+
+SHOWN_SETTINGS = (
+    *("data", "tokenizer", "steps", "minutes", "lr", "seed"),
+    *("context_length", "emb_dim", "n_heads", "n_layers", "window", "position"),
+)
+"""The settings that most people need: every command that has them shows them."""
 
 
 def options_from(
@@ -250,27 +251,32 @@ def options_from(
                 default=None,
                 help=field.metadata["help"],
                 envvar=PREFIX + name.upper(),
+                rare=name not in SHOWN_SETTINGS,
             )
         )
     return options
 
 
-_SHORT = {
-    {"merged": "merge_qk"}.get(name, name.replace("-", "_")): name
-    for name in ("no-out-proj", "merged", "no-query", "no-value")
+_ROWS = {
+    "--no-out-proj": "no-out-proj",
+    "--merge-qk": "merged",
+    "--no-query": "no-query",
+    "--no-value": "no-value",
 }
 SHORTHANDS: dict[str, dict[str, Any]] = {
-    flag: dict(VARIANTS[name].maps.items() - MAPS.items()) for flag, name in _SHORT.items()
+    flag[2:].replace("-", "_"): dict(VARIANTS[name].maps.items() - MAPS.items())
+    for flag, name in _ROWS.items()
 }
-"""Flags that change the map of a variant, whatever another variant says of the others."""
+"""Flags that choose the map of a variant, whatever another variant says of it."""
 
 
 _what, _run = partial(grouped, "What to train"), partial(grouped, "The run")
 
 
-def _shorthand(name: str, key: str, value: str) -> GroupedOption:
+def _shorthand(flag: str) -> GroupedOption:
+    ((key, value),) = SHORTHANDS[flag[2:].replace("-", "_")].items()
     text = f"the same as --{key} {value}, whatever the variant"
-    return _what("--" + name.replace("_", "-"), name, is_flag=True, help=text)
+    return _what(flag, is_flag=True, help=text, rare=flag not in ("--no-out-proj", "--merge-qk"))
 
 
 TRAIN_OPTIONS: list[click.Option] = [
@@ -286,37 +292,32 @@ TRAIN_OPTIONS: list[click.Option] = [
         type=Named(model.BLOCKS),
         help=f"norm, activation and biases: {' or '.join(model.BLOCKS)}",
         envvar=PREFIX + "BLOCK",
+        rare=True,
     ),
-    *(_shorthand(name, *pair) for name, maps in SHORTHANDS.items() for pair in maps.items()),
+    *map(_shorthand, _ROWS),
     _run("--out", "-o", type=_PATH, metavar="DIR", help="the run's directory (default: in runs/)"),
     _run("--name", metavar="NAME", help="the run's name in runs/"),
-    _run("--overwrite", is_flag=True, help="replace an existing run"),
+    _run("--overwrite", is_flag=True, help="replace an existing run", rare=True),
     _run("--resume", metavar="RUN", help="continue that run: a directory or a name"),
-    _run("--init-from", metavar="RUN", help="start with that run's weights and settings"),
+    _run(
+        "--init-from", metavar="RUN", help="start with that run's weights and settings", rare=True
+    ),
     plugin_option(),
-    _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file"),
+    _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file", rare=True),
     _run(
         "--log-to",
         type=click.Choice(("tensorboard", "wandb", "trackio")),
         help="send the numbers there too; install it first",
+        rare=True,
     ),
     _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
     _DEVICE,
-    _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout"),
-    _run("--quiet", "-q", is_flag=True, help="no progress"),
+    _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout", rare=True),
+    _run("--quiet", "-q", is_flag=True, help="no progress", rare=True),
     *options_from(TextConfig, "Text"),
     *options_from(model.GPTConfig, "Model", frozenset({"vocab_size"})),
     *options_from(training.TrainConfig, "Training"),
 ]
-
-FIRST_OPTIONS = (
-    *("variant", "preset", "no_out_proj", "merge_qk"),
-    *("out", "name", "resume", "dry_run"),
-    *("data", "tokenizer"),
-    *("context_length", "emb_dim", "n_heads", "n_layers", "window", "position"),
-    *("steps", "minutes", "lr", "seed"),
-)
-"""The twenty of a training that most people need."""
 
 TRIAL_OPTIONS: list[click.Option] = [
     _run(

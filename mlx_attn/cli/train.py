@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
-from mlx_attn.cli.options import FIRST_OPTIONS, SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
 from mlx_attn.cli.output import say
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.files import user_path
@@ -44,7 +44,7 @@ Examples:
 """
 
 
-@click.command(cls=SectionedCommand, params=TRAIN_OPTIONS, first=FIRST_OPTIONS, epilog=_EXAMPLES)
+@click.command(cls=SectionedCommand, params=TRAIN_OPTIONS, epilog=_EXAMPLES)
 def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **options: Any) -> None:
     """Train a tiny GPT with any attention.
 

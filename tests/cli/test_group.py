@@ -11,7 +11,7 @@ import pytest
 from mlx_attn import __version__
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import COMMANDS, group
-from mlx_attn.cli.options import FIRST_OPTIONS, TRAIN_OPTIONS, VARIABLES
+from mlx_attn.cli.options import VARIABLES
 from tests.cli.conftest import completions
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,17 +74,26 @@ def test_train_py_python_m_and_the_installed_script_are_the_same_program():
     assert scripts["mlx-attn"] == "mlx_attn.cli:main"
 
 
-def test_the_help_of_train_is_short_and_the_long_one_has_every_setting(run_command):
-    def flags_in(help_text: str) -> set[str]:
-        return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", help_text, re.MULTILINE))
+def flags_in(help_text: str) -> list[str]:
+    return re.findall(r"^  (?:-\w, )?(--[\w-]+)(?=[ /\n])", help_text, re.MULTILINE)
 
-    first = {f"--{name.replace('_', '-')}" for name in FIRST_OPTIONS}
-    text = run_command("train", "--help").stdout
-    assert flags_in(text) == first | {"--help", "--help-all"}
-    assert len(first) == 20
-    shown = flags_in(run_command("train", "--help-all").stdout) - {"--help", "--help-all"}
-    assert shown == {option.opts[0] for option in TRAIN_OPTIONS if not option.hidden}
-    assert f"--help-all  Show all {len(shown)} settings and exit." in text
+
+def test_no_command_shows_more_than_22_options_and_there_are_at_most_18(run_command):
+    shown = {name: flags_in(run_command(name, "--help").stdout) for name in COMMANDS}
+    assert {
+        name: len(flags) for name, flags in shown.items() if len(flags) > 22 and name != "compare"
+    } == {}
+    assert len(COMMANDS) <= 18
+
+
+@pytest.mark.parametrize("name", ["train", "bench", "variants"])
+def test_the_long_help_has_every_option(run_command, name):
+    command = group.get_command(click.Context(group), name)
+    assert command
+    first, everything = (run_command(name, flag).stdout for flag in ("--help", "--help-all"))
+    shown = set(flags_in(everything)) - {"--help", "--help-all"}
+    assert shown == {option.opts[0] for option in command.params} - {"--help-all"}
+    assert set(flags_in(first)) < set(flags_in(everything))
 
 
 @pytest.mark.parametrize(
