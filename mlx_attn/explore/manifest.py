@@ -30,8 +30,9 @@ from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.downloads import Progress
+from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.sources import describe
-from mlx_attn.text.subwords import GPT2Tokenizer, SubwordTokenizer
+from mlx_attn.text.subwords import SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluator
 
@@ -139,8 +140,16 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the data with which the page encodes text like the tokenizer."""
-    if isinstance(tokenizer, GPT2Tokenizer):
+    """Return the data with which the page encodes text like the tokenizer.
+
+    Raises:
+        ConfigError: It is a tokenizer of another program, and not like GPT-2's.
+    """
+    if isinstance(tokenizer, ForeignTokenizer):
+        if not tokenizer.merges:
+            raise ConfigError(
+                "the page encodes text as GPT-2 does, and this run's tokenizer has other rules"
+            )
         return {"kind": tokenizer.kind, "merges": tokenizer.merges, "end": tokenizer.end}
     if isinstance(tokenizer, SubwordTokenizer):
         pieces = tokenizer.scored_pieces()

@@ -21,11 +21,11 @@ from mlx_attn.files import atomic_write, make_directory, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.parity import Parity
-from mlx_attn.interop.tokenizer_json import NOTES, OWN, tokenizer_files
+from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
 from mlx_attn.markdown import escaped, fenced
 from mlx_attn.records import read_record
 from mlx_attn.sampling.generate import LoadedRun
-from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.foreign import ForeignTokenizer
 
 
 def write_folder(
@@ -36,16 +36,18 @@ def write_folder(
     The tokenizer is written a second time in the format of a run, which `import` reads.
     """
     context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
-    end = {"eos_token_id": tokenizer.end} if isinstance(tokenizer, GPT2Tokenizer) else {}
+    end = {}
+    if isinstance(tokenizer, ForeignTokenizer) and tokenizer.end is not None:
+        end = {"eos_token_id": tokenizer.end}
     start = loaded.start_tokens
     first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # how unprompted text begins
     files = {
-        "config.json": {**config, **end, "dtype": "float32"},
-        "generation_config.json": {"max_length": context, **first, **end},
+        "config.json": as_json({**config, **end, "dtype": "float32"}),
+        "generation_config.json": as_json({"max_length": context, **first, **end}),
         **tokenizer_files(tokenizer, context),
     }
     for name, content in files.items():
-        write_text(out / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_text(out / name, content)
     plain = {name: mx.contiguous(array) for name, array in arrays.items()}
     with atomic_write(out / WEIGHTS) as temporary, temporary.open("wb") as file:
         mx.save_safetensors(file, plain, {"format": "pt"})

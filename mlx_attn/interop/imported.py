@@ -12,11 +12,11 @@ from pathlib import Path
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import Checkpoint, read_checkpoint
-from mlx_attn.interop.tokenizer_json import read_tokenizer
+from mlx_attn.interop.tokenizer_json import OWN
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
-from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.foreign import read_foreign
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 from mlx_attn.training.config import resolve
 
@@ -72,8 +72,8 @@ def _downloaded(name: str) -> Path:
 
 
 _TOKENIZERS = (
-    "give --tokenizer with byte, gpt2, a run or folder with the model's tokenizer, or a file of "
-    "its merges"
+    "give --tokenizer with byte, gpt2, a run or folder with the model's tokenizer, or its "
+    "tokenizer.json or file of merges"
 )
 
 
@@ -82,9 +82,9 @@ def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
 
     Args:
         source: The checkpoint.
-        named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, or a file of
-            merges; None: the tokenizer in the checkpoint's folder, or the published one if the
-            vocabulary is as large as GPT-2's.
+        named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, a
+            tokenizer.json or a file of merges; None: the tokenizer in the checkpoint's folder, or
+            the published one if the vocabulary is as large as GPT-2's.
 
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
@@ -93,9 +93,9 @@ def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
     if named:
         tokenizer = _named_tokenizer(named)
     else:
-        tokenizer = read_tokenizer(source.path if source.path.is_dir() else source.path.parent)
+        tokenizer = _tokenizer_in(source.path if source.path.is_dir() else source.path.parent)
         if size == _GPT2_VOCABULARY and (tokenizer is None or tokenizer.vocab_size != size):
-            tokenizer = _named_tokenizer(GPT2Tokenizer.kind)
+            tokenizer = _named_tokenizer("gpt2")
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
@@ -109,17 +109,27 @@ def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
     return tokenizer
 
 
+_TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.bpe")
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer of a run, an export or a Hugging Face folder; None without files."""
+    for place in (folder / OWN, folder):
+        if any((place / name).is_file() for name in _TOKENIZER_FILES):
+            return load_tokenizer(place)
+    return None
+
+
 def _named_tokenizer(named: str) -> Tokenizer:
     for path in (user_path(named), Path("runs", named)):
         if path.is_dir():
-            return read_tokenizer(path) or load_tokenizer(path)
+            return _tokenizer_in(path) or load_tokenizer(path)
     if user_path(named).is_file():
-        return GPT2Tokenizer.from_file(user_path(named))
+        return read_foreign(user_path(named))
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
-    if named == GPT2Tokenizer.kind:
-        merges = replace(GPT2_MERGES, instead=_TOKENIZERS)
-        return GPT2Tokenizer.from_file(fetch(merges, data_directory()))
+    if named == "gpt2":
+        return read_foreign(fetch(replace(GPT2_MERGES, instead=_TOKENIZERS), data_directory()))
     if named in KINDS:
         raise ConfigError(
             f"--tokenizer {named}: its vocabulary would be made from a text, and the model has one "

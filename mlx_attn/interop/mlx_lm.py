@@ -44,11 +44,7 @@ class ModelArgs:
 
 
 class PromptCache:
-    """What one layer keeps, with the methods that mlx-lm calls.
-
-    It has no `merge`, so mlx-lm's server answers requests one after the other and does not pad
-    prompts of different lengths into one batch.
-    """
+    """What one layer keeps of one text, with the methods that mlx-lm calls."""
 
     def __init__(self, held: KVCache):
         self.held = held
@@ -69,14 +65,6 @@ class PromptCache:
         """Return the size of all arrays."""
         return sum(array.nbytes for array in self.state)
 
-    def size(self) -> int:
-        """Return the number of tokens read."""
-        return self.offset
-
-    def empty(self) -> bool:
-        """Return True before the first token."""
-        return self.offset == 0
-
     def is_trimmable(self) -> bool:
         """Return True if the last tokens can be taken back: each still has a slot of its own.
 
@@ -89,6 +77,65 @@ class PromptCache:
         n = min(n, self.offset)
         self.held.offset -= n
         return n
+
+    def copy(self) -> "PromptCache":
+        """Return a cache of the same tokens, which may go on in another way."""
+        return PromptCache(self.held.new(self.offset, self.held.arrays))
+
+    @staticmethod
+    def merge(parts: "Sequence[PromptCache]") -> "BatchCache":
+        """Return the cache of several texts at once."""
+        return BatchCache(parts)
+
+
+class BatchCache:
+    """What one layer keeps of several texts, for mlx-lm's server and `batch_generate`.
+
+    Each text keeps its own cache, and the model reads one after the other: so texts of different
+    lengths are exact in every form of attention, without padding.
+    """
+
+    def __init__(self, texts: Sequence[PromptCache]):
+        self.texts = [*texts]
+        self.lengths: list[int] | None = None  # tokens to come that are not padding, if told
+
+    @property
+    def state(self) -> list[list[mx.array]]:
+        """Return all arrays."""
+        return [text.state for text in self.texts]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of all arrays."""
+        return sum(text.nbytes for text in self.texts)
+
+    def extend(self, other: "BatchCache") -> None:
+        """Add the texts of another batch."""
+        self.texts += other.texts
+
+    def filter(self, keep: Sequence[int]) -> None:
+        """Keep these texts, by number."""
+        self.texts = [self.texts[number] for number in keep]
+
+    def extract(self, number: int) -> PromptCache:
+        """Return the cache of one text, to be kept for a later prompt."""
+        return self.texts[number].copy()
+
+    def prepare(self, lengths: Sequence[int], **_: Any) -> None:
+        """Learn how many of the tokens to come are no padding."""
+        self.lengths = [*lengths]
+
+    def finalize(self) -> None:
+        """Learn that the padded tokens have been read."""
+        self.lengths = None
+
+    def count(self, T: int) -> list[int]:
+        """Return how many of the next T tokens of each text are no padding, and count them."""
+        if self.lengths is None:
+            return [T] * len(self.texts)
+        counts = [min(T, length) for length in self.lengths]
+        self.lengths = [length - n for length, n in zip(self.lengths, counts, strict=True)]
+        return counts
 
 
 class Model(GPT):
@@ -115,11 +162,24 @@ class Model(GPT):
         Raises:
             ConfigError: The text is longer than the learned positions.
         """
-        caches = [part.held for part in cache] if cache else None
-        for part in cache or () if self.config.position != "learned" else ():
+        if not cache:
+            return super().__call__(inputs)
+        if isinstance(cache[0], BatchCache):
+            return self._read_each(inputs, cache)
+        for part in cache if self.config.position != "learned" else ():
             if (needed := part.offset + inputs.shape[1]) > part.held.length:
                 part.held.reserve(2 * needed)
-        return super().__call__(inputs, caches)
+        return super().__call__(inputs, [part.held for part in cache])
+
+    def _read_each(self, inputs: mx.array, cache: Sequence[BatchCache]) -> mx.array:
+        T, logits = inputs.shape[1], list[mx.array]()
+        counts = [part.count(T) for part in cache]  # equal in all layers
+        for number, n in enumerate(counts[0]):
+            texts = [part.texts[number] for part in cache]
+            y = self(inputs[number : number + 1, :n], texts) if n else mx.zeros((1, 0, 0))
+            width = self.config.vocab_size - y.shape[2]
+            logits.append(mx.pad(y, [(0, 0), (0, T - n), (0, width)]))  # padding is not read
+        return mx.concatenate(logits)
 
 
 # What an exported folder holds for it.

@@ -132,9 +132,14 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
+_TOKENIZER_FILES = ("tokenizer.*", "merges.txt", "vocab.*", "encoder.json")
+
+
 def _identity(kind: str) -> str:
-    """Return a kind's name; of a directory with a tokenizer, a digest of its files."""
-    files = sorted(user_path(kind).glob("tokenizer.*")) if kind not in tokenizers.KINDS else []
+    """Return a kind's name; of a tokenizer's file or directory, a digest of its files."""
+    path = user_path(kind)
+    files = [path] if path.is_file() else [f for name in _TOKENIZER_FILES for f in path.glob(name)]
+    files = sorted(files) if kind not in tokenizers.KINDS else []
     return _digest(b"".join(file.read_bytes() for file in files)) if files else kind
 
 
@@ -174,7 +179,7 @@ def _build(
     train, val = source.splits()
     if source.symbols is not None:
         tokenizer = characters.SymbolTokenizer(source.symbols)
-    elif kind not in tokenizers.KINDS and (user_path(kind) / "tokenizer.json").is_file():
+    elif kind not in tokenizers.KINDS and user_path(kind).exists():
         tokenizer = tokenizers.load_tokenizer(user_path(kind))
     else:
         text = train.text + val.text if kind == "char" else train.text

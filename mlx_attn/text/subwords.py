@@ -1,4 +1,4 @@
-"""Tokenizers of subwords: SentencePiece, made lossless, and the byte-level BPE of GPT-2.
+"""Tokenizers of subwords: SentencePiece, made lossless.
 
 Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
 detokenizer for Neural Text Processing", 2018 (arXiv 1808.06226); the unigram model: Kudo, "Subword
@@ -10,14 +10,11 @@ tokens, and each distinct word is encoded once. No piece holds a space but at it
 before every space changes nothing in the result, and encoding is as fast as a dictionary.
 """
 
-import functools
 import hashlib
 import io
-import itertools
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -25,10 +22,10 @@ import numpy as np
 import sentencepiece
 from jaxtyping import UInt16
 
-from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import write_bytes, write_text
-from mlx_attn.records import read_bytes, read_text
-from mlx_attn.text import characters, downloads
+from mlx_attn.errors import ConfigError
+from mlx_attn.files import write_bytes
+from mlx_attn.records import read_bytes
+from mlx_attn.text import characters
 
 _SMALLEST_VOCABULARY = 320  # 256 bytes, the unknown token, and room for letters and pieces
 SAMPLE = 4_000_000  # characters of text that a vocabulary is trained on, at most
@@ -174,141 +171,3 @@ def _training_words(text: str, letters: int) -> list[str]:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-END_OF_TEXT = "<|endoftext|>"
-"""The one special token of GPT-2, the last of its vocabulary."""
-_SPACE = "\t-\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000"
-_FILE = "tokenizer.bpe"
-
-
-class GPT2Tokenizer(characters.Tokenizer):
-    """Token ids of GPT-2: 256 bytes, one for each merge, and the end of text (50256) last.
-
-    As in the book, `<|endoftext|>` written in a text is the one token. Others who train such a
-    tokenizer often have it first, and it moves the ids of all others by one. Two merges that make
-    the same piece share its id.
-
-    Attributes:
-        merges: One merge a line, the earliest first.
-        end: The id of the end of text.
-    """
-
-    kind = "gpt2"
-    end_of_text = END_OF_TEXT
-
-    def __init__(self, merges: str, end: int | None = None):
-        pairs = _pairs(merges)
-        single = [bytes([byte]) for byte in bytes_by_symbol().values()]
-        pieces = [*dict.fromkeys([*single, *map(b"".join, pairs)])]
-        self.merges, self.end = merges, len(pieces) if end is None else end
-        if not 0 <= self.end <= len(pieces):
-            raise ValueError(f"{END_OF_TEXT} has the id {end}, of {len(pieces) + 1}")
-        self._rank = {pair: rank for rank, pair in enumerate(pairs)}
-        self._token = {piece: token + (token >= self.end) for token, piece in enumerate(pieces)}
-        pieces.insert(self.end, END_OF_TEXT.encode())
-        elsewhere = {} if self.end == len(pieces) - 1 else {"end": end}
-        super().__init__(pieces, vocab_size=len(pieces), **elsewhere)
-
-    @classmethod
-    def published(cls, directory: Path) -> "GPT2Tokenizer":
-        """Return the tokenizer of the published models; download its merges to `directory` once."""
-        return cls.from_file(downloads.fetch(downloads.GPT2_MERGES, directory))
-
-    @classmethod
-    def from_file(cls, path: Path) -> "GPT2Tokenizer":
-        """Return the tokenizer of a file of merges, such as `vocab.bpe` or `merges.txt`."""
-        try:
-            return cls(read_text(path))
-        except (RunError, ValueError) as error:
-            raise RunError(f"{path}: not a file of GPT-2's merges ({error})") from error
-
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`."""
-        characters.utf8(text)
-        known = {END_OF_TEXT: [self.end]}
-        return _encode_by_word([*_words(text)], lambda words: map(self._merge, words), known)
-
-    def _merge(self, word: str) -> list[int]:
-        parts = [bytes([byte]) for byte in word.encode()]
-        # Byte-pair encoding: join the adjacent pair that was learned first, until none is left.
-        while pairs := self._rank.keys() & itertools.pairwise(parts):
-            pair = min(pairs, key=self._rank.__getitem__)
-            joined: list[bytes] = []
-            for part in parts:
-                if joined and (joined[-1], part) == pair:
-                    joined[-1] += part
-                else:
-                    joined.append(part)
-            parts = joined
-        return [self._token[part] for part in parts]
-
-    def save(self, directory: Path) -> None:
-        """Write `tokenizer.bpe`, the merges, and `tokenizer.json`."""
-        write_text(directory / _FILE, self.merges)
-        super().save(directory)
-
-    @classmethod
-    def load(cls, directory: Path, vocab_size: int, end: int | None) -> "GPT2Tokenizer":
-        """Return the saved tokenizer; ValueError if its file is another one."""
-        tokenizer = cls(read_text(directory / _FILE), end)
-        if tokenizer.vocab_size != vocab_size:
-            raise ValueError(f"{_FILE} makes {tokenizer.vocab_size} tokens")
-        return tokenizer
-
-
-def _words(text: str) -> Iterator[str]:
-    for number, passage in enumerate(text.split(END_OF_TEXT)):
-        if number:
-            yield END_OF_TEXT
-        yield from map(re.Match.group, _pattern().finditer(passage))
-
-
-@functools.cache
-def _pattern() -> re.Pattern[str]:
-    r"""Return GPT-2's pattern, with \p{L} and \p{N}, which `re` lacks, from Unicode's table."""
-    letter, number = _category("L"), _category("N")
-    return re.compile(
-        rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letter}]+| ?[{number}]+| ?[^{_SPACE}{letter}{number}]+"
-        rf"|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
-    )
-
-
-def _category(initial: str) -> str:
-    """Return the code points of a Unicode general category as the inside of a character class."""
-    codes = (code for code in range(0x110000) if unicodedata.category(chr(code))[0] == initial)
-    # Code minus its index is constant within a run of adjacent codes.
-    runs = itertools.groupby(enumerate(codes), key=lambda item: item[1] - item[0])
-    members = ([code for _, code in run] for _, run in runs)
-    return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in members)
-
-
-def bytes_by_symbol() -> dict[str, int]:
-    """Return the letters that the merges write bytes with, in the order of their token ids.
-
-    Bytes that print in Latin-1 keep their character; the others are U+0100 onwards.
-    """
-    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printing]
-    shown = [*map(chr, printing), *(chr(0x100 + place) for place in range(len(others)))]
-    return dict(zip(shown, printing + others, strict=True))
-
-
-def merge_lines(merges: str) -> list[str]:
-    """Return the lines that hold a merge, in order."""
-    return [line for line in merges.split("\n") if line and not line.startswith("#version")]
-
-
-def _pairs(merges: str) -> list[tuple[bytes, bytes]]:
-    """Return the merges, in order; raises ValueError where a line is not two symbols."""
-    byte_of = bytes_by_symbol()
-    pairs: list[tuple[bytes, bytes]] = []
-    for line in merge_lines(merges):
-        try:
-            left, right = (bytes(map(byte_of.__getitem__, half)) for half in line.split(" "))
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{line!r} is not two symbols") from error
-        pairs.append((left, right))
-    if not pairs:
-        raise ValueError("there is no merge")
-    return pairs

@@ -4,7 +4,7 @@
     byte      one token a byte of UTF-8; needs no training and reads any text
     bpe       SentencePiece byte-pair encoding, falling back on bytes
     unigram   SentencePiece unigram language model, falling back on bytes
-    gpt2      the byte-level BPE of GPT-2, with its published merges
+    gpt2      the byte-level BPE of GPT-2, with its published merges, by the `tokenizers` library
 
 Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. A probing
 task brings its own, `symbols`, which reads only the task's words. The bytes of the tokens,
@@ -19,9 +19,8 @@ import msgspec
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.records import read_record
-from mlx_attn.text import characters, subwords
+from mlx_attn.text import characters, downloads, foreign, subwords
 from mlx_attn.text.characters import Tokenizer
-from mlx_attn.text.downloads import data_directory
 
 KINDS = ("char", "byte", "bpe", "unigram", "gpt2")
 TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
@@ -30,12 +29,11 @@ TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
 class _Saved(msgspec.Struct):
     """The content of `tokenizer.json`: the kind, and the settings of that kind."""
 
-    kind: Literal["char", "byte", "bpe", "unigram", "gpt2", "symbols"]
+    kind: Literal["char", "byte", "bpe", "unigram", "gpt2", "symbols", "foreign"]
     characters: str = ""
     symbols: list[str] = []
     blake2b: str = ""
     vocab_size: int = 0
-    end: int | None = None
 
 
 def train_tokenizer(
@@ -57,7 +55,8 @@ def train_tokenizer(
         case "bpe" | "unigram":
             return subwords.SubwordTokenizer.train(kind, text, vocab_size)
         case "gpt2":
-            return subwords.GPT2Tokenizer.published(directory or data_directory())
+            folder = directory or downloads.data_directory()
+            return foreign.read_foreign(downloads.fetch(downloads.GPT2_MERGES, folder))
         case _:
             raise ConfigError(
                 f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}, or name "
@@ -66,10 +65,10 @@ def train_tokenizer(
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Return the tokenizer that was saved in `directory`."""
+    """Return the tokenizer of a run's directory, or of another program's folder or file."""
     path = directory / "tokenizer.json"
-    if not path.exists():
-        raise RunError(f"{path}: no such file, so there is no tokenizer here")
+    if not path.exists() or "kind" not in read_record(path):
+        return foreign.read_foreign(directory)
     saved = read_record(path, _Saved)
     try:
         match saved.kind:
@@ -79,8 +78,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                 return characters.ByteTokenizer()
             case "symbols":
                 return characters.SymbolTokenizer(saved.symbols)
-            case "gpt2":
-                return subwords.GPT2Tokenizer.load(directory, saved.vocab_size, saved.end)
+            case "gpt2" | "foreign":
+                return foreign.ForeignTokenizer.load(directory, saved.vocab_size)
             case kind:
                 return subwords.SubwordTokenizer.load(directory, kind, saved.blake2b)
     except (ValueError, KeyError) as error:

@@ -10,7 +10,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.attention import general_forward
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 
 TEXT = "Ben has one red kite; then nine?"
@@ -105,7 +105,11 @@ ODD = [
 def small_tokenizer(kind: str) -> Tokenizer:
     text = LONG + "the café 日本 kites' ½"
     ends = {"gpt2": None, "gpt2, end of text first": 0}
-    return GPT2Tokenizer(MERGES, ends[kind]) if kind in ends else train_tokenizer(kind, text, 420)
+    return (
+        ForeignTokenizer.from_merges(MERGES, end=ends[kind])
+        if kind in ends
+        else train_tokenizer(kind, text, 420)
+    )
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2", "gpt2, end of text first"])

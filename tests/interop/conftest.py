@@ -11,7 +11,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.generate import LoadedRun
-from mlx_attn.text.subwords import GPT2Tokenizer, bytes_by_symbol
+from mlx_attn.text.foreign import ForeignTokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve
 from tests.runs import create_run
@@ -33,7 +33,7 @@ def merges(count: int) -> str:
 def tokenizers() -> dict[str, Tokenizer]:
     """One of every kind."""
     made = {kind: train_tokenizer(kind, TEXT, 400) for kind in ("char", "byte", "bpe", "unigram")}
-    return {**made, "gpt2": GPT2Tokenizer(merges(100))}
+    return {**made, "gpt2": ForeignTokenizer.from_merges(merges(100))}
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import pytest
 from mlx_attn.arrays import Arrays, load_arrays, named_arrays
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.interop import imported
 from mlx_attn.interop.imported import find_checkpoint, find_tokenizer, import_run
 from mlx_attn.interop.names import to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
@@ -125,6 +126,27 @@ def test_what_no_file_says_is_asked_for(book):
         find_checkpoint(path)
     with pytest.raises(ConfigError, match="a vocabulary of 256 is not GPT-2's: give --tokenizer"):
         find_tokenizer(find_checkpoint(path, n_heads=4))
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("bpe", "--tokenizer bpe: its vocabulary would be made from"),
+        ("nothing", "--tokenizer nothing: there is no such run, folder or file"),
+    ],
+)
+def test_a_tokenizer_that_is_none_of_a_model_is_refused(named, reason, book):
+    _, arrays, write = book
+    with pytest.raises((ConfigError, RunError), match=reason):
+        find_tokenizer(find_checkpoint(str(write(arrays)), n_heads=4), named)
+
+
+def test_without_a_network_the_way_out_is_one_that_works(book, tmp_path, monkeypatch):
+    _, arrays, write = book
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(imported, "_GPT2_VOCABULARY", 256)
+    with pytest.raises(RunError, match="or give --tokenizer with byte, gpt2, a run or"):
+        find_tokenizer(find_checkpoint(str(write(arrays)), n_heads=4))
 
 
 def test_the_tokenizer_of_a_run_beside_it_is_taken_and_one_of_another_size_refused(book, make_run):

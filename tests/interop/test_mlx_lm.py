@@ -60,20 +60,45 @@ def test_the_cache_of_mlx_lm_gives_the_tokens_of_a_full_pass(form, make_run, out
     assert greedy == ids[len(PROMPT) :]
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_texts_of_different_lengths_in_one_batch_are_read_as_alone(form, make_model):
+    settings = make_model(**form)
+    model = Model(ModelArgs(settings.config))
+    model.update(settings.parameters())
+    model.eval()
+    texts = [[5, 1, 30, 7, 2, 9, 4], [8, 3]]
+    layers = zip(*(model.make_cache() for _ in texts), strict=True)
+    batch = [parts[0].merge(parts) for parts in layers]
+    for part in batch:
+        part.prepare(lengths=[7, 2], right_padding=[0, 5])
+    padded = mx.array([texts[0], [*texts[1], 0, 0, 0, 0, 0]])
+    model(padded[:, :4], cache=batch)  # a long prompt is read in parts
+    model(padded[:, 4:], cache=batch)
+    for part in batch:
+        part.finalize()
+    kept = [part.extract(1) for part in batch]
+    for part in batch:
+        part.filter([1, 0])
+    logits = model(mx.array([[6], [11]]), cache=batch)
+    alone = [model(mx.array([[*texts[1], 6]]))[0, -1], model(mx.array([[*texts[0], 11]]))[0, -1]]
+    assert mx.allclose(logits[:, 0], mx.stack(alone), atol=1e-4)
+    assert kept[0].offset == 2
+
+
 def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_model):
     model = Model(ModelArgs(make_model(position="alibi").config))
     cache = model.make_cache()
     decoded(model, cache, PROMPT, 4)
     other = copy.deepcopy(cache)
     assert [part.trim(3) for part in other if part.is_trimmable()] == [3, 3]
-    assert (cache[0].size(), other[0].size()) == (9, 6)
+    assert (cache[0].offset, other[0].offset) == (9, 6)
     assert mx.allclose(
         model(mx.array([[8]]), cache=other), model(mx.array([[*PROMPT, 8]]))[:, -1:], atol=1e-4
     )
     for settings in ({"window": 4}, VARIANTS["deltanet"].settings):
         forgetful = Model(ModelArgs(make_model(**settings).config))
         cache = forgetful.make_cache()
-        assert all(part.is_trimmable() and part.empty() for part in cache)
+        assert all(part.is_trimmable() for part in cache)
         decoded(forgetful, cache, PROMPT, 4)
         assert not any(part.is_trimmable() for part in cache)
         assert all(part.nbytes for part in cache)
@@ -83,7 +108,7 @@ def test_without_learned_positions_a_text_may_outgrow_the_context(make_model):
     model = Model(ModelArgs(make_model(position="alibi").config))
     cache = model.make_cache()
     assert len(decoded(model, cache, PROMPT, 60)) == 60
-    assert cache[0].size() > model.config.context_length
+    assert cache[0].offset > model.config.context_length
 
 
 def test_a_plugin_travels_in_the_folder(make_run, out):

@@ -13,9 +13,9 @@ from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.sources import SplitText
 from mlx_attn.text.stories.grammar import ABILITIES
-from mlx_attn.text.subwords import GPT2Tokenizer
 from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
@@ -32,7 +32,8 @@ def file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(GPT2Tokenizer, "published", lambda directory: GPT2Tokenizer(MERGES))
+    (tmp_path / "merges").write_text(MERGES, encoding="utf-8")
+    monkeypatch.setattr("mlx_attn.text.downloads.fetch", lambda *what: tmp_path / "merges")
     return tmp_path / "data"
 
 
@@ -176,7 +177,7 @@ texts = st.lists(st.sampled_from([*LETTERS, " the", "<|endoftext|>", "\n\n"]), m
 @pytest.fixture(scope="module")
 def tokenizers():
     made = {kind: train_tokenizer(kind, LETTERS * 9, 330) for kind in KINDS if kind != "gpt2"}
-    return {**made, "gpt2": GPT2Tokenizer(MERGES)}
+    return {**made, "gpt2": ForeignTokenizer.from_merges(MERGES)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

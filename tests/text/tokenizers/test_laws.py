@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.text.subwords import GPT2Tokenizer
+from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer, train_tokenizer
 
 TEXT = "The cat sat on the mat, and the other cat sat on the other mat.\nWhat a day!\n" * 20
@@ -43,7 +43,7 @@ HARD = [
 @functools.cache
 def tokenizer(kind: str) -> Tokenizer:
     if kind == "gpt2":
-        return GPT2Tokenizer(MERGES)
+        return ForeignTokenizer.from_merges(MERGES)
     return train_tokenizer(kind, TEXT + "".join(HARD) if kind == "char" else TEXT, 400)
 
 

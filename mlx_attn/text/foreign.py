@@ -1,0 +1,213 @@
+"""Tokenizers of other programs, read by the `tokenizers` library: GPT-2's, and any tokenizer.json.
+
+The ids are the library's own. A tokenizer that changes a text, so that the text does not come back
+from its tokens, or that adds tokens to every text, is refused.
+"""
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt16
+
+from mlx_attn.errors import RunError
+from mlx_attn.files import write_text
+from mlx_attn.records import Object, parse_record, read_record, read_text
+from mlx_attn.text import characters
+
+END_OF_TEXT = "<|endoftext|>"
+"""The special token of GPT-2 that ends a text."""
+_FILE = "tokenizer.library.json"
+_PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本. X \n"
+"""A text with the features that tokenizers treat differently."""
+
+
+class ForeignTokenizer(characters.Tokenizer):
+    """A tokenizer in the format of the `tokenizers` library.
+
+    Attributes:
+        content: The text of its tokenizer.json.
+        end: The id of `<|endoftext|>`; None without it. Written in a text, it is one token.
+        merges: One merge a line, if these and `end` alone say every id, as for GPT-2; else "".
+
+    Raises:
+        RunError: The library is not installed.
+        ValueError: The library cannot read the content, or the tokenizer changes a text.
+    """
+
+    def __init__(self, content: str):
+        self.content, library = content, _library()
+        record = parse_record(content, Object, "tokenizer.json")
+        try:
+            self._library: Any = library.Tokenizer.from_str(content)
+        except Exception as error:  # the library raises no other class
+            raise ValueError(f"the tokenizers library cannot read it: {error}") from error
+        ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        if sorted(ids.values()) != [*range(len(ids))]:
+            raise ValueError("its ids are not 0, 1, 2, ... without gaps")
+        self.end = ids.get(END_OF_TEXT)
+        self.end_of_text = "" if self.end is None else END_OF_TEXT
+        self.merges = _merges_of(record, ids)
+        self.kind = "gpt2" if self.merges else "foreign"
+        super().__init__(_pieces(record, ids), vocab_size=len(ids))
+        self._check()
+
+    def _check(self) -> None:
+        ids = self.encode(_PROBE)
+        if (back := self.decode(ids)) != _PROBE:
+            raise ValueError(f"a text does not come back from its tokens: {_PROBE!r} is {back!r}")
+        if self._library.encode(_PROBE).ids != ids.tolist():
+            raise ValueError("it adds tokens to every text: remove its post_processor")
+
+    @classmethod
+    def from_merges(
+        cls, merges: str, ids: Mapping[str, int] | None = None, end: int | None = None
+    ) -> "ForeignTokenizer":
+        """Return a byte-level BPE as GPT-2's.
+
+        Args:
+            merges: One merge a line, the earliest first.
+            ids: The id of each token; as in GPT-2 if None, the bytes first, then the merges.
+            end: The id of the end of text, if `ids` is None; by default the last.
+
+        Raises:
+            ValueError: A line is no merge of two tokens.
+        """
+        pairs = [tuple(line.split(" ")) for line in _lines(merges)]
+        if not pairs or any(len(pair) != 2 for pair in pairs):
+            raise ValueError("there is no merge, or a line is not two symbols")
+        if ids is None:
+            tokens = _tokens(map("".join, pairs), end)
+            ids = {token: number for number, token in enumerate(tokens)}
+        library = _library()
+        level: Any = {"add_prefix_space": False}
+        try:
+            made = library.Tokenizer(library.models.BPE(vocab=dict(ids), merges=pairs))
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(**level)
+        made.decoder = library.decoders.ByteLevel()
+        made.add_special_tokens([END_OF_TEXT])
+        return cls(made.to_str())
+
+    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
+        """Return the token ids of `text`."""
+        characters.utf8(text)
+        return np.array(self._library.encode(text, add_special_tokens=False).ids, np.uint16)
+
+    def save(self, directory: Path) -> None:
+        """Write the library's own file, and `tokenizer.json`."""
+        write_text(directory / _FILE, self.content)
+        super().save(directory)
+
+    @classmethod
+    def load(cls, directory: Path, vocab_size: int) -> "ForeignTokenizer":
+        """Return the saved tokenizer; ValueError if its file is another one."""
+        tokenizer = cls(read_text(directory / _FILE))
+        if tokenizer.vocab_size != vocab_size:
+            raise ValueError(f"{_FILE} has {tokenizer.vocab_size} tokens")
+        return tokenizer
+
+
+def read_foreign(path: Path) -> ForeignTokenizer:
+    """Return the tokenizer in a file or a folder.
+
+    A file is a tokenizer.json or a list of merges. A folder holds tokenizer.json, or merges.txt
+    and vocab.json, which OpenAI calls vocab.bpe and encoder.json.
+
+    Raises:
+        RunError: There is none, or it is none that can be used here.
+    """
+    if path.is_dir():
+        pairs = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
+        merges, ids = next((p for p in pairs if (path / p[0]).is_file()), ("", ""))
+        file, ids = path / (merges or "tokenizer.json"), path / ids
+        if (path / "tokenizer.json").is_file():
+            file = path / "tokenizer.json"
+    else:
+        file, ids = path, path
+    if not file.is_file():
+        raise RunError(f"{file}: no such file, so there is no tokenizer here")
+    try:
+        if file.suffix == ".json":
+            return ForeignTokenizer(read_text(file))
+        known = (
+            read_record(ids, dict[str, int]) if ids.suffix == ".json" and ids.is_file() else None
+        )
+        return ForeignTokenizer.from_merges(read_text(file), known)
+    except (ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{file}: not a tokenizer that can be used here ({error})") from error
+
+
+def _library() -> Any:
+    if not importlib.util.find_spec("tokenizers"):
+        raise RunError(
+            "GPT-2's tokenizer and those of other programs need: pip install 'mlx-attn[gpt2]'"
+        )
+    return importlib.import_module("tokenizers")
+
+
+def _pieces(record: Object, ids: Mapping[str, int]) -> list[bytes]:
+    """Return the bytes of each token.
+
+    Raises:
+        ValueError: A byte-level tokenizer lacks bytes, which it would drop from a text.
+    """
+    added = {token["content"] for token in record.get("added_tokens") or ()}
+    byte_of, is_byte_level = bytes_by_symbol(), "ByteLevel" in str(record.get("decoder"))
+    if is_byte_level and (missing := byte_of.keys() - ids.keys()):
+        raise ValueError(f"it lacks {len(missing)} of 256 bytes, such as {min(missing)!r}")
+
+    def piece(token: str) -> bytes:
+        if is_byte_level and token not in added:
+            return bytes(map(byte_of.__getitem__, token))
+        if re.fullmatch("<0x[0-9A-F]{2}>", token) and token not in added:
+            return bytes.fromhex(token[3:5])
+        return token.replace("\u2581", " ").encode()
+
+    return [piece(token) for token in sorted(ids, key=ids.__getitem__)]
+
+
+def _merges_of(record: Object, ids: Mapping[str, int]) -> str:
+    """Return the merges, one a line, if these and the end of text alone say every id; else ""."""
+    model, cut = record["model"], record.get("pre_tokenizer") or {}
+    is_gpt2 = (
+        model["type"] == "BPE"
+        and cut.get("type") == "ByteLevel"
+        and cut.get("use_regex", True)
+        and not record.get("normalizer")
+        and {token["content"] for token in record.get("added_tokens") or ()} == {END_OF_TEXT}
+    )
+    if not is_gpt2:
+        return ""
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    expected = _tokens(map("".join, pairs), ids[END_OF_TEXT])
+    is_equal = expected == sorted(ids, key=ids.__getitem__)
+    return "\n".join(map(" ".join, pairs)) if is_equal else ""
+
+
+def _tokens(merged: Any, end: int | None) -> list[str]:
+    """Return GPT-2's tokens: the bytes, the merged pieces, and the end of text."""
+    tokens = [*dict.fromkeys([*bytes_by_symbol(), *merged])]
+    tokens.insert(len(tokens) if end is None else end, END_OF_TEXT)
+    return tokens
+
+
+def bytes_by_symbol() -> dict[str, int]:
+    """Return the letters that the merges write bytes with, in the order of their token ids.
+
+    Bytes that print in Latin-1 keep their character; the others are U+0100 onwards.
+    """
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    shown = [*map(chr, printing), *(chr(0x100 + place) for place in range(len(others)))]
+    return dict(zip(shown, printing + others, strict=True))
+
+
+def _lines(merges: str) -> list[str]:
+    """Return the lines that hold a merge, in order."""
+    return [line for line in merges.split("\n") if line and not line.startswith("#version")]

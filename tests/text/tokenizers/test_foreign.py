@@ -1,0 +1,164 @@
+"""Tokenizers of other programs: the ids of the library, or refused in one line."""
+
+import json
+from collections.abc import Callable
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers as library
+
+from mlx_attn.errors import RunError
+from mlx_attn.text import downloads
+from mlx_attn.text.downloads import GPT2_MERGES
+from mlx_attn.text.foreign import (
+    END_OF_TEXT,
+    ForeignTokenizer,
+    bytes_by_symbol,
+    read_foreign,
+)
+from mlx_attn.text.tokenizers import load_tokenizer, train_tokenizer
+
+MERGES = "#version: 0.2\nh e\nt he\nĠ the\nl l\nl o\n"
+TEXT = "hello  the fox isn't 13, naïve\n\n the" + END_OF_TEXT + " on"
+Change = Callable[[dict[str, Any]], Any]
+
+
+def written(folder: Path, change: Change = lambda content: None) -> Path:
+    """A folder with the tokenizer.json of a byte-level BPE, changed."""
+    content = json.loads(ForeignTokenizer.from_merges(MERGES).content)
+    change(content)
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def test_the_bytes_have_the_published_order_then_come_the_merges_and_the_end_of_text():
+    tokenizer = ForeignTokenizer.from_merges(MERGES)
+    assert [tokenizer.encode(text).tolist() for text in ("!", "A", "\0", "\n", " ")] == [
+        *([0], [32], [188], [198], [220])
+    ]
+    assert sorted(map(tokenizer.token_bytes, range(256))) == [bytes([byte]) for byte in range(256)]
+    assert [*map(tokenizer.token_bytes, range(256, 259))] == [b"he", b"the", b" the"]
+    assert tokenizer.encode("the the lllll").tolist() == [257, 258, 220, 259, 259, 75]
+    assert tokenizer.encode(END_OF_TEXT).tolist() == [261]
+    first = ForeignTokenizer.from_merges(MERGES, end=0)
+    assert first.encode(f"{END_OF_TEXT}!A").tolist() == [0, 1, 33]
+
+
+def end_first(content: dict[str, Any]) -> None:
+    """As `BpeTrainer(special_tokens=["<|endoftext|>"])` numbers them."""
+    vocab = content["model"]["vocab"]
+    vocab |= {token: number + 1 for token, number in vocab.items() if token != END_OF_TEXT}
+    vocab[END_OF_TEXT] = content["added_tokens"][0]["id"] = 0
+
+
+def end_beside(content: dict[str, Any]) -> None:
+    """As `add_special_tokens` has it: not among the tokens of the model."""
+    del content["model"]["vocab"][END_OF_TEXT]
+
+
+def with_digits(content: dict[str, Any]) -> None:
+    """Rules that GPT-2 does not have, and a second special token."""
+    steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD]"})
+
+
+@pytest.mark.parametrize("change", [lambda content: None, end_first, end_beside, with_digits])
+def test_the_ids_are_the_library_s_also_after_saving(change, tmp_path):
+    folder = written(tmp_path, change)
+    theirs = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer.save(tmp_path / "run")
+    for each in (tokenizer, load_tokenizer(tmp_path / "run")):
+        assert each.encode(TEXT).tolist() == theirs.encode(TEXT).ids
+        assert each.decode(each.encode(TEXT)) == TEXT
+    assert tokenizer.kind == ("foreign" if change is with_digits else "gpt2")
+
+
+@pytest.mark.parametrize("names", [("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json")])
+def test_merges_have_the_ids_beside_them_or_those_of_gpt2(names, tmp_path):
+    (tmp_path / names[0]).write_text(MERGES, encoding="utf-8")
+    plain = ForeignTokenizer.from_merges(MERGES)
+    assert read_foreign(tmp_path).encode(TEXT).tolist() == plain.encode(TEXT).tolist()
+    first = ForeignTokenizer.from_merges(MERGES, end=0)
+    ids = {token: n for n, token in enumerate([END_OF_TEXT, *bytes_by_symbol()])}
+    ids |= {piece: 257 + n for n, piece in enumerate(("he", "the", "Ġthe", "ll", "lo"))}
+    (tmp_path / names[1]).write_text(json.dumps(ids))
+    assert read_foreign(tmp_path).encode(TEXT).tolist() == first.encode(TEXT).tolist()
+
+
+def setting(place: str, value: Any) -> Change:
+    """A change of one key of the file, such as "model.dropout"."""
+
+    def change(content: dict[str, Any]) -> None:
+        *path, last = place.split(".")
+        for key in path:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+def without_two(content: dict[str, Any]) -> None:
+    vocab = content["model"]["vocab"]
+    rest = [token for token in vocab if token not in "!?"]
+    content["model"]["vocab"] = {token: number for number, token in enumerate(rest)}
+    content["added_tokens"][0]["id"] = len(rest) - 1
+
+
+START = [
+    {"SpecialToken": {"id": END_OF_TEXT, "type_id": 0}},
+    {"Sequence": {"id": "A", "type_id": 0}},
+]
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": START,
+    "pair": [*START, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [261], "tokens": [END_OF_TEXT]}},
+}
+REFUSED = {
+    "a text does not come back from its tokens": setting("normalizer", {"type": "Lowercase"}),
+    "a text does not come back": setting("pre_tokenizer.add_prefix_space", True),
+    "it adds tokens to every text": setting("post_processor", TEMPLATE),
+    "it lacks 2 of 256 bytes, such as '!'": without_two,
+    "the tokenizers library cannot read it": setting("model.type", "Other"),
+    "its ids are not 0, 1, 2": lambda content: content["model"]["vocab"].update({"x y": 999}),
+}
+
+
+@pytest.mark.parametrize(("message", "change"), REFUSED.items(), ids=REFUSED)
+def test_a_tokenizer_that_changes_a_text_is_refused(message, change, tmp_path):
+    with pytest.raises(RunError, match=f"tokenizer.json: .*{message}") as told:
+        load_tokenizer(written(tmp_path, change))
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["", "a b c\n", "a b\n\x00 x\n"])
+def test_a_file_that_is_no_list_of_merges_is_refused(content, tmp_path):
+    (tmp_path / "merges").write_text(content, encoding="utf-8")
+    with pytest.raises(RunError, match="merges: not a tokenizer that can be used here"):
+        read_foreign(tmp_path / "merges")
+
+
+def test_the_published_merges_are_fetched_by_name(tmp_path, monkeypatch):
+    (tmp_path / "merges").write_text(MERGES, encoding="utf-8")
+    asked = []
+    monkeypatch.setattr(downloads, "fetch", lambda *what: asked.append(what) or tmp_path / "merges")
+    assert train_tokenizer("gpt2", "", directory=tmp_path).vocab_size == 262
+    assert asked == [(GPT2_MERGES, tmp_path)]
+
+
+def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
+    folder = written(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"^GPT-2's tokenizer .+ pip install 'mlx-attn\[gpt2\]'$"):
+        load_tokenizer(folder)
+
+
+def test_a_long_list_of_merges_is_read():
+    letters = [symbol for symbol in bytes_by_symbol() if symbol.isascii() and symbol.isalpha()]
+    lines = "\n".join(map(" ".join, islice(product(letters, letters), 100)))
+    assert ForeignTokenizer.from_merges(lines).merges == lines
