@@ -4,7 +4,6 @@ What a file holds may come from elsewhere, from another version or from a damage
 reads one declares the types that it relies on.
 """
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -89,12 +88,6 @@ def as_record(content: Any, kind: type[T], place: str) -> T:
         return msgspec.convert(content, kind, str_keys=True)
     except ValueError as error:
         raise RunError(f"{place}: damaged ({error})") from error
-
-
-def content_digest(record: msgspec.Struct, seal: str) -> str:
-    """Return a digest of a record without its own digest, which the field `seal` holds."""
-    content = msgspec.json.encode(msgspec.structs.replace(record, **{seal: ""}), order="sorted")
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:

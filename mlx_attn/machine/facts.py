@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import resource
-import subprocess
 import sys
 from functools import cache
 from hashlib import blake2b
@@ -31,23 +30,6 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "device": device_name(),
     }
-
-
-@cache
-def commit() -> str:
-    """Return the git commit of a clone, with "+" if code was changed since; "" elsewhere."""
-    clone = Path(__file__).parents[2]
-    if not (clone / ".git").exists():
-        return ""
-    options: dict[str, Any] = {"cwd": clone, "text": True, "stderr": subprocess.DEVNULL}
-    try:
-        head = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], **options)
-        changes = subprocess.check_output(
-            ["git", "status", "--porcelain", "--", "mlx_attn"], **options
-        )
-    except (OSError, subprocess.SubprocessError):  # no git, or the repository of another user
-        return ""
-    return head.strip() + ("+" if changes.strip() else "")
 
 
 def user_directory(kind: str) -> Path:
