@@ -61,7 +61,6 @@ def report() -> None:
     """Photograph the report of a comparison."""
     if not (FOLDER / "runs/demo/comparison.json").exists():
         _run("demo --no-open")
-    _run("report runs/demo")
     _photograph(FOLDER / "runs/demo/report.html", (1280, 620), "report")
 
 

@@ -36,8 +36,7 @@ if __name__ == "__main__":
 # ## Two forms, several seeds, one answer
 #
 # `compare` also trains the reference without scores, to measure the worth of queries and keys on
-# this text. If they are worth little, a verdict on W_query means nothing, and the answer is
-# "insensitive".
+# this text. A form that gives away more than half of it is not "the same".
 
 # %%
 if __name__ == "__main__":

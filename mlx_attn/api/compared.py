@@ -1,18 +1,19 @@
 """A comparison from Python: which form of attention is better, and how sure that is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.text import Text
 
 from mlx_attn import files
-from mlx_attn.comparison import show as comparison_show
+from mlx_attn.comparison import show
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.plan import DELTA, ComparisonConfig
-from mlx_attn.comparison.report import question_of, write_report
+from mlx_attn.comparison.report import write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
 from mlx_attn.comparison.runner import Runner
@@ -39,22 +40,21 @@ class ComparisonResult:
     directory: Path
 
     @property
-    def answers(self) -> dict[str, tuple[str, list[str]]]:
-        """The verdict of every arm and the sentences that state it."""
-        judged = comparison_show.judged(self.comparison)
-        return {arm: comparison_show.answer_of(self.comparison, arm) for arm in judged}
+    def answers(self) -> dict[str, tuple[str, str]]:
+        """The word on every arm and the sentence that states it."""
+        comparison = self.comparison
+        return {arm: show.answer_of(comparison, arm) for arm in comparison.judged}
 
     def __repr__(self) -> str:
-        lines = [f"{word}: {' '.join(sentences)}" for word, sentences in self.answers.values()]
-        return "\n".join([question_of(self.comparison), *lines])
+        lines = [f"{word}: {sentence}" for word, sentence in self.answers.values()]
+        notes = show.notes_of(self.comparison)
+        return "\n".join([show.question_of(self.comparison), *lines, *notes])
 
-    def __rich__(self) -> Any:
-        return comparison_show.verdict_tables(self.comparison)
+    def __rich__(self) -> Group:
+        return Group(*show.tables_of(self.comparison))
 
     def _repr_html_(self) -> str:
-        figure = figure_for_page(
-            partial(forest_figure, self.comparison.budgets[0], self.comparison)
-        )
+        figure = figure_for_page(partial(forest_figure, self.comparison))
         return as_html(Text(repr(self))) + str(figure) + as_html(self.__rich__())
 
 
@@ -62,12 +62,9 @@ class ComparisonResult:
 def compare(
     *arms: str,
     out: str | Path | None = None,
-    seeds: int = 5,
-    control_seeds: int = 0,
+    seeds: int = 8,
     delta: float | str = DELTA,
-    budgets: Sequence[str] = ("steps",),
     tune: bool = True,
-    query_key_scales: Sequence[float] = (),
     jobs: int = 0,
     on: str = "",
     on_event: Callable[[ComparisonEvent], None] | None = None,
@@ -80,15 +77,10 @@ def compare(
         arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
         out: Directory of the trainings; a second call with it trains only the missing ones.
         seeds: Trainings of each arm that the verdict rests on.
-        control_seeds: More trainings of only the control, with other seeds; every difference is
-            then adjusted for the control's loss by regression.
         delta: Smaller differences count as none: "5%" are those that are worth less than 5 % of
             the control's tokens, which one shorter training of it for each seed measures; a number
             is in nats per token.
-        budgets: The quantities to hold equal: "steps", "seconds", "params".
         tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
-        query_key_scales: Factors of the rate of queries and keys to begin with, as (0.5, 1, 2);
-            empty: it is that of the other matrices.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
         on: The address of a Dask scheduler whose workers train, such as "tcp://mac1.local:8786".
@@ -108,9 +100,6 @@ def compare(
         name=folder.name if folder else "",
         shared={key: plain(value) for key, value in shared.items()},
         seeds=plain(seeds),
-        control_seeds=plain(control_seeds),
-        budgets=tuple(budgets),
-        query_key_scales=tuple(query_key_scales),
         command="mlx_attn.compare",
     )
     plan = plan if tune else replace(plan, scales=(1.0,))

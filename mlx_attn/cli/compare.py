@@ -32,7 +32,7 @@ _OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every",
 _OWN |= {"patience", "epochs", "minutes"}
 """Settings that a comparison makes itself."""
 
-_PLAIN = ("confidence", "control_seeds", "tuning_seeds", "noise", "question", "reference", "delta")
+_PLAIN = ("seeds", "confidence", "tuning_seeds", "question", "reference", "delta")
 """Options that the protocol takes as they are."""
 
 _FROM_DELTA = "0.01"
@@ -71,9 +71,6 @@ _OWN_OPTIONS: list[click.Option] = [
         help="an arm with settings: 'one head: merged, n_heads=1'; repeatable",
     ),
     _subject(
-        "--budgets", default="steps,seconds,params", metavar="LIST", help="quantities held equal"
-    ),
-    _subject(
         "--from",
         "results",
         type=UserPath(),
@@ -88,19 +85,7 @@ _OWN_OPTIONS: list[click.Option] = [
         metavar="ARM",
         help="an arm without the part in question, which says what it is worth; none: no such arm",
     ),
-    _certainty("--seeds", type=int, help="seeds (default: 5)"),
-    _certainty(
-        "--until-decided",
-        is_flag=True,
-        help="more seeds until every arm is decided: 6, 10, 16, at most 24; as sure as one look",
-    ),
-    _certainty(
-        "--control-seeds",
-        default=0,
-        metavar="N",
-        help="more seeds of only the control; differences are then adjusted for its loss",
-    ),
-    _certainty("--minutes", default=0.0, help="as many seeds as fit into this time"),
+    _certainty("--seeds", default=8, help="trainings of every arm that the verdict rests on"),
     _certainty(
         "--delta",
         default="5%",
@@ -112,21 +97,16 @@ _OWN_OPTIONS: list[click.Option] = [
     _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
     _certainty(
         "--scales",
-        default="0.25,0.5,1,2,4",
+        default="0.5,1,2",
         callback=_numbers,
         metavar="LIST",
         help="factors of the learning rates to begin with",
     ),
     _certainty(
-        "--query-key-scales",
-        default="",
-        callback=_numbers,
-        metavar="LIST",
-        help="then factors of the rate of queries and keys to begin with, as 0.5,1,2 (default: it "
-        "is that of the others)",
+        "--tuning-seeds",
+        default=2,
+        help="seeds for each factor, fewer if tuning would train more than the verdict",
     ),
-    _certainty("--tuning-seeds", default=3, help="seeds that each factor is tried on"),
-    _certainty("--noise/--no-noise", default=True, help="the control against itself"),
     _run(
         "--out",
         "-o",
@@ -153,18 +133,14 @@ _TRAIN_OPTIONS = [
 
 
 _DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
-_DEFAULT_SEEDS = 5
-_LOOKS = (6, 10, 16, 24)  # seeds after which `--until-decided` looks
 _EXAMPLES = """\b
 Examples:
-  mlx-attn compare                                  four variants, five seeds
+  mlx-attn compare                                  four variants, eight seeds
   mlx-attn compare --variants standard,no-query --seeds 10
-  mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1' --budgets steps
-  mlx-attn compare --variants standard,merged --minutes 30
-  mlx-attn compare --variants standard,no-value --until-decided
+  mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1'
   mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
   mlx-attn compare --on tcp://mac1.local:8786         on the workers of a Dask scheduler
-The same command continues where it was interrupted; more seeds or arms cost only their trainings.
+The same command continues where it was interrupted: finished trainings are kept.
 """
 
 
@@ -179,9 +155,8 @@ def compare(
     """Say which form of attention is better, and how sure that is.
 
     Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
-    the same fresh seeds, batches and validation windows, and differences are judged in pairs. Three
-    budgets side by side: equal steps, equal seconds, equal parameters. The control, the first arm,
-    also runs against itself: that is the noise.
+    the same fresh seeds, batches and validation windows, and the differences to the first arm, the
+    control, are judged in pairs: better, worse, the same or not known.
     """
     if results:
         _judge_file(results, options["delta"], options["confidence"], as_json)
@@ -256,11 +231,7 @@ def _protocol(
     """Return the comparison that the options describe; the remaining ones are for all arms."""
     from mlx_attn.comparison.plan import ComparisonConfig
 
-    budgets, scales, tune = (options.pop(key) for key in ("budgets", "scales", "tune"))
-    query_key_scales = options.pop("query_key_scales")
-    minutes, seeds, sequential = (options.pop(key) for key in ("minutes", "seeds", "until_decided"))
-    if sequential and (minutes or seeds is not None):
-        raise click.UsageError("--until-decided chooses the seeds: leave out --seeds and --minutes")
+    scales, tune = options.pop("scales"), options.pop("tune")
     own: dict[str, Any] = {key: options.pop(key) for key in _PLAIN}
     # Flags come last, and so override the environment.
     context = click.get_current_context()
@@ -269,12 +240,7 @@ def _protocol(
         texts or _DEFAULT_ARMS,
         name=out.name if out else "",
         shared={key: value for key, value in shared if value is not None},
-        seeds=(0 if minutes else _DEFAULT_SEEDS) if seeds is None else seeds,
-        looks=_LOOKS if sequential else (),
-        minutes=minutes,
-        budgets=tuple(budget.strip() for budget in budgets.split(",")),
         scales=scales if tune else (1.0,),
-        query_key_scales=query_key_scales,
         command=shlex.join(["mlx-attn", *sys.argv[1:]]),
         **own,
     )
@@ -294,8 +260,8 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
-    files = write_report(comparison, directory)
-    emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), *files])
+    page = write_report(comparison, directory)
+    emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), "", page])
 
 
 command = SectionedCommand(

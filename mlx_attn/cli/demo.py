@@ -88,9 +88,8 @@ def command(
         print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
     page, _ = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
-    (budget,) = comparison.budgets
-    verdict = budget.verdicts[forms[1]]
-    bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in budget.arms}
+    verdict = comparison.verdicts[forms[1]]
+    bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in comparison.arms}
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
     lines = Text("\n".join(_lines(comparison, pair, page)))
     emit({"bits_per_byte": bits, **record, "page": str(page)}, as_json, lambda: [lines])
@@ -113,10 +112,8 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
         reference="none",
         shared=RECIPE,
         seeds=SEEDS,
-        budgets=("steps",),
         delta=MARGIN,
         scales=(1.0,),
-        noise=False,
         name=directory.name,
         command="mlx-attn demo",
     )
@@ -148,16 +145,15 @@ def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterato
     """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
     from mlx_attn.comparison.show import answer_of
 
-    (budget,) = comparison.budgets
     unit = "nats per token"
-    width = max(len(unit), *(len(arm.arm) for arm in budget.arms))
+    width = max(len(unit), *(len(arm.arm) for arm in comparison.arms))
     yield f"{unit:{width}}  " + "  ".join(f"seed {seed}" for seed in range(SEEDS))
-    losses = {arm.arm: [training.val_loss for training in arm.trainings] for arm in budget.arms}
+    losses = {arm.arm: [training.val_loss for training in arm.trainings] for arm in comparison.arms}
     for arm, each in losses.items():
         yield f"{arm:{width}}  " + "  ".join(f"{loss:.4f}" for loss in each)
-    (name,) = budget.verdicts
+    (name,) = comparison.verdicts
     question = QUESTIONS.get(name, f"What does {name} cost or gain?")
-    yield f"\n{question} {' '.join(answer_of(comparison, name)[1])}"
+    yield f"\n{question} {answer_of(comparison, name)[1]}"
     apart = max(losses[STANDARD]) - min(losses[STANDARD])
     yield f"""
 One seed each does not tell: {STANDARD} itself ends up to {apart:.3f} nats apart with \

@@ -84,7 +84,6 @@ COMMANDS: dict[str, str] = {
     "probe": "Show each head's attention and matrices in numbers.",
     "compare": "Say which form of attention is better, with error bars.",
     "answers": "Say what was measured about each part of attention, and how to ask again.",
-    "report": "Show the results of a comparison: a page, Markdown, figures.",
     "bench": "Measure the speed and memory of every variant.",
     "data": "Show, fetch and generate the texts to train on.",
     "verify": "Say whether this machine computes the right thing, in ten seconds.",

@@ -305,8 +305,8 @@ def _check(contrasts: Mapping[str, Contrast], margin: float, confidence: float) 
             )
     if not 0 <= margin < inf:
         raise ConfigError(f"delta is in nats per token and not negative: got {margin}")
-    if not 0.5 < confidence < 1:
-        raise ConfigError(f"confidence is above 0.5 and below 1, such as 0.95: got {confidence}")
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

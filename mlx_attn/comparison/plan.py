@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import version
 from math import inf
 from typing import Any, Self
@@ -140,9 +140,6 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     return Arm(name, {**settings, "variant": name})
 
 
-BUDGETS = ("steps", "seconds", "params")
-"""The quantities that can be held equal: optimizer steps, training time, parameters."""
-
 DEFAULTS: dict[str, Any] = {
     **{"preset": "nano", "n_heads": 4, "steps": 500, "batch_size": 4},
     **{"lr": 0.02, "muon_lr": 0.03},
@@ -153,30 +150,18 @@ The cheapest found where queries and keys are worth several margins: without sco
 nats per token higher (one seed: 0.9175 against 0.8575), where 200 steps of AdamW leave 0.006.
 """
 
-TUNING_SEED, RESEED = 10_000, 20_000
-"""Where the seeds of tuning and of the A/A run's other weights begin: never a verdict's seeds."""
+TUNING_SEED = 10_000
+"""Where the seeds of tuning begin: never a verdict's seeds."""
 
 _BOUNDS = {
-    "seeds": (0, TUNING_SEED),
-    "control_seeds": (0, TUNING_SEED - 1),
-    "tuning_seeds": (1, RESEED - TUNING_SEED),
-    "minutes": (0, 1e9),
+    "seeds": (1, TUNING_SEED),
+    "tuning_seeds": (1, TUNING_SEED),
     "confidence": (0.5, 1 - 1e-9),
 }
 
-
-POINTS = 8  # validations, and measurements of the heads' matrices, in the course of a training
-
-_START = "weights by name"
-"""How weights are drawn: trainings that drew them otherwise are other trainings."""
+POINTS = 8  # validations in the course of a training
 
 RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
-
-_NEWER = {"query_key_lr": 1.0}
-"""Settings that older records lack: at these values they are not part of a digest."""
-
-REPORTS = ("eval_every", "log_every", "track")
-"""The settings that say when a training is measured, and change nothing of it."""
 
 
 def digest_of(value: Any) -> str:
@@ -202,41 +187,23 @@ class Trial:
     settings: Mapping[str, Any]  # all settings, flat, learning rates scaled
     lr_scale: float  # the factor that they were scaled with, for people like `arm`
     text: str  # digest of the training text; "" for a corpus whose download is checked
-    jitter: bool = False  # whether every weight of its start is moved by one rounding
     # Path, digest and names of the user's files that it needs.
     plugins: Sequence[Mapping[str, Any]] = ()
-    world: str = ""  # of a study's trial, the world that it is trained in
-    # Of a study's trial, the share of the validation text, its beginning, that its learning curve
-    # is measured on, ability by ability; 0: on windows spread over the text.
-    curve_share: float = 0.0
-    unnamed: Sequence[str] = ()  # settings that `key` leaves out
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     @property
     def seed(self) -> int:
-        """Of the batches; trainings of one seed are pairs."""
+        """Of weights, batches and dropout; trainings of one seed are pairs."""
         return self.settings["seed"]
 
     @property
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
-        settings = {k: v for k, v in self.settings.items() if _NEWER.get(k) != v}
-        facts: list[Any] = [training_versions(), settings, self.text, self.jitter, _START]
-        if self.plugins:
-            facts.append([plugin["sha256"] for plugin in self.plugins])
-        # Added only if used, so that digests of older records stay valid.
-        if self.curve_share:
-            facts.append(self.curve_share)
-        return digest_of(facts)
-
-    @cached_property
-    def key(self) -> str:
-        """Names the training whatever the versions: the same settings and text, the same key."""
-        settings = {name: one for name, one in self.settings.items() if name not in self.unnamed}
-        return digest_of([settings, self.text, [_START, "jitter"] if self.jitter else [_START]])
+        plugins = [plugin["sha256"] for plugin in self.plugins]
+        return digest_of([training_versions(), self.settings, self.text, plugins])
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
@@ -248,10 +215,7 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     rates = {key: getattr(training, key) * lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if task_of(settings.text.data) else 0
-    # Only affine maps have matrices, and so ranks to follow.
-    config = settings.model_config(settings.model.get("vocab_size", 256))
-    affine = all(layer.is_affine for layer in config.kinds())
-    reports = {"eval_every": evaluated, "track": every if affine else 0, "log_every": every}
+    reports = {"eval_every": evaluated, "track": 0, "log_every": every}
     recipe = replace(training, seed=seed, **rates, **reports).as_dict()
     flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
     return Trial(arm, flat, lr_scale, text, plugins=settings.plugins)
@@ -266,25 +230,15 @@ class ComparisonConfig:
     reference: Arm | None = None
     # Settings that all arms share, flat, over `DEFAULTS`.
     shared: Mapping[str, Any] = field(default_factory=dict)
-    seeds: int = 5  # seeds for the verdict; 0 is as many as `minutes` have room for
-    control_seeds: int = 0  # further seeds of only the control; see `regression`
-    # Numbers of seeds after which the verdict is looked at, until every arm is decided; each look
-    # spends its share of 1 - confidence. Empty: once, after `seeds`.
-    looks: tuple[int, ...] = ()
-    budgets: tuple[str, ...] = BUDGETS
+    seeds: int = 8  # trainings of each arm that the verdict rests on
     # Differences smaller than this, in nats per token, count as none; 0: those that are worth less
     # than `delta_tokens`, a share of the control's tokens, as shorter trainings of it measure.
     delta: float = 0.0
     delta_tokens: float = 0.05
     confidence: float = 0.95
     # Factors of the learning rates to begin with; only one turns tuning off.
-    scales: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    # Factors of the rate of queries and keys beside the others, tried with the best of `scales`;
-    # empty: their rate is that of the others.
-    query_key_scales: tuple[float, ...] = ()
-    tuning_seeds: int = 3  # seeds that each factor is tried on
-    noise: bool = True  # whether the control also runs against itself
-    minutes: float = 0.0  # time for all of it; counts only where `seeds` is 0
+    scales: tuple[float, ...] = (0.5, 1.0, 2.0)
+    tuning_seeds: int = 2  # seeds that each factor is tried on, see `seeds_for_tuning`
     name: str = "compare"
     question: str = ""
     command: str = ""
@@ -321,33 +275,12 @@ class ComparisonConfig:
 
     def __post_init__(self):
         check_bounds(self, _BOUNDS)
-        for budget in self.budgets:
-            if budget not in BUDGETS:
-                raise ConfigError(f"budget '{budget}' must be one of {', '.join(BUDGETS)}")
-        # The message of each rule, and whether it holds.
-        rules = {
-            f"no budget: name at least one of {', '.join(BUDGETS)}": self.budgets,
-            "seeds=0 lets the time decide: give minutes": self.seeds or self.minutes,
-            f"looks={self.looks} must be numbers of seeds, from 2 up, each more than the last": (
-                [*self.looks] == sorted({*self.looks}) and min(self.looks, default=2) > 1
-            ),
-            f"control_seeds={self.control_seeds} need one look: leave out --until-decided": (
-                not (self.looks and self.control_seeds)
-            ),
-            "control_seeds need other runs that show the slope: tune, or name another arm": (
-                self.tunes or len(self.arms) > 2 or not self.control_seeds
-            ),
-            f"delta={self.delta} must be above 0, or 0 for a margin in tokens": self.delta >= 0,
-            "the factors of the learning rates must be positive, and at least one": (
-                min(self.scales, default=0) > 0 and min(self.query_key_scales, default=1) > 0
-            ),
-            "query_key_scales are tried after the factors of all rates: give several scales": (
-                self.tunes or not self.query_key_scales
-            ),
-        }
-        for complaint, holds in rules.items():
-            if not holds:
-                raise ConfigError(complaint)
+        if not self.delta >= 0:
+            raise ConfigError(f"delta={self.delta} must be above 0, or 0 for a margin in tokens")
+        if min(self.scales, default=0) <= 0:
+            raise ConfigError(
+                "the factors of the learning rates must be positive, and at least one"
+            )
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
@@ -360,11 +293,25 @@ class ComparisonConfig:
         return len(self.scales) > 1
 
     @property
-    def tuning_trials(self) -> int:
-        """The number of trainings that the search for rates begins with."""
-        # The search for the rate of queries and keys has tried the factor 1 already.
-        factors = len(self.scales) + sum(factor != 1 for factor in self.query_key_scales)
-        return factors * self.tuning_seeds * len(self.all_arms) if self.tunes else 0
+    def verdict_trials(self) -> int:
+        """The number of trainings that the verdict rests on."""
+        # Each seed may have a shorter training of the control, which measures the margin.
+        return self.seeds * (len(self.all_arms) + (not self.delta))
+
+    @property
+    def seeds_for_tuning(self) -> int:
+        """Seeds that each factor is tried on: `tuning_seeds`, or fewer if the verdict has few.
+
+        Tuning takes no more trainings than the verdict, if that has one for every factor.
+        """
+        if not self.tunes:
+            return 0
+        return max(1, min(self.tuning_seeds, self.seeds // len(self.scales)))
+
+    @property
+    def extensions(self) -> int:
+        """Factors that the search of an arm may add beyond its ends, likewise."""
+        return max(0, self.seeds // self.seeds_for_tuning - len(self.scales)) if self.tunes else 0
 
     def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
         """Return all settings of an arm, with changes."""

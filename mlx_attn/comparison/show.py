@@ -1,4 +1,4 @@
-"""A comparison in a terminal: numbers, the plan and the progress.
+"""A comparison in words, and in a terminal: its answer, its plan and its progress.
 
 Progress is a bar on a terminal, a plain line an event in a pipe.
 """
@@ -9,25 +9,21 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich import progress
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.comparison import stages
-from mlx_attn.comparison.decisions import WORDS, Verdict
-from mlx_attn.comparison.plan import ComparisonConfig
-from mlx_attn.comparison.result import AATest, ArmResult, BudgetResult, Comparison, Tuning
+from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
+from mlx_attn.comparison.result import ArmResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.t_tests import MOST_SEEDS
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import plural
 from mlx_attn.markdown import visible
 from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"  # printed in place of a missing number
-_UNIT = " nats per token"
-
-_BUDGETS = {"seconds": "equal training time", "params": "equal parameters"}
+UNIT = "nats per token"
 
 
 class Look(NamedTuple):
@@ -40,22 +36,11 @@ class Look(NamedTuple):
 
 LOOKS = {
     "better": Look("green", "#009e73", "<"),
-    "equivalent": Look("cyan", "#0072b2", "D"),
     "worse": Look("red", "#d55e00", ">"),
-    "better within the margin": Look("", "#009e73", "D"),
-    "worse within the margin": Look("", "#d55e00", "D"),
-    "undecided": Look("", "#7f7f7f", "o"),
-    "insensitive": Look("yellow", "#7f7f7f", "x"),
-    "holds": Look("green", "#009e73", "D"),
-    "does not hold": Look("red", "#d55e00", ">"),
+    "the same": Look("cyan", "#0072b2", "D"),
+    "not known": Look("", "#7f7f7f", "o"),
 }
-"""By the word of a verdict, or by what follows from it for a study's statement."""
-
-
-def margin_text(comparison: Comparison) -> str:
-    """Return the margin, as in "0.01 nats per token"."""
-    nats, share = f"{comparison.delta:g} nats per token", comparison.delta_tokens
-    return f"{nats} ({100 * share:g} % of the tokens)" if share else nats
+"""By the word of a verdict."""
 
 
 def places(delta: float) -> int:
@@ -82,7 +67,7 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
     An end that would be rounded to zero gets up to three more decimals, because its sign matters.
     """
-    if not interval or not all(map(math.isfinite, interval)):
+    if not interval:
         return MISSING
     # Up to three more decimals.
     wider = range(decimals, decimals + 4)
@@ -93,14 +78,14 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
 def probability(p: float | None) -> str:
     """Return a p-value in three decimals."""
-    if p is None or math.isnan(p):
+    if p is None:
         return MISSING
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def percent(share: float | None) -> str:
     """Return a share of 1, as 97.3 %."""
-    return MISSING if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+    return MISSING if share is None else f"{100 * share:.1f} %"
 
 
 def seeds_needed(verdict: Verdict) -> str:
@@ -110,131 +95,117 @@ def seeds_needed(verdict: Verdict) -> str:
     return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
 
 
-def judged(comparison: Comparison) -> list[str]:
-    """Return arms with a verdict under some budget, in order, without the reference."""
-    arms = dict.fromkeys(arm for budget in comparison.budgets for arm in budget.verdicts)
-    return [arm for arm in arms if arm != comparison.reference]
+def seed_by_seed(verdict: Verdict, decimals: int) -> str:
+    """Return the difference of every seed."""
+    return ", ".join(signed(difference, decimals) for difference in verdict.differences)
 
 
-def meanings_text(comparison: Comparison) -> str:
-    """Explain the words of its verdicts."""
-    used = {verdict.word for budget in comparison.budgets for verdict in budget.verdicts.values()}
-    meanings = "; ".join(f"{word}: {WORDS[word]}" for word in WORDS if word in used)
-    return meanings and f"{meanings[0].upper()}{meanings[1:]}."
+def question_of(comparison: Comparison) -> str:
+    """Return the question that was asked, or one made from the arms."""
+    if comparison.question:
+        return comparison.question
+    if not (arms := comparison.judged):
+        return f"What loss does {comparison.control} reach?"
+    does = "do" if len(arms) > 1 else "does"
+    named = " and ".join(filter(None, (", ".join(arms[:-1]), arms[-1])))
+    return f"How {does} {named} compare with {comparison.control}?"
 
 
-def worth_text(comparison: Comparison) -> str:
-    """Return a sentence on the worth of the part in question; "" without a reference arm.
-
-    The part is worth the mean difference of the arm that lacks it, in nats per token.
-    """
-    verdicts = (budget.verdicts.get(comparison.reference) for budget in comparison.budgets)
-    if (verdict := next(filter(None, verdicts), None)) is None:
-        return ""
-    part = "queries and keys" if comparison.reference == "scores-off" else "attention"
-    against = f"{comparison.reference} against {comparison.control}"
-    return f"Worth of {part} here, {against}: {_numbers(verdict, comparison)}."
+def answer_of(comparison: Comparison, arm: str) -> tuple[str, str]:
+    """Return the word on an arm and the sentence that states it."""
+    verdict, word = comparison.verdicts[arm], comparison.word(arm)
+    sentence = _finding(comparison, arm, verdict)
+    # On a task the number of seeds that solve it decides; the mean loss is told after it.
+    if arm in comparison.solving:
+        sentence = f"{_solving_text(comparison, arm)} By the mean loss, {sentence}"
+    return word, sentence
 
 
-def answer_of(comparison: Comparison, arm: str) -> tuple[str, list[str]]:
-    """Return the verdict under the first budget that has one, and sentences on all budgets."""
-    first, *others = [budget for budget in comparison.budgets if arm in budget.verdicts]
-    condition = f"With {budget_name(first)}, " if len(comparison.budgets) > 1 else ""
-    # By word, so that budgets with the same verdict share a sentence.
-    elsewhere: dict[str, list[str]] = {}
-    for budget in others:
-        difference = signed(budget.verdicts[arm].mean, places(comparison.delta))
-        place = f"with {budget_name(budget)} ({difference})"
-        elsewhere.setdefault(budget.word(arm), []).append(place)
-    refused = [f"with {budget_name(b)}" for b in comparison.budgets if arm in b.refused]
-    elsewhere |= {"not feasible": refused} if refused else {}
-    also = [f"{word.capitalize()} {' and '.join(where)}." for word, where in elsewhere.items()]
-    sentence = _finding(arm, first.verdicts[arm], comparison)
-    # How soon a task is solved decides; the mean loss is told after it.
-    if arm in first.solving:
-        sentence = f"{_solving_text(first, arm)} By the mean loss, {sentence}"
-    return first.word(arm), [f"{condition}{sentence}", *also]
-
-
-def _solving_text(budget: BudgetResult, arm: str) -> str:
-    """Return a sentence on how often and how soon an arm solves a task."""
-    control, word = budget.arms[0].arm, budget.solving[arm].word
-    how = {
-        "better": f"{arm} solves the task sooner or more often than {control}",
-        "worse": f"{arm} solves the task later or less often than {control}",
-        "undecided": f"which of {arm} and {control} solves the task sooner is undecided",
-    }[word]
-    each: list[str] = []
-    for one in (budget.solving[arm], budget.solving[control]):
-        median = f" (median {number(one.median_steps, 0)} steps)" if one.median_steps else ""
-        each.append(f"{one.solved} of {plural(one.runs, 'seed')}{median}")
-    p = probability(budget.solving[arm].p_holm)
-    return f"{how}: {' against '.join(each)}, log-rank p {p}."
-
-
-def _finding(arm: str, verdict: Verdict, comparison: Comparison) -> str:
-    """Return a verdict with its numbers, as a sentence."""
-    against, margin = f"{arm} against {comparison.control}", margin_text(comparison)
-    # The sentence begins like this; those that name the margin name its unit, too.
-    claim, unit = {
-        "equivalent": (f"{arm} is equivalent to {comparison.control} within {margin}", ""),
-        "insensitive": (f"{against} is insensitive, the part being worth too little here", _UNIT),
-        "undecided": (f"{against} is undecided", _UNIT),
-    }.get(verdict.word, (f"{arm} is {verdict.word} than {comparison.control}", _UNIT))
-    if verdict.word.endswith("within the margin"):
-        direction = verdict.word.split()[0]
-        claim = f"{arm} is {direction} than {comparison.control}, by less than {margin}"
-        unit = ""
+def _finding(comparison: Comparison, arm: str, verdict: Verdict) -> str:
+    """Return a verdict on the loss with its numbers, as a sentence."""
+    control = comparison.control
+    if verdict.word == "the same":
+        claim = f"{arm} is the same as {control} within {_margin_text(comparison, verdict)}"
+    elif verdict.word == "not known":
+        claim = f"whether {arm} is better or worse than {control} is not known"
+    else:
+        claim = f"{arm} is {verdict.word} than {control}"
     share = "" if verdict.share is None else f", {percent(verdict.share)} of what the part is worth"
-    more = _what_else_is_known(verdict, comparison) if verdict.word == "undecided" else ()
-    return f"{claim}: {_numbers(verdict, comparison, unit)}{share}{''.join(more)}."
+    more = ""
+    if verdict.seeds_needed is not None and verdict.interval:
+        more = f"; a new comparison with {seeds_needed(verdict)} seeds would decide"
+        # The interval is of one arm; the p-value is corrected for all of them.
+        if not verdict.interval[0] <= 0 <= verdict.interval[1]:
+            more = f"; corrected for all arms, p is {probability(verdict.p_holm)}{more}"
+    # "within 0.02 nats per token" has named the unit.
+    unit = "" if verdict.word == "the same" else f" {UNIT}"
+    return f"{claim}: {_numbers(comparison, verdict, unit)}{share}{more}."
 
 
-def _what_else_is_known(verdict: Verdict, comparison: Comparison) -> Iterator[str]:
-    """Yield the parts of a sentence on an arm that these seeds cannot decide."""
-    # The interval is for one arm; corrected for all arms, the test may still be undecided.
-    if verdict.interval and not verdict.interval[0] <= 0 <= verdict.interval[1]:
-        yield f"; corrected for all arms, p is {probability(verdict.p_holm)}"
-    if verdict.interval and verdict.seeds_needed is not None:
-        yield f"; a new comparison with about {seeds_needed(verdict)} seeds would decide"
-    if verdict.below_margin is not None:
-        likely = f"{100 * verdict.below_margin:.0f} %"
-        yield f"; it is below {margin_text(comparison)} with a probability of {likely}"
+def _margin_text(comparison: Comparison, verdict: Verdict) -> str:
+    """Return the margin of a verdict and what it is, as in "0.01 nats per token"."""
+    margin = f"{verdict.margin:.3g} {UNIT}"
+    if verdict.margin < comparison.delta:
+        return f"{margin} (half of what {_part(comparison)} worth)"
+    share = comparison.delta_tokens
+    return f"{margin} ({100 * share:g} % of the tokens)" if share else margin
 
 
-def _numbers(verdict: Verdict, comparison: Comparison, unit: str = _UNIT) -> str:
+def _numbers(comparison: Comparison, verdict: Verdict, unit: str = f" {UNIT}") -> str:
     decimals = places(comparison.delta)
     mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
     seeds = plural(len(verdict.differences), "seed")
-    if verdict.slope:
-        seeds += f" and {len(comparison.further_control)} more of {comparison.control}"
     if interval == MISSING:
         return f"{mean}{unit}, {seeds}, too few for an interval"
-    return f"{mean}{unit}, {interval_name(comparison)} {interval}, {seeds}"
+    return f"{mean}{unit}, {interval_name(comparison.confidence)} {interval}, {seeds}"
 
 
-def interval_name(comparison: Comparison) -> str:
-    """Name an interval, as in "95 % interval"; with several looks it covers all of them."""
-    looks = f" over {len(comparison.looks)} looks" if comparison.looks else ""
-    return f"{100 * comparison.confidence:g} % interval{looks}"
+def _solving_text(comparison: Comparison, arm: str) -> str:
+    """Return a sentence on how often an arm solves a task."""
+    control, solving = comparison.control, comparison.solving[arm]
+    how = {
+        "better": f"{arm} solves the task more often than {control}",
+        "worse": f"{arm} solves the task less often than {control}",
+        "not known": f"whether {arm} or {control} solves the task more often is not known",
+    }[solving.word]
+    each: list[str] = []
+    for one in (solving, comparison.solving[control]):
+        median = f" (median {number(one.median_steps, 0)} steps)" if one.median_steps else ""
+        each.append(f"{one.solved} of {plural(one.runs, 'seed')}{median}")
+    return f"{how}: {' against '.join(each)}, Fisher's p {probability(solving.p_holm)}."
 
 
-def budget_name(budget: BudgetResult) -> str:
-    """Return a name such as "equal steps"."""
-    return _BUDGETS.get(budget.budget, f"equal {budget.budget}")
+def _part(comparison: Comparison) -> str:
+    scores_only = comparison.reference == "scores-off"
+    return "queries and keys are" if scores_only else "attention is"
 
 
-def noise_text(noise: AATest, comparison: Comparison) -> str:
-    """Describe the A/A run: the differences that come from rounding and from seeds."""
-    # The effect of one rounding of the start bounds how much a difference can mean.
-    moved = f"{noise.rounding:.1g} nats away" if noise.rounding else "with the same loss"
-    control, spread = comparison.control, number(noise.seed_spread, places(comparison.delta) + 1)
-    numbers = _numbers(noise.verdict, comparison)
-    return (
-        f"With every weight of its start moved by one rounding, {control} ends {moved}. Between "
-        f"seeds its loss has a standard deviation of {spread} nats. "
-        f"Against itself, with other seeds, {control} is {noise.verdict.word}: {numbers}."
-    )
+def notes_of(comparison: Comparison) -> list[str]:
+    """Return sentences that limit the answers: the part's worth, the start, a doubtful spread."""
+    notes: list[str] = []
+    if verdict := comparison.verdicts.get(comparison.reference):
+        against = f"{comparison.reference} against {comparison.control}"
+        part = "Queries and keys are" if comparison.reference == "scores-off" else "Attention is"
+        notes.append(f"{part} worth, {against}: {_numbers(comparison, verdict)}.")
+    if comparison.settings.get("start") == "zero":
+        notes.append(
+            "Branches start at zero here (start=zero): from the book's start a missing part may "
+            "cost less."
+        )
+    if any(not v.lent and v.interval for v in comparison.verdicts.values()):
+        notes.append(
+            "Nothing but these pairs shows how far they spread, neither tuning nor other arms: if "
+            "one run in ten of one form fails, better and worse are wrong in 14 to 28 % of such "
+            "comparisons."
+        )
+    for arm, why in comparison.diverged.items():
+        notes.append(f"{arm} has no result: {why}.")
+    return notes
+
+
+def interval_name(confidence: float) -> str:
+    """Name an interval, as in "95 % interval"."""
+    return f"{100 * confidence:g} % interval"
 
 
 def mean_of(arm: ArmResult, field: str) -> float | None:
@@ -245,59 +216,59 @@ def mean_of(arm: ArmResult, field: str) -> float | None:
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """Return the answer for every arm, one line each, and the worth of the part."""
-    answers = [" ".join(answer_of(comparison, arm)[1]) for arm in judged(comparison)]
-    lines = (*answers, worth_text(comparison))
-    return [visible(line) for line in lines if line]
+    """Return the answer for every arm and what limits it, one line each."""
+    answers = [answer_of(comparison, arm)[1] for arm in comparison.judged]
+    return [visible(line) for line in (*answers, *notes_of(comparison))]
 
 
 def comparison_parts(comparison: Comparison) -> Iterator[Any]:
-    """Yield the answers, their first sentences in bold, and the table of the first budget."""
-    firsts = [visible(answer_of(comparison, arm)[1][0]) for arm in judged(comparison)]
-    for line in summary_lines(comparison):
-        text = Text(line)
-        text.highlight_words(firsts, "bold")
-        yield text
-    first = first_judged(comparison)
+    """Yield the answers in bold, what limits them, and the tables."""
+    answers = len(comparison.judged)
+    for place, line in enumerate(summary_lines(comparison)):
+        yield Text(line, "bold" if place < answers else "")
     yield ""
-    yield from _verdicts(first, comparison)
-    if others := [budget_name(b) for b in comparison.budgets if b is not first]:
-        yield Text(f"The report has the same for {' and '.join(others)}.", "dim")
+    yield from tables_of(comparison)
 
 
-def first_judged(comparison: Comparison) -> BudgetResult:
-    """Return the budget that the answers are about."""
-    return next((b for b in comparison.budgets if b.verdicts), comparison.budgets[0])
+def tables_of(comparison: Comparison) -> Iterator[Any]:
+    """Yield a table of the verdicts, one of the costs, and the differences seed by seed."""
+    control, decimals = visible(comparison.control), places(comparison.delta)
+    yield Text(f"{UNIT}, differences to {control}")
+    verdicts = _table("loss", "difference", interval_name(comparison.confidence), "verdict")
+    costs = _table("parameters", "ms a step", "seconds", "cache bytes")
+    for arm in comparison.arms:
+        name, cells = Text(visible(arm.arm)), ["", "", ""]
+        if verdict := comparison.verdicts.get(arm.arm):
+            interval = between(verdict.interval, decimals)
+            cells = [signed(verdict.mean, decimals), interval, _word(comparison, arm.arm)]
+        verdicts.add_row(name, number(mean_of(arm, "val_loss"), max(4, decimals)), *cells)
+        costs.add_row(name, *costs_of(arm))
+    yield from (verdicts, "", costs, "")
+    for arm, verdict in comparison.verdicts.items():
+        yield Text(f"{visible(arm)}, seed by seed: {seed_by_seed(verdict, decimals)}")
 
 
-def verdict_tables(comparison: Comparison) -> Group:
-    """Return a table per budget, with a line between."""
-    return Group(*(line for b in comparison.budgets for line in _verdicts(b, comparison)))
-
-
-def _verdicts(budget: BudgetResult, comparison: Comparison) -> Iterator[Any]:
-    decimals = places(comparison.delta)
-    differences = f"differences to {visible(comparison.control)}"
-    yield Text(f"{budget_name(budget)}: nats per token, {differences}")
+def _table(*headings: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
-    for heading in ("loss", "difference", interval_name(comparison)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for arm in budget.arms:
-        cells: list[str | Text] = [MISSING] * 3
-        if verdict := budget.verdicts.get(arm.arm):
-            word = Text(budget.word(arm.arm), LOOKS[budget.word(arm.arm)].terminal)
-            if arm.arm == comparison.reference:
-                word = Text("the reference", "dim")
-            interval = between(verdict.interval, decimals)
-            cells = [signed(verdict.mean, decimals), interval, word]
-        loss = number(mean_of(arm, "val_loss"), max(4, decimals))
-        table.add_row(Text(visible(arm.arm)), loss, *cells)
-    yield table
-    for arm, why in budget.refused.items():
-        yield Text(f"{visible(arm)} is not feasible: {visible(why)}", "dim")
-    yield ""
+    for heading in headings:
+        side = "left" if heading == "verdict" else "right"
+        table.add_column(heading, justify=side, no_wrap=True)
+    return table
+
+
+def _word(comparison: Comparison, arm: str) -> Text:
+    if arm == comparison.reference:
+        return Text("the reference", "dim")
+    word = comparison.word(arm)
+    return Text(word, LOOKS[word].terminal)
+
+
+def costs_of(arm: ArmResult) -> list[str]:
+    """Return parameters, milliseconds per step, seconds of training, bytes of cache per token."""
+    step = 1000 * (mean_of(arm, "step_seconds") or 0.0)
+    seconds = number(mean_of(arm, "seconds"), 1)
+    return [f"{arm.params:,}", f"{step:.1f}", seconds, f"{arm.cache_bytes_per_token:,}"]
 
 
 def verdict_lines(
@@ -308,14 +279,10 @@ def verdict_lines(
         shown = "too few for an interval"
         if verdict.interval:
             low, high = verdict.interval
-            shown = f"{100 * confidence:g} % interval {low:+.4g} to {high:+.4g}"
-        more = f"; about {verdict.seeds_needed} seeds would decide" if verdict.seeds_needed else ""
-        if verdict.other_word not in ("", verdict.word):
-            more += f"; by the worst of five: {verdict.other_word}"
+            shown = f"{interval_name(confidence)} {low:+.4g} to {high:+.4g}"
+        more = f"; {seeds_needed(verdict)} seeds would decide" if verdict.seeds_needed else ""
+        pairs = plural(len(verdict.differences), "pair")
         answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
-        pairs = f"{len(verdict.differences)} pairs"
-        if verdict.slope:
-            pairs += f", adjusted by further runs of {control} with slope {verdict.slope:.2g}"
         yield f"{answer} ({shown}, {pairs}){more}"
 
 
@@ -367,47 +334,36 @@ def _event_line(event: stages.ComparisonEvent) -> str:
             name = f"{trial.arm}, seed {trial.seed}, learning rates x {trial.lr_scale:g}"
             return f"{name}: {loss}  ({event.left} left, {duration(event.seconds_left)})"
         case Tuning():
-            edge = " (the last one tried: the best may lie beyond it)" if event.at_edge else ""
-            second = f", queries and keys x {event.query_key_lr:g}"
-            more = second if event.query_key_losses else ""
-            return f"{event.arm}: learning rates x {event.best:g}{more}{edge}"
-        case stages.Planned():
-            plan = f"{event.seeds} seeds, about {event.minutes:.0f} minutes in all"
-            if event.resolves is None:
-                return plan
-            power = f"a difference of {event.resolves:.3f} nats would be found 4 times out of 5"
-            return f"{plan}; {power}"
+            edge = "" if event.interior else " (the last one tried: the best may lie beyond it)"
+            return f"{event.arm}: learning rates x {event.best:g}{edge}"
         case _:
             return ""
 
 
 def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
     """Return the plan of a comparison."""
-    protocol, settings = run.protocol, run.protocol.settings(run.protocol.arms[0])
+    config, settings = run.config, run.config.settings(run.config.arms[0])
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
-    at_least = "at least " if protocol.tunes else ""
-    margin = f"what {100 * protocol.delta_tokens:g} % of the tokens are worth"
-    if protocol.delta:
-        margin = f"{protocol.delta:g} nats per token"
+    margin = f"what {100 * config.delta_tokens:g} % of the tokens are worth"
+    if config.delta:
+        margin = f"{config.delta:g} {UNIT}"
+    tuning = "none: the rates of the settings"
+    if config.tunes:
+        arms, seeds = len(config.all_arms), config.seeds_for_tuning
+        fewest = arms * len(config.scales) * seeds
+        most = fewest + arms * config.extensions * seeds
+        tuning = f"{fewest} to {most} trainings" if most > fewest else f"{most} trainings"
+        tuning += f", {plural(seeds, 'seed')} a factor"
     return [
-        ("arms", ", ".join(arm.name for arm in protocol.arms)),
-        ("control", protocol.arms[0].name),
-        ("reference", protocol.reference.name if protocol.reference else "none"),
+        ("arms", ", ".join(arm.name for arm in config.arms)),
+        ("control", config.arms[0].name),
+        ("reference", config.reference.name if config.reference else "none"),
         ("text", f"{run.corpus.name}, {run.vocab_size} tokens"),
         ("training", f"{settings.preset}, {recipe.steps} steps"),
         ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
-        ("tuning", f"{at_least}{protocol.tuning_trials} trainings"),
-        ("seeds", _seeds_text(protocol)),
-        ("equal", ", ".join(protocol.budgets)),
+        ("tuning", tuning),
+        ("verdict", f"{config.verdict_trials} trainings, {plural(config.seeds, 'seed')} an arm"),
         ("counts as none", f"less than {margin}"),
         ("at once", f"{run.runner.size} trainings"),
     ]
-
-
-def _seeds_text(protocol: ComparisonConfig) -> str:
-    if protocol.looks:
-        return f"until decided: {', '.join(map(str, protocol.looks))}"
-    seeds = str(protocol.seeds) if protocol.seeds else f"what {protocol.minutes:g} minutes allow"
-    more = f", and {protocol.control_seeds} more of {protocol.arms[0].name}"
-    return seeds + (more if protocol.control_seeds else "")

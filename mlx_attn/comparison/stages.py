@@ -26,18 +26,5 @@ class Finished:
     seconds_left: float
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """How many seeds the verdict has, and the minutes that the rest is expected to take.
-
-    `resolves` is the minimum detectable effect, in nats per token; None where nothing is known of
-    the spread yet.
-    """
-
-    seeds: int
-    minutes: float
-    resolves: float | None
-
-
-ComparisonEvent = Began | Finished | Tuning | Planned | Comparison
+ComparisonEvent = Began | Finished | Tuning | Comparison
 """What a comparison yields; a settled learning rate and the result stand for themselves."""

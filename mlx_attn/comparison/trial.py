@@ -4,7 +4,6 @@ A finished trial is never trained again, so that an interrupted comparison conti
 and another seed or arm costs only its own trials.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
@@ -14,35 +13,22 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
-from mlx_attn.comparison.result import Point, RankPoint, TrialResult
+from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import arithmetic, chip_name
-from mlx_attn.model.gpt import GPT
-from mlx_attn.model.init import jitter
 from mlx_attn.records import Object, as_record, read_record
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
 from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import resolve
-from mlx_attn.training.evaluation import (
-    Evaluation,
-    Evaluator,
-    beginning,
-    evaluation_record,
-    losses_by_ability,
-)
+from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.loop import train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
 SUBSET_WINDOWS = 32  # validation windows that a text is evaluated on during training
-
-_PROMPT_TOKENS, _SAMPLE_TOKENS = 8, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +51,7 @@ def has_failed(outcome: Outcome) -> bool:
     """Return True if the training diverged, or ended before it solved its task."""
     if isinstance(outcome, Diverged):
         return True
-    time = outcome.time_to_solve
-    return time is not None and not time.solved
+    return outcome.is_of_task and outcome.steps_to_solve is None
 
 
 def record_of(outcome: Outcome) -> Object:
@@ -135,8 +120,6 @@ def train_trial(trial: Trial) -> Outcome:
     if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(settings, corpus)
-    if trial.jitter:
-        jitter(trainer.model, trial.seed)
     recorder = _Recorder(trial, trainer, corpus)
     try:
         for event in train(trainer):
@@ -149,8 +132,7 @@ def train_trial(trial: Trial) -> Outcome:
 class _Recorder:
     """Collects the curve and the end of a training from its events.
 
-    A text is evaluated on a part of it during training, the same for every arm: a few windows,
-    spread evenly, or of a study's trial the beginning, ability by ability.
+    During training, a text is evaluated on a few windows, the same for every arm.
     """
 
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
@@ -161,38 +143,20 @@ class _Recorder:
         self._subset = mx.array(windows.start[np.unique(spread)])
         memory = trainer.config.token_memory
         self._objective = Objective(corpus.val.tokens, length, corpus.val.scored, memory)
-        self._beginning: Evaluator | None = None
-        self._start = ""
-        if trial.curve_share:
-            self._beginning = Evaluator(beginning(corpus.val, trial.curve_share), length)
-            # Arms of one seed must start from the same shared weights: a study checks the digests.
-            self._start = _weights_digest(trainer.model)
         self._points: list[Point] = []
-        self._ranks: list[RankPoint] = []
         self._last: Evaluation | None = None
         self._ended: events.Ended | None = None
 
     def record(self, event: events.Event) -> None:
         """Take one event, while the model still has the weights that it is about."""
         match event:
-            case events.Stepped() if part := self._beginning:
-                evaluation = part(self.trainer.model)
-                by_ability = losses_by_ability(evaluation, part.split)
-                self._add(event, val_loss=evaluation.val_loss, abilities=by_ability)
             case events.Stepped():
                 # A text between two validations; the last one covers all of it.
                 if not self.trainer.config.eval_every and event.step < self.trainer.steps:
                     self._add(event, val_loss=self._subset_loss())
             case events.Evaluated(evaluation=last):
                 self._last = last
-                if not self._beginning:
-                    self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
-            case events.Tracked():
-                # One number: the mean over layers and heads.
-                scores = float(np.mean(event.scores["effective_rank"]))
-                outputs = float(np.mean(event.value_outputs["effective_rank"]))
-                rank = RankPoint(step=event.step, scores=scores, value_outputs=outputs)
-                self._ranks.append(rank)
+                self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
             case events.Ended():
                 self._ended = event
 
@@ -227,32 +191,8 @@ class _Recorder:
             steps=ended.steps,
             tokens=ended.tokens,
             curve=tuple(self._points),
-            ranks=tuple(self._ranks),
             tok_s=ended.tok_s,
             seconds=ended.seconds,
             peak_memory=ended.peak_memory,
-            sample="" if self._beginning else _greedy_sample(self.trainer, self.corpus),
             machine={"chip": chip_name(), **arithmetic()},
-            by_ability=losses_by_ability(last, self.corpus.val),
-            params=count_parameters(self.trainer.model),
-            start=self._start,
         )
-
-
-def _weights_digest(model: GPT) -> str:
-    content = hashlib.blake2b(digest_size=8)
-    for name, array in sorted(named_arrays(model).items()):
-        # Names and raw bytes: equal digests mean the same weights, bit for bit.
-        content.update(name.encode() + np.array(array).tobytes())
-    return content.hexdigest()
-
-
-def _greedy_sample(trainer: Trainer, corpus: Corpus) -> str:
-    """Return the first tokens of the validation text and the model's continuation."""
-    beginning = [int(token) for token in corpus.val.tokens[:_PROMPT_TOKENS]]
-    prompt = b"".join(map(corpus.tokenizer.token_bytes, beginning)).decode(errors="ignore")
-    trainer.model.eval()
-    pieces = stream_generate(
-        trainer.model, corpus.tokenizer, prompt, SamplerConfig(temp=0.0), _SAMPLE_TOKENS
-    )
-    return prompt + "".join(piece.text for piece in pieces)

@@ -5,8 +5,6 @@
 Variants that share a weight share its initial value, so two runs with one seed differ only by their
 forms (common random numbers). Philox computes with integers, and NumPy computes normal numbers from
 them, so one seed is one model on every machine; MLX's own normal numbers differ between processors.
-Another processor may still round differently in every step: `jitter` moves a start by one rounding,
-so that the effect can be measured.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +14,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.layer import Initializer
 from mlx_attn.model.config import GPTConfig
@@ -85,14 +82,3 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
                 # PyTorch's Linear draws within 1 / sqrt(inputs); GPT-2's biases start at 0.
                 bound = module.weight.shape[1] ** -0.5 if start == "book" else 0.0
                 module.bias = draw.uniform(f"{name}.bias", module.bias.shape, bound)
-
-
-def jitter(model: nn.Module, seed: int) -> None:
-    """Move every weight to the next float32 above or below it, chosen by the seed."""
-    draw, moved = np.random.default_rng([seed, 0]), list[tuple[str, mx.array]]()
-    for name, array in sorted(named_arrays(model).items()):
-        weight = np.array(array)
-        # nextafter moves by one unit in the last place: the smallest change that float32 can hold.
-        towards = np.where(draw.random(weight.shape) < 0.5, -np.inf, np.inf)
-        moved.append((name, mx.array(np.nextafter(weight, towards.astype(np.float32)))))
-    model.load_weights(moved)

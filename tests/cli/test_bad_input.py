@@ -117,7 +117,6 @@ REFUSALS = [
     ("bench --seconds=nan", 2, "Invalid value for '--seconds'"),
     ("bench --contribute", 2, "No such option: --contribute"),
     ("compare --variants standard,no-quary", 2, "did you mean 'no-query'"),
-    ("compare --budgets watts", 2, "budget 'watts'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
     ("compare --n-heads 3", 2, "n_heads=3"),
     ("compare --on ray://a", 1, "no scheduler answers at ray://a: start one with"),

@@ -147,7 +147,7 @@ def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_comm
 
 # Comparing.
 
-SMALL = ["--budgets=steps", "--reference=none", "--no-tune", "--seeds=1", "--jobs=1", "--no-noise"]
+SMALL = ["--reference=none", "--no-tune", "--seeds=1", "--jobs=1"]
 NOT_COMPARED = ("--eval-every=3", "--log-every=2")
 
 

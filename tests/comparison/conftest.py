@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.decisions import Case, Verdict, judge_all
+from mlx_attn.comparison.judging import Contrast, Verdict
+from mlx_attn.comparison.judging import judge as judge_contrasts
 from mlx_attn.comparison.plan import ComparisonConfig, Trial, arms_from
 from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
@@ -41,60 +42,19 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "accuracy": None,
         "abilities": {},
         "curve": (point,),
-        "ranks": (),
         "tok_s": 100.0,
         "seconds": 1.0,
         "peak_memory": 1000,
-        "sample": "the cat",
     }
     return TrialResult(**{**facts, **fields})
 
 
 def judge(
-    differences: Mapping[str, Sequence[float]],
-    margin: float,
-    *,
-    tuning: Mapping[str, float] | None = None,
-    replicates: Mapping[str, Any] | None = None,
-    confidence: float = 0.95,
-    looks: Sequence[int] = (),
-    **shared: Any,
+    differences: Mapping[str, Sequence[float]], margin: float, worth: float | None = None
 ) -> dict[str, Verdict]:
-    """The verdicts on arms of one world that share a margin, and its worth and rounding."""
-    cases = {
-        arm: Case(
-            differences=tuple(map(float, pairs)),
-            margin=margin,
-            tuning=(tuning or {}).get(arm, 0.0),
-            replicates=tuple(map(tuple, (replicates or {}).get(arm, ()))),
-            world="arms",
-            **shared,
-        )
-        for arm, pairs in differences.items()
-    }
-    return judge_all(cases, confidence, looks)
-
-
-def undecided(mean: float = 0.0, word: str = "undecided") -> Verdict:
-    """The verdict on one seed, which decides nothing, or one that was worded otherwise."""
-    return Verdict(
-        word=word,
-        differences=(mean,),
-        mean=mean,
-        interval=None,
-        p_value=1.0,
-        p_holm=1.0,
-        p_equivalence=1.0,
-        resolves=None,
-        seeds_needed=2,
-        other_word="undecided",
-    )
-
-
-@pytest.fixture(scope="session")
-def verdict_of_one_seed() -> Callable[..., Verdict]:
-    """Makes the verdict on one seed: its mean difference, its word."""
-    return undecided
+    """The verdicts on arms that were not tuned."""
+    contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}
+    return judge_contrasts(contrasts, margin, worth=worth)
 
 
 class Remembered(Store):
@@ -123,10 +83,8 @@ class FormulaRunner(Runner):
     Attributes:
         effects: What each arm's loss is higher by.
         best_rates: The best learning rates; where none is given, 0.01.
-        best_query_key: The best factor of the rate of queries and keys; where none is given, 1.
         diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
-        rounding: What a jittered start adds.
         token_worth: Nats that the loss falls by if the steps are multiplied by e.
         shares: Shares of the tokens predicted right at the end, by arm, as tasks have them.
         fails_after: Raises KeyboardInterrupt after this many trials.
@@ -135,10 +93,9 @@ class FormulaRunner(Runner):
 
     def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
         super().__init__(store, jobs=2)
-        self.noise, self.rounding, self.fails_after = noise, 0.0, fails_after
+        self.noise, self.fails_after = noise, fails_after
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
-        self.best_query_key: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
         self.token_worth = 0.0
         self.shares: dict[str, float] = {}
@@ -157,15 +114,11 @@ class FormulaRunner(Runner):
             return Diverged("loss nan at step 3")
         best = self.best_rates.get(trial.arm, 0.01)
         octaves = math.log2(trial.settings["lr"] / best)
-        query_key_lr = trial.settings["query_key_lr"]
-        ratio = query_key_lr / self.best_query_key.get(trial.arm, 1.0)
         # Only of what arms and trials differ in: a setting added to the package redraws nothing.
         facts = {key: trial.settings.get(key) for key in NOISE_KEYS}
-        facts |= {"query_key_lr": query_key_lr} if query_key_lr != 1 else {}
         number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
-        noise = np.random.default_rng(number).normal() * self.noise + self.rounding * trial.jitter
+        noise = np.random.default_rng(number).normal() * self.noise
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
-        loss += 0.1 * math.log2(ratio) ** 2
         loss -= self.token_worth * math.log(trial.settings["steps"] / 1000)
         speed = 50.0 if "merged" in trial.arm else 100.0
         made = training(
@@ -218,7 +171,7 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 @pytest.fixture
 def brief(protocol) -> ComparisonConfig:
     """A protocol of four trainings: two arms, two seeds."""
-    return protocol(seeds=2, budgets=("steps",), scales=(1.0,), noise=False)
+    return protocol(seeds=2, scales=(1.0,))
 
 
 @pytest.fixture

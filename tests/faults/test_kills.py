@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
     ),
     "a comparison": (
         f"compare --variants standard,no-query --data story.txt --tokenizer char {SIZES} --steps 8 "
-        "--budgets steps --no-tune --seeds 2 --no-noise --jobs 1 --quiet",
+        "--no-tune --seeds 2 --jobs 1 --quiet",
         found_out,
     ),
 }

@@ -1,45 +1,42 @@
-"""The report as files, and as tables in a terminal."""
+"""The report as a file, and as tables in a terminal."""
 
 import xml.etree.ElementTree as ET
+from functools import partial
 from io import StringIO
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.report import as_markdown, sections_of, write_report
-from mlx_attn.comparison.result import read_comparison, save_comparison
-from mlx_attn.comparison.show import verdict_tables
+from mlx_attn.comparison.report import as_html, write_report
+from mlx_attn.comparison.show import tables_of
 from mlx_attn.ui.plots import save_figure
 
 
-def test_a_comparison_read_back_gives_the_same_page_and_markdown(no_figures, comparison, tmp_path):
-    save_comparison(comparison(), tmp_path)
-    paths = write_report(read_comparison(tmp_path), tmp_path / "there")
-    assert [path.name for path in paths] == ["report.html", "report.md"]
-    assert paths[1].read_text() == as_markdown(comparison())
+def test_the_report_is_one_page_in_its_directory(no_figures, comparison, tmp_path):
+    path = write_report(comparison(), tmp_path)
+    assert path == tmp_path / "report.html"
+    assert path.read_text() == as_html(comparison())
 
 
-def test_every_figure_has_a_file_name_of_its_own(comparison):
-    sections = [part for section in sections_of(comparison()) for part in (section, *section.parts)]
-    names = [plot.name for section in sections for plot in section.plots]
-    assert len(names) == len(set(names)) == 3 * 5 + 1
-
-
-def test_the_forest_plot_is_a_figure_of_its_own(comparison, tmp_path):
-    made = comparison(budgets=["steps"])
-    svg, png = save_figure(lambda: forest_figure(made.budget("steps"), made), tmp_path / "forest")
+def test_every_seed_is_drawn_in_the_forest_plot(comparison, tmp_path):
+    svg, _ = save_figure(partial(forest_figure, comparison(seeds=4)), tmp_path / "forest")
     words = "".join(ET.parse(svg).getroot().itertext())
-    assert {"merged", "equivalent", "worse"} <= set(words.split())
-    assert png.read_bytes().startswith(b"\x89PNG")
+    assert all(text in words for text in ("merged", "the same", "worse", "not known"))
+    made = forest_figure(comparison(seeds=4))
+    drawn = [np.size(line.get_xdata()) for line in made.axes[0].lines]
+    # The line at zero; for each of three arms its seeds, its interval and its mean.
+    assert drawn == [2, *(3 * [4, 2, 1])]
 
 
 @pytest.mark.parametrize("width", [50, 80])
-def test_a_terminal_sees_every_verdict(comparison, width):
+def test_a_terminal_sees_every_verdict_and_every_seed(comparison, width):
     screen = StringIO()
-    Console(file=screen, width=width).print(verdict_tables(comparison()))
-    shown = screen.getvalue()
-    assert shown.count("equivalent") == 1
-    assert shown.count("undecided") == 4
-    assert "+0.029 to +0.047" in shown
-    assert "merged-both is not feasible: its attention" in " ".join(shown.split())
+    made = comparison()
+    Console(file=screen, width=width).print(*tables_of(made), sep="\n")
+    shown = " ".join(screen.getvalue().split())
+    assert all(word in shown for word in ("the same", "worse", "not known"))
+    assert "134,000" in shown
+    for verdict in made.verdicts.values():
+        assert all(f"{difference:+.3f}" in shown for difference in verdict.differences)

@@ -8,20 +8,19 @@ READABLE = 4.5
 
 def test_the_page_is_as_wide_as_the_window(browse, comparison):
     long = "a variant with a very long name and NoSpacesInItsSettings=" + 20 * "x"
-    page = as_html(comparison(arms=["standard", long], budgets=["steps"], name=4 * long))
+    page = as_html(comparison(arms=["standard", long], name=4 * long))
     for width in (360, 1280):
         assert browse(page, "return page.documentElement.scrollWidth;", width=width) <= width
 
 
 def test_text_can_be_read_in_light_and_in_dark(no_figures, browse, comparison, luminance):
-    # One arm is equivalent, one worse, one undecided.
-    page = as_html(comparison(["standard", "merged", "no-out-proj", "x"], ["seconds"]))
+    page = as_html(comparison())
     for theme in ("light", "dark"):
         colours = browse(
             page,
             """const of = (s, key) => view.getComputedStyle($(s))[key];
-            const inks = ["body", "figcaption", "thead th", "a", ".word.equivalent", ".word.worse",
-              ".word.undecided"];
+            const inks = ["body", "figcaption", "thead th", ".word.the-same", ".word.worse",
+              ".word.not-known"];
             return [of("body", "backgroundColor"), ...inks.map((s) => of(s, "color"))];""",
             theme=theme,
         )
