@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NotRequired, TypedDict
@@ -97,8 +97,6 @@ class Run:
 
     path: Path
     settings: Mapping[str, Any]  # the content of config.json
-    # The directory that had this path when it was opened; None where none is meant.
-    identity: tuple[int, int] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -159,17 +157,8 @@ class Run:
                 f"another version of sentencepiece: {way_out}"
             )
 
-    def check_present(self) -> None:
-        """Refuse to write where the directory was removed, or another took its place."""
-        if self.identity and _identity(self.path) != self.identity:
-            raise RunError(
-                f"{self.path} was removed or replaced while this process was writing to it, which "
-                "ends here: nothing of it is written to what is there now"
-            )
-
     def save_model(self, model: GPT) -> None:
         """Write these weights as the best."""
-        self.check_present()
         facts = {_SAVED_WITH: json.dumps(model.config.as_dict())}
         save_arrays(self.weights, named_arrays(model), facts)
 
@@ -183,7 +172,6 @@ class Run:
 
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl."""
-        self.check_present()
         try:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)
@@ -238,16 +226,7 @@ class Run:
         """Return the run with other settings in its config.json."""
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         files.write_text(self.path / CONFIG, text + "\n")
-        return replace(self, settings=settings, identity=_identity(self.path))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a directory, regardless of its name; None if it is gone."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_dev, facts.st_ino
+        return replace(self, settings=settings)
 
 
 @contextmanager
@@ -259,8 +238,7 @@ def new_run(
 ) -> Iterator[Run]:
     """Make a run directory, and hold it until the block ends.
 
-    An overwritten run stays whole until the new one, which is made next to it, takes its
-    place. Files in it that are not the run's own are kept.
+    An overwritten run loses its own files first, config.json at the end, and keeps all others.
 
     Raises:
         Locked: Another process holds the directory.
@@ -270,41 +248,32 @@ def new_run(
     """
     check_in_files(settings.get("plugins", ()))
     check_free(path, overwrite)
-    with files.lock(path, wait=False):
-        if not is_run(path):
-            yield _filled(path, settings, tokenizer)
-            return
-        if files.holds_current_folder(path):
-            raise RunError(f"{path} is the folder that you are in: leave it to overwrite the run")
-        place = path.resolve()
-        made = files.aside(place)
-        with files.lock(made, wait=False):
-            try:
-                _filled(made, settings, tokenizer)
-            except BaseException:
-                files.remove(made)
-                raise
-            files.replace_directory(place, made, keep=lambda name: not is_own(Path(name)))
-            yield open_run(path)
+    with files.lock(path):
+        remove_own_files(path)
+        if tokenizer:
+            tokenizer.save(path)
+        yield Run(path, settings).with_settings(settings)
+
+
+def remove_own_files(path: Path) -> None:
+    """Remove all that is a run's own in its directory.
+
+    config.json goes last: a removal that is cut short leaves a run that can be removed again.
+    """
+    own = [file for file in path.iterdir() if any(map(file.match, _RUN_FILES))]
+    for file in sorted(own, key=lambda file: file.name == CONFIG):
+        files.remove(file)
 
 
 @contextmanager
 def held(run: Run) -> Iterator[Run]:
     """Lock a run's directory until the block ends, to continue writing to it."""
-    with files.lock(run.path, wait=False):
+    with files.lock(run.path):
         yield open_run(run.path)
-
-
-def _filled(path: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> Run:
-    """Write a run's first files, config.json last, because that file makes it a run."""
-    if tokenizer:
-        tokenizer.save(path)
-    return Run(path, settings).with_settings(settings)
 
 
 def check_free(path: Path, overwrite: bool = False) -> None:
     """Refuse a place where a new run must not go."""
-    files.check_links(path)
     if not path.exists():
         return
     if path.is_dir() and all(any(map(file.match, _BEFORE_CONFIG)) for file in path.iterdir()):
@@ -336,12 +305,7 @@ def open_run(path: Path) -> Run:
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
     settings = check_record(read_record(path / CONFIG), _Settings, str(path / CONFIG))
-    return Run(path, settings, _identity(path))
-
-
-def is_own(file: Path) -> bool:
-    """Tell whether overwriting or removing a run deletes a file of its directory."""
-    return any(map(file.match, _RUN_FILES))
+    return Run(path, settings)
 
 
 def find_runs(directory: Path) -> list[Path]:

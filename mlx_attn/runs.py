@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlx_attn import files
 from mlx_attn.errors import RunError, did_you_mean
-from mlx_attn.run_directory import CONFIG, Run, find_runs, is_own, is_run, open_run
+from mlx_attn.run_directory import Run, find_runs, is_run, open_run, remove_own_files
 
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
@@ -66,13 +66,8 @@ def remove_run(path: Path) -> list[Path]:
     Raises:
         RunError: It is not a run directory, another process holds it, or a file cannot be removed.
     """
-    if path.is_symlink() or not is_run(path):
+    if not is_run(path):
         raise RunError(f"{path} is not a run directory, so it stays")
-    if files.holds_current_folder(path):
-        raise RunError(f"{path} is the folder that you are in: leave it to remove the run")
-    with files.lock(path, wait=False):
-        own = filter(is_own, path.iterdir())
-        # config.json goes last: a removal that is cut short leaves a run that can be removed again.
-        for file in sorted(own, key=lambda file: file.name == CONFIG):
-            files.remove(file)
+    with files.lock(path):
+        remove_own_files(path)
         return sorted(path.iterdir())

@@ -1,14 +1,23 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all, and one process writes in a directory."""
 
 import errno
-import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, check_page, shared, user_path, write_bytes, write_text
+from mlx_attn.files import (
+    Locked,
+    atomic_write,
+    check_page,
+    lock,
+    user_path,
+    write_bytes,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -24,84 +33,63 @@ def test_writing_makes_the_parent_folders_and_replaces_a_file_with_nothing_besid
     assert names(path.parent) == ["file"]
 
 
-def write_half(path: Path, interrupted: bool) -> None:
+def interrupted_write(path: Path) -> None:
     with atomic_write(path) as temporary:
         temporary.write_text("new")
-        assert path.read_text() == "old"
-        if interrupted:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
 
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
     with pytest.raises(KeyboardInterrupt):
-        write_half(path, interrupted=True)
+        interrupted_write(path)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file.txt"]
-    write_half(path, interrupted=False)
-    assert path.read_text() == "new"
 
 
-@pytest.mark.parametrize("command", [None, 51], ids=["fsync", "a Mac's own flush"])
-def test_the_content_is_flushed_before_the_rename(tmp_path, monkeypatch, command):
-    calls = []
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: calls.append("flush"))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("flush"))
-    rename = Path.replace
-    monkeypatch.setattr(
-        Path, "replace", lambda self, target: (calls.append("rename"), rename(self, target))
-    )
-    write_bytes(tmp_path / "file.bin", b"x")
-    assert calls == ["flush", "rename"]
-
-
-@pytest.mark.parametrize(
-    ("code", "way_out"),
-    [(errno.ENOSPC, "free some space"), (errno.EIO, "choose another folder")],
-)
-def test_a_refusing_disk_is_one_line_with_path_reason_and_way_out(
-    tmp_path, monkeypatch, code, way_out
-):
+def test_a_full_disk_leaves_the_old_file_and_is_one_line_with_the_way_out(tmp_path, monkeypatch):
     def refuse(self: Path, data: bytes) -> int:
-        raise OSError(code, os.strerror(code), str(self))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
+    path = tmp_path / "file.bin"
+    path.write_text("old")
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(RunError, match=way_out) as caught:
-        write_bytes(tmp_path / "file.bin", b"x")
-    message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'file.bin'}: ")
-    assert os.strerror(code) in message
-    assert "\n" not in message
-    assert names(tmp_path) == []
+    with pytest.raises(RunError) as caught:
+        write_bytes(path, b"x")
+    assert str(caught.value) == (
+        f"{path}: cannot be written (No space left on device); free some space there or choose "
+        "another folder"
+    )
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.bin"]
 
 
-@pytest.mark.parametrize(
-    ("make", "path", "message"),
-    [
-        (Path.touch, "taken/file.bin", r"taken/file\.bin: cannot be written"),
-        (Path.mkdir, "taken", "there is a folder of that name"),
-        (os.mkfifo, "taken", "taken: there is a pipe or device of that name"),
-    ],
-    ids=["a file in place of a folder", "a folder in place of the file", "a pipe"],
-)
-def test_what_cannot_be_replaced_is_left_alone(tmp_path, make, path, message):
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_folder_or_a_pipe_is_left_alone(tmp_path, make):
     make(tmp_path / "taken")
-    with pytest.raises(RunError, match=message):
-        write_bytes(tmp_path / path, b"x")
+    with pytest.raises(RunError, match="taken: is there and is no file"):
+        write_bytes(tmp_path / "taken", b"x")
     assert names(tmp_path) == ["taken"]
 
 
-def test_the_first_who_shares_a_folder_removes_what_a_killed_process_left(tmp_path):
-    (tmp_path / ".file.txt.0badf00d.tmp").write_text("half")
-    with shared(tmp_path):
-        assert names(tmp_path) == []
-        with atomic_write(tmp_path / "file.txt") as temporary:
-            temporary.write_text("whole")
-            with shared(tmp_path):  # a second one leaves what the first is writing
-                assert temporary.exists()
-    assert names(tmp_path) == ["file.txt"]
+def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(tmp_path):
+    folder = tmp_path / "run"
+    program = (
+        "import sys; from pathlib import Path; from mlx_attn.files import lock\n"
+        "with lock(Path(sys.argv[1])): print(1, flush=True); input()"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline()
+        with pytest.raises(Locked, match=f"{folder} is in use by another process: wait"):
+            lock(folder).__enter__()
+        (folder / ".file.txt.0badf00d.tmp").write_text("half")
+        other.kill()
+    with lock(folder):
+        assert names(folder) == []
+    assert names(tmp_path) == []  # a folder that stays empty goes
 
 
 def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
@@ -115,9 +103,6 @@ def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
     check_page(page, overwrite=True)
 
 
-def test_a_link_to_nothing_and_a_name_that_is_not_utf8_are_no_places_for_a_file(tmp_path):
-    (tmp_path / "link").symlink_to("gone")
-    with pytest.raises(ConfigError, match="is a symbolic link to gone, where there is nothing"):
-        user_path(tmp_path / "link" / "file")
+def test_a_name_that_is_not_utf8_is_no_place_for_a_file():
     with pytest.raises(ConfigError, match="holds bytes that are not UTF-8: rename it"):
         user_path("a\udcff")

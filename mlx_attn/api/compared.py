@@ -106,7 +106,7 @@ def compare(
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
     directory = folder or RUNS / plan.name
-    with files.shared(directory):
+    with files.lock(directory):
         run = ComparisonRun(plan, Runner(Store(directory / "trainings"), jobs, on))
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)

@@ -21,7 +21,7 @@ from mlx_attn.cli.options import (
     grouped,
 )
 from mlx_attn.cli.output import emit
-from mlx_attn.files import shared
+from mlx_attn.files import lock
 from mlx_attn.runs import RUNS
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _plan_or_train(
         rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])
         return
-    with shared(directory):
+    with lock(directory):
         _train_and_judge(run, directory, as_json, quiet)
 
 

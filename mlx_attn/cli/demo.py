@@ -17,7 +17,7 @@ from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import remove, shared
+from mlx_attn.files import lock, remove
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.runs import RUNS
 
@@ -118,7 +118,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
         command="mlx-attn demo",
     )
     store = Store(directory / "trainings")
-    with shared(directory), Display(stderr_console(), quiet=False) as display:
+    with lock(directory), Display(stderr_console(), quiet=False) as display:
         if overwrite and store.folder.exists():
             remove(store.folder)
         return conclude(ComparisonRun(protocol, Runner(store)), directory, display)

@@ -59,10 +59,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
 
 def _check_free(out: Path, overwrite: bool) -> None:
     """Refuse a path that an export must not replace."""
-    files.check_links(out)
     elsewhere = "--out names another place"
-    if files.holds_current_folder(out):
-        raise RunError(f"{out} is the folder that you are in, or a parent of it: {elsewhere}")
     if not out.exists():
         return
     if not out.is_dir():

@@ -120,7 +120,7 @@ def prepare(
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
     identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))
     folder = directory / "prepared" / _digest(identity.encode())
-    with lock(folder):
+    with lock(folder, wait=True):
         try:
             return _open(folder, origin)
         except (OSError, ValueError, RunError):  # missing or damaged

