@@ -11,8 +11,8 @@ norm. Unlike in the paper, lambda starts at the same number in every layer.
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.config import Variant, choice_of, register
-from mlx_attn.attention.layer import choice, merge_heads
+from mlx_attn.attention import Variant, choice, choice_of, register
+from mlx_attn.attention.layer import merge_heads
 
 LAMBDA = 0.8
 LINEAR = choice_of("output", "linear")

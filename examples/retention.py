@@ -8,8 +8,7 @@ S <- gamma S + k^T v, head = q S. The paper's norm of the heads is left out.
 
 import mlx.core as mx
 
-from mlx_attn.attention.config import Variant, register
-from mlx_attn.attention.layer import choice
+from mlx_attn.attention import Variant, choice, register
 
 
 def rates(a):

@@ -9,8 +9,7 @@ know which key is nearer, so there are no positions; they may add up to less tha
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.config import Variant, register
-from mlx_attn.attention.layer import choice
+from mlx_attn.attention import Variant, choice, register
 
 
 @choice("mixing", "stick", "b_ij prod_(j<k<=i) (1 - b_ik), b = sigmoid(s)")

@@ -8,8 +8,7 @@ the model starts as the standard one.
 
 import mlx.core as mx
 
-from mlx_attn.attention.config import Variant, register
-from mlx_attn.attention.layer import choice
+from mlx_attn.attention import Variant, choice, register
 
 
 @choice("logits", "talk", "s_h = sum_g P_gh score_g", weights={"P": lambda c: mx.eye(c.n_heads)})

@@ -5,7 +5,7 @@ mlx-attn train --plugin examples/temperature.py --variant merged --logits sharpn
 
 import mlx.core as mx
 
-from mlx_attn.attention.layer import choice
+from mlx_attn.attention import choice
 
 START = {"sharpness": lambda config: mx.zeros((config.n_heads, 1, 1))}
 

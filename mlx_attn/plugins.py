@@ -1,4 +1,4 @@
-"""A user's own choices, variants and parts: Python files that are named with `--plugin FILE`.
+"""A user's own choices and variants of attention: Python files that are named with `--plugin FILE`.
 
 A file is imported only when it is named, and never from stored bytecode. A run records the path,
 digest and names of the files that its model uses; reading the run never imports them. A script may
@@ -22,7 +22,6 @@ from typing import Any
 from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of, find_variant
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
-from mlx_attn.parts import PARTS
 from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
@@ -32,17 +31,13 @@ VARIABLE = "MLX_ATTN_PLUGINS"
 Plugins = str | Path | Iterable[str | Path]
 
 
-class PluginChanged(UserWarning):
-    """A run is read with another version of a plugin than it was trained with."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """An imported file."""
 
     path: Path
     sha256: str
-    # Its registrations: "logits=NAME" for a choice, "norm=NAME", "variant=NAME" for a variant.
+    # Its registrations: "logits=NAME" for a choice, "variant=NAME" for a variant.
     names: tuple[str, ...]
 
 
@@ -109,7 +104,7 @@ def _present() -> list[Plugin]:
     """Return the files whose choices are registered: loaded here, or imported as modules."""
     loaded = {name for plugin in _loaded.values() for name in plugin.names}
     imported: dict[Path, list[str]] = {}
-    for map_name, table in {**CHOICES, **PARTS}.items():
+    for map_name, table in CHOICES.items():
         for choice in table.values():
             name = f"{map_name}={choice.name}"
             if name not in loaded and not choice.is_built_in:
@@ -185,7 +180,7 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
         )
     for name in names:
         kind, _, word = name.partition("=")
-        letters = "a-z0-9-" if kind in ("variant", "data") else "a-z0-9_-"
+        letters = "a-z0-9-" if kind == "variant" else "a-z0-9_-"
         if not re.fullmatch(f"[{letters}]+", word):
             raise ConfigError(
                 f"plugin {path}: the {kind} '{word}' cannot be typed: use only {letters}"
@@ -198,7 +193,7 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
                 raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
 
 
-_TABLES: dict[str, dict[str, Any]] = {**CHOICES, **PARTS, "variant": VARIANTS}
+_TABLES: dict[str, dict[str, Any]] = {**CHOICES, "variant": VARIANTS}
 
 
 def _registered() -> list[str]:
@@ -211,14 +206,13 @@ def _forget(names: Iterable[str]) -> None:
         _TABLES[kind].pop(word, None)
 
 
-def used_plugins(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return path, digest and used names of the files whose choices these flat settings name."""
-    rows = [find_variant(name) for name in str(settings.get("pattern") or "").split(",") if name]
+def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return path, digest and used names of the files whose choices a model's settings name."""
+    rows = [find_variant(name) for name in str(model.get("pattern") or "").split(",") if name]
     words = {f"variant={row.name}" for row in rows}
-    for layer in (settings, *(row.settings for row in rows)):
-        for key in (*MAPS, *PARTS):
-            # A task's name may have sizes behind it.
-            words |= {f"{key}={w.partition(':')[0]}" for w in str(layer.get(key, "")).split("+")}
+    for layer in (model, *(row.settings for row in rows)):
+        for key in CHOICES:
+            words |= {f"{key}={word}" for word in str(layer.get(key, "")).split("+")}
     used = [(plugin, words & {*plugin.names}) for plugin in _present()]
     return [
         {"path": str(plugin.path), "sha256": plugin.sha256, "names": sorted(names)}
@@ -237,36 +231,15 @@ def check_in_files(records: Iterable[Mapping[str, Any]]) -> None:
         if not record["sha256"]:
             raise ConfigError(
                 f"{' and '.join(record['names'])} is defined in {Path(record['path']).name}, which "
-                "is no file, so no other process could compute it: write it to a file, and name "
-                "that with plugins="
+                "is no file, so no other process could compute it: begin the cell with "
+                "%%writefile mine.py, and name that file with plugins='mine.py'"
             )
-
-
-def plugins_of_resumed(
-    before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the files of a run that continues: the ones that it began with.
-
-    A file that has changed since adds its digest under `resumed_with`, so that the first one is
-    still asked for.
-    """
-    began = {name: old for old in before for name in old["names"]}
-    records: list[dict[str, Any]] = []
-    for new in now:
-        record = {**began.get(new["names"][0], new), "names": new["names"]}
-        if record["sha256"] == new["sha256"]:
-            record |= new
-        else:
-            later = [*record.get("resumed_with", ()), new["sha256"]]
-            record["resumed_with"] = list(dict.fromkeys(later))
-        records.append(record)
-    return records
 
 
 def check_plugins(settings: Mapping[str, Any]) -> None:
     """Refuse the settings of a run without the files that it was trained with.
 
-    If another version of a file is loaded, that is a `PluginChanged` warning.
+    Another version of such a file is a warning.
     """
     present = _present()
     by_digest = {plugin.sha256 for plugin in present}
@@ -288,7 +261,7 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
             f"{path.name} has changed since this run was trained ({digest} then, {now} now): the "
             "model may compute something else; the original file computes what was trained"
         )
-        warnings.warn(message, PluginChanged, stacklevel=3)
+        warnings.warn(message, stacklevel=3)
     if missing:
         flags = " ".join(f"--plugin {quote(place)}" for place in missing.values())
         needs = f"this run uses {' and '.join(missing)}: add"

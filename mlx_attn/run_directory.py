@@ -58,7 +58,6 @@ class _Plugin(TypedDict):
     path: str
     sha256: str
     names: list[str]
-    resumed_with: NotRequired[list[str]]
 
 
 class _Settings(TypedDict):

@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from mlx_attn.attention.config import CHOICES, VARIANTS, choices_of
 from mlx_attn.attention.layer import choice
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import unload_plugins
-from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Ended, Started, Stepped
 
 TALKING = Path(__file__).parents[1] / "examples" / "talking_heads.py"
@@ -109,7 +107,7 @@ def test_what_no_file_holds_cannot_be_kept(settings):
     assert mlx_attn.train(logits="cell", **settings).run().model
     with pytest.raises(ConfigError, match="logits=cell is defined in <cell>, which is no file"):
         mlx_attn.train("runs/cell", logits="cell", **settings)
-    with pytest.raises(ConfigError, match="so no other process could compute it"):
+    with pytest.raises(ConfigError, match="begin the cell with %%writefile mine"):
         mlx_attn.compare("standard", "cells: standard, logits=cell", out="runs/both")
     assert not Path("runs/cell").exists()
 
@@ -125,13 +123,6 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
     assert isinstance(first, Started)
     assert isinstance(last, Ended)
     assert (first.step, last.steps) == (2, 4)
-
-
-def test_a_training_that_cannot_be_resumed_is_refused(settings):
-    mlx_attn.train("runs/one", **settings).run()
-    open_run(Path("runs/one")).checkpoint.unlink()
-    with pytest.raises(RunError, match=r"train\(init_from='runs/one'\) trains on"):
-        mlx_attn.resume("runs/one")
 
 
 # Words.
@@ -165,21 +156,3 @@ def test_numbers_of_numpy_are_numbers(settings):
     drawn = {"temp": np.float32(0.7), "seed": np.int64(1), "top_k": np.int32(3)}
     model = training.run().model
     assert len(model.generate("the", max_tokens=4, **drawn)) == 4
-
-
-def test_a_model_is_read_without_scipy_and_matplotlib(settings):
-    mlx_attn.train("runs/one", **settings).run()
-    code = """
-import sys
-class Blocked:
-    def find_spec(self, name, path, target=None):
-        if name.split(".")[0] in ("scipy", "matplotlib"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Blocked())
-import mlx_attn
-print(mlx_attn.load("runs/one").generate("the", max_tokens=3, temp=0))
-assert mlx_attn.train and not any("comparison" in name for name in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.rstrip("\n")) == 3

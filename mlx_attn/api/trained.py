@@ -15,7 +15,7 @@ from mlx_attn.api.loaded import LoadedModel, load
 from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import RunError, python_words
 from mlx_attn.machine.facts import versions
-from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins, plugins_of_resumed
+from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare
@@ -95,10 +95,8 @@ class Training:
             with held(self.trainer.run) as run:
                 if self.resumes and not self.events:
                     _continue(self.trainer, run, self.corpus)
-                    record = self._record()
-                    plugins = run.settings.get("plugins", ()), record.get("plugins", ())
-                    if used := plugins_of_resumed(*plugins):
-                        record["plugins"] = used
+                    # The files that it began with stay recorded.
+                    record = {k: v for k, v in self._record().items() if k != "plugins"}
                     self.trainer.run = run.with_settings({**run.settings, **record})
                 yield
         else:

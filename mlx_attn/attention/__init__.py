@@ -12,6 +12,7 @@ from mlx_attn.attention.config import (
     AttentionConfig,
     Choice,
     Variant,
+    choice_of,
     find_variant,
     register,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "MultiHeadAttention",
     "Variant",
     "choice",
+    "choice_of",
     "find_variant",
     "register",
 ]

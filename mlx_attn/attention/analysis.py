@@ -10,7 +10,7 @@ the rows of the identity and to 0: no form needs a case of its own. `probe`, `co
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -201,29 +201,6 @@ def ov_circuit(attention: Attention) -> OutputFactors:
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])
     return OutputFactors(value, bias, output[0], constant[0])
-
-
-def written_out(attention: Attention) -> Attention:
-    """Return the layer with every matrix written out that its choices keep in another form.
-
-    Its choices are those that `same_as` names; a layer without such choices is returned as it is.
-    """
-    maps, config = attention.maps, attention.config
-    words = {c.map: c.same_as for c in (maps.score, maps.value, maps.output) if c.same_as}
-    if not words:
-        return attention
-    dense = Attention(replace(config, **words, out_bias=config.out_bias or "output" in words))
-    arrays = named_arrays(attention)
-    for name, part in attention.items():
-        if hasattr(part, "dense_weight"):
-            arrays[f"{name}.weight"] = part.dense_weight()
-    if "output" in words:
-        factors = ov_circuit(attention)
-        arrays["out_proj.weight"] = mx.array(factors.output, mx.float32)
-        arrays["out_proj.bias"] = mx.array(factors.constant, mx.float32)
-    dense.load_weights([(name, arrays[name]) for name in named_arrays(dense)])
-    dense.eval()
-    return dense
 
 
 def why_not_one_matrix(config: AttentionConfig) -> str:

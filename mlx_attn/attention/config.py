@@ -15,11 +15,11 @@ from typing import Any
 
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_bounds, check_choices, setting
-from mlx_attn.parts import PARTS, Part, file_of, taken_names
 
-POSITIONS = tuple(PARTS["position"])
+POSITIONS = ("learned", "alibi", "rope", "none")
+"""The package's positions; a user's are choices."""
+
 WORDS: dict[str, Collection[str]] = {
-    "position": PARTS["position"],
     "short_conv": ("none", "linear", "silu"),
     "merged_start": ("product", "matched"),
 }
@@ -48,8 +48,7 @@ class Choice:
         apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
             `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`, with
             `mixing(a, s, q, k, kept)` if it reads keys and remembers. For a position
-            `position(a, y, positions) -> y`, applied to queries and to keys, or at the input
-            `position(c, positions) -> p`, added to the embeddings.
+            `position(a, y, positions) -> y`, applied to queries and to keys.
         weights: Makes each trained part by name: a Linear layer, an array, or None if a
             configuration needs none.
         init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
@@ -83,7 +82,6 @@ class Choice:
         recurs: For a mixing: the same heads from a state of fixed size, `recurs(a, q, k, v, kept,
             state) -> heads, state`, without `kept` if it remembers nothing, and with None at the
             start of a text. Decoding then caches the state, one array, and no tokens.
-        at: For a position: "heads" or "input".
         remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
             The layer's cache then holds all of them.
         refuses: Why a configuration cannot use it, and the way out; empty if it can.
@@ -112,13 +110,10 @@ class Choice:
     remembers: Callable[..., Any] | None = None
     recurs: Callable[..., Any] | None = None
     remembers_all: bool = False
-    at: str = "heads"
     refuses: Callable[["AttentionConfig"], str] = lambda config: ""
 
     def __post_init__(self):
-        maps = (*MAPS, "position")
-        words = {"map": maps, "cache": ("kv", "x", "k"), "at": ("heads", "input")}
-        check_choices(self, words)
+        check_choices(self, {"map": (*MAPS, "position"), "cache": ("kv", "x", "k")})
         if self.shape is None:
             object.__setattr__(self, "shape", _value_shape if self.map == "value" else _key_shape)
 
@@ -135,7 +130,8 @@ class Choice:
     @property
     def file(self) -> Path:
         """The file that a user's choice was defined in, or the name that Python has for none."""
-        return file_of(self._foreign)
+        codes = (getattr(function, "__code__", None) for function in self._foreign)
+        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
 
     @property
     def _foreign(self) -> list[Callable[..., Any]]:
@@ -152,21 +148,18 @@ def _value_shape(config: "AttentionConfig") -> tuple[int, int]:
     return config.n_kv_heads, config.value_dim
 
 
-CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in MAPS}
-"""Every registered choice by map and name."""
+CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in (*MAPS, "position")}
+"""Every registered choice by map and name; of positions only a user's."""
 
 
-def register(entry: "Choice | Part | Variant") -> None:
-    """Add a choice of a map or of another setting, or a named variant.
+def register(entry: "Choice | Variant") -> None:
+    """Add a choice of a map, a position in the heads, or a named variant.
 
     Raises:
         ConfigError: The name is taken.
     """
-    if isinstance(entry, Variant):
-        table: dict[str, Any] = VARIANTS
-    else:
-        table = {**CHOICES, **PARTS}[entry.map]
-    if entry.name in table or (isinstance(entry, Part) and entry.name in taken_names(entry.map)):
+    table: dict[str, Any] = VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]
+    if entry.name in (positions() if table is CHOICES["position"] else table):
         raise ConfigError(f"'{entry.name}' is registered already: choose another name")
     table[entry.name] = entry
 
@@ -189,6 +182,11 @@ def choices_of(map_name: str) -> Mapping[str, Choice]:
     for module in ("maps", "structured", "recent", "hooks", "recurrent"):  # which register them
         import_module(f"mlx_attn.attention.{module}")
     return CHOICES[map_name]
+
+
+def positions() -> tuple[str, ...]:
+    """Return every position, the package's and the user's."""
+    return (*POSITIONS, *CHOICES["position"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +250,7 @@ class AttentionConfig(AttentionSettings):
         sizes = ("d_in", "d_out", "context_length", "n_heads")
         check_bounds(self, dict.fromkeys(sizes, (1, math.inf)))
         self._derive_sizes()
-        check_choices(self, WORDS)
+        check_choices(self, WORDS | {"position": positions()})
         self._check_sizes()
         self.slopes()
         self._check_combination()  # last, because a choice reads the derived sizes
@@ -310,8 +308,7 @@ class AttentionConfig(AttentionSettings):
         """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
         words = getattr(self, map_name)
         if map_name == "position":
-            own = PARTS["position"][words]
-            return () if own.is_built_in else (own,)
+            return (CHOICES["position"][words],) if words in CHOICES["position"] else ()
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
         return (choice_of(map_name, words),)
@@ -333,8 +330,7 @@ class AttentionConfig(AttentionSettings):
     @property
     def rotates(self) -> bool:
         """Return True if queries and keys change with their positions, as by RoPE."""
-        own = self.choices("position")
-        return self.position == "rope" or any(choice.at == "heads" for choice in own)
+        return self.position == "rope" or bool(self.choices("position"))
 
     @property
     def recurs(self) -> bool:

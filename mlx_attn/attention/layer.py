@@ -18,7 +18,6 @@ from jaxtyping import Float, Integer
 from mlx_attn.attention.cache import KVCache, Places
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
 from mlx_attn.errors import ConfigError
-from mlx_attn.parts import PARTS, Part
 
 _REACH = 3
 """Tokens before its own that a short convolution reads."""
@@ -307,17 +306,14 @@ def maps_of(config: AttentionConfig) -> Maps:
     if config.output == "merged":
         # VO contains W_value, so the heads are weighted sums of x.
         one["value"] = WHOLE_VALUE
-    position = tuple(choice for choice in config.choices("position") if choice.at == "heads")
-    return Maps(logits=config.choices("logits"), position=position, **one)
+    return Maps(logits=config.choices("logits"), position=config.choices("position"), **one)
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
-    """Register the decorated function as a choice of a map, or of another setting."""
-    around = map_name in PARTS and map_name != "position"
+    """Register the decorated function as a choice of a map, or as a position in the heads."""
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
-        row: Any = Part if around else Choice
-        register(row(map=map_name, name=name, formula=formula, apply=apply, **facts))
+        register(Choice(map=map_name, name=name, formula=formula, apply=apply, **facts))
         return apply
 
     return register_it

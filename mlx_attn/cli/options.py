@@ -218,6 +218,7 @@ class SectionedCommand(click.Command):
 _NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {
     **{key: Named(names) for key, names in _NAMES.items()},
+    "position": Named(attention.positions),
     # Their modules import MLX, and so are asked only when a name is completed.
     **{key: Named(partial(attention.choices_of, key), "+") for key in attention.MAPS},
 }

@@ -18,7 +18,6 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
-from mlx_attn.parts import PARTS
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
@@ -105,9 +104,8 @@ def command(
 
 
 def _show_choices(as_json: bool) -> None:
-    """Show the choices of every map and of the settings around them, a user's own too."""
-    tables = {key: choices_of(key).values() for key in MAPS}
-    tables |= {key: table.values() for key, table in PARTS.items() if table}
+    """Show the choices of every map, a user's own too."""
+    tables = {key: choices_of(key).values() for key in (*MAPS, "position") if choices_of(key)}
     facts = ("map", "name", "formula", "source", "cache")
     record: list[dict[str, Any]] = []
     shown: list[Any] = []

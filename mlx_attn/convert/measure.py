@@ -25,8 +25,7 @@ from mlx_attn.machine.device import float64
 from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
-from mlx_attn.parts import own_part
-from mlx_attn.plugins import plugins_of_resumed, used_plugins
+from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
@@ -98,12 +97,9 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
         exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()
-        is_own_norm = own_part("norm", model.config.norm)
-        if not is_own_norm:
-            exact.final_norm = _PlainNorm(exact.final_norm)
+        exact.final_norm = _PlainNorm(exact.final_norm)
         for block in exact.trf_blocks:
-            if not is_own_norm:
-                block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
+            block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
             block.att.attend = explicit_attention
             if model.config.qk_norm:
                 block.att.normalize = _unit_rms
@@ -291,9 +287,8 @@ def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:
     """Return a run's settings for a converted model, with the plugins that it still uses."""
     settings = {key: value for key, value in run.settings.items() if key != "plugins"}
     settings |= {"model": model.config.as_dict(), "variant": variant}
-    if used := used_plugins({**settings["model"], **settings["training"], **settings["text"]}):
-        settings["plugins"] = plugins_of_resumed(run.settings.get("plugins", ()), used)
-    return settings
+    used = used_plugins(settings["model"])
+    return settings | ({"plugins": used} if used else {})
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:

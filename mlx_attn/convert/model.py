@@ -1,6 +1,5 @@
 """Convert a whole model, fold its norms into attention, or start a training from it."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -10,7 +9,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import analysis, writers
+from mlx_attn.attention import writers
 from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.conversions import (
@@ -24,7 +23,6 @@ from mlx_attn.attention.layer import WHOLE_VALUE
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
-from mlx_attn.parts import own_part
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.trainer import Trainer
@@ -120,11 +118,6 @@ def _why_not_folded(model: GPT) -> str:
     """Return why gains and shifts of `norm1` cannot move into the maps, and the way out, or ""."""
     config, att = model.config, model.trf_blocks[0].att
     maps, loose = att.maps, config.drop_rate > 0 or not weights_sum_to_one(att.config)
-    if own := own_part("norm", config.norm) or own_part("residual", config.residual):
-        return (
-            f"{own.map}={own.name} is your own, so attention may read no norm with a gain to fold: "
-            "leave --fold-norm out"
-        )
     for choice in maps.all:
         reads_x = choice.map != "mixing" or choice.remembers
         if choice.input_weights is None and reads_x:
@@ -216,14 +209,6 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
                 "score=merged or output=merged"
             )
     return convert(source, conversion.name) if conversion else source
-
-
-def written_out(model: GPT) -> GPT:
-    """Return a copy of a model with every matrix of its attention written out."""
-    dense = copy.deepcopy(model)
-    for block in dense.trf_blocks:
-        block.att = analysis.written_out(block.att)
-    return dense
 
 
 def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from jaxtyping import Integer
 
@@ -22,8 +21,7 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
-from mlx_attn.model.gpt import GPT, FeedForward
-from mlx_attn.parts import PARTS
+from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of
 from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
@@ -209,25 +207,15 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
 
 
 def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the steps before and after attention, which a user's own block may change."""
-    block = model.trf_blocks[0].residual
-    formula = PARTS["residual"][model.config.residual].formula
-    feed_forward = source_of(FeedForward.__call__, "layer(x)")
-    if isinstance(block, nn.Module):  # a user's class
-        block = type(block).__call__
-    if model.trf_blocks[0].has_pre_norm:
-        read = "x = norm1(stream)"
-        before = "The residual stream of each token, to which every layer adds, normalised."
-        after = "The result is added to the stream, then the output of the feed-forward layer."
-        sources = source_of(block, "norm1(x)"), source_of(block, "x + ")
-    else:
-        read = "x = the input of attention"
-        before = "The input of attention, from the residual stream."
-        after = "The results of attention and of the feed-forward layer join the stream."
-        sources = source_of(block), source_of(block)
+    """Return the steps before and after attention."""
+    block = TransformerBlock.__call__
+    formula = "x + att(norm1 x), then x + ff(norm2 x)"
+    before = "The residual stream of each token, to which every layer adds, normalised."
+    after = "The result is added to the stream, then the output of the feed-forward layer."
+    sources = source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)")
     return (
-        _step("x", "inputs, 3.3", read, before, sources[0]),
-        _step("y, residual", "shortcut, 4.4", formula, after, sources[1], feed_forward),
+        _step("x", "inputs, 3.3", "x = norm1(stream)", before, source_of(block, "norm1(x)")),
+        _step("y, residual", "shortcut, 4.4", formula, after, *sources),
     )
 
 

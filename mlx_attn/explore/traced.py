@@ -24,7 +24,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
 from mlx_attn.model.activations import Edits
-from mlx_attn.model.config import input_position
 from mlx_attn.model.gpt import GPT
 
 LONGEST = 256
@@ -112,13 +111,8 @@ def _tokens(T: int) -> mx.array:
 
 
 def _recorded(model: GPT) -> list[tuple[int, str]]:
-    """Return each layer with the page's name of each activation that it has."""
-    return [
-        (layer, name)
-        for layer, block in enumerate(model.trf_blocks)
-        for name in OF_A_LAYER
-        if name != "middle" or block.has_pre_norm
-    ]
+    """Return each layer with the page's name of each of its activations."""
+    return [(layer, name) for layer in range(len(model.trf_blocks)) for name in OF_A_LAYER]
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
@@ -163,12 +157,8 @@ def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
     def run(tokens: mx.array, *switches: mx.array) -> list[mx.array]:
         length, later, positions, projection, *of_layers = switches
         edits: dict[str, Callable[[mx.array], mx.array]] = {}
-        added = None
         if model.config.position == "learned":
             added = model.pos_emb(mx.arange(tokens.shape[1]))
-        elif own := input_position(model.config):
-            added = own.apply(model.config, mx.arange(tokens.shape[1]))
-        if added is not None:
             edits["embedding"] = lambda x: x - (1 - positions) * added
         for layer, block in enumerate(model.trf_blocks):
             own = of_layers[5 * layer : 5 * layer + 5]

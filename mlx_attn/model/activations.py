@@ -28,8 +28,7 @@ computation, for every block `trf_blocks.L`:
     x_out            [B, T, C]     the residual stream after the block
 
 `embedding` comes before them; `final_norm` [B, T, C] and `logits` [B, T, V] come after them. This
-pass runs without dropout and fused kernels, so its logits differ from the model's by rounding. A
-block of a user's own order has no `x_mid`.
+pass runs without dropout and fused kernels, so its logits differ from the model's by rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -102,20 +101,11 @@ class Inspectable(nn.Module):
 
 
 def _block(block: Any, x: Inputs, carry: Carry, record: _Record, name: str) -> Inputs:
-
-    def attention(y: Inputs) -> Inputs:
-        return _attention(block.att, record(f"{name}.norm1", y), carry, record, name)
-
-    def feed_forward(y: Inputs) -> Inputs:
-        return record(f"{name}.ff", block.ff(record(f"{name}.norm2", y)))
-
     x = record(f"{name}.x", x)
-    if block.has_pre_norm:  # `pre_norm` with its sum recorded
-        x = record(f"{name}.x_mid", x + attention(block.norm1(x)))
-        x = x + feed_forward(block.norm2(x))
-    else:
-        x = block.residual(x, attention, feed_forward, block.norm1, block.norm2)
-    return record(f"{name}.x_out", x)
+    y = record(f"{name}.norm1", block.norm1(x))
+    x = record(f"{name}.x_mid", x + _attention(block.att, y, carry, record, name))
+    y = record(f"{name}.norm2", block.norm2(x))
+    return record(f"{name}.x_out", x + record(f"{name}.ff", block.ff(y)))
 
 
 def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str) -> Outputs:

@@ -14,12 +14,10 @@ from mlx_attn.attention.config import (
 )
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
 from mlx_attn.keys import check_bounds, check_choices, setting
-from mlx_attn.parts import PARTS
 
 CHOICES = {
-    "norm": PARTS["norm"],
-    "activation": PARTS["activation"],
-    "residual": PARTS["residual"],
+    "norm": ("layernorm", "rmsnorm"),
+    "activation": ("gelu", "relu2"),
     "start": ("book", "gpt2", "zero"),
 }
 """The keys that take one of a few words; `AttentionSettings` checks its own."""
@@ -61,7 +59,6 @@ class GPTConfig(AttentionSettings):
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
     activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
-    residual: str = setting("pre_norm", "order of norms, attention and feed-forward in a block")
     bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
     tied_head: bool = setting(False, "read logits with the token embedding's matrix")
     start: str = setting("gpt2", "initialisation: book, gpt2 or zero")
@@ -175,28 +172,13 @@ def _why_no_pattern(config: GPTConfig) -> str:
         if row.global_every or row.kv_sharing:
             instead = "sliding-window,standard" if row.global_every else "--variant " + row.name
             return f"{row.name} is a pattern itself: write {instead} instead"
-        at_input = getattr(PARTS["position"].get(row.position), "at", "") == "input"
-        if (at_input or row.position == "learned") and row.position != config.position:
-            word = row.position
-            return f"{row.name} needs {word} positions, which all layers read: --position {word}"
+        if row.position == "learned" != config.position:
+            return f"{row.name} needs learned positions, which all layers read: --position learned"
     maps = {row.name: layer.n_maps for row, layer in zip(rows, config.kinds(), strict=False)}
     if len({*maps.values()}) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in maps.items())
         return f"all layers need as many attention maps, and they have: {listed}"
     return ""
-
-
-def own_parts(config: GPTConfig) -> list[Any]:
-    """Return the user's norm, activation, block and position at the input that a model has."""
-    rows = [PARTS[key][getattr(config, key)] for key in ("norm", "activation", "residual")]
-    at_input = input_position(config)
-    return [*(row for row in rows if not row.is_built_in), *([at_input] if at_input else [])]
-
-
-def input_position(config: GPTConfig) -> Any:
-    """Return the user's position that is added to the embeddings, or None."""
-    row = PARTS["position"][config.position]
-    return row if getattr(row, "at", "") == "input" else None
 
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:

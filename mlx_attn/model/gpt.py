@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import KVCache, counted, make_cache
+from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
@@ -22,10 +22,8 @@ from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
 from mlx_attn.model.activations import Inspectable
-from mlx_attn.model.config import GPTConfig, input_position, own_parts
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
-from mlx_attn.model.part_laws import check_parts
-from mlx_attn.parts import own_part
 
 _SHIFT = 0.3
 """Initial value of a token shift's weights."""
@@ -63,8 +61,6 @@ ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
 
 def _norm_layer(config: GPTConfig) -> Any:
     """Return the configuration's normalisation of the residual stream."""
-    if own := own_part("norm", config.norm):
-        return own.made(config)
     if config.norm == "rmsnorm":
         return RMSNorm(config.emb_dim, eps=1e-6)
     return LayerNorm(config.emb_dim, eps=1e-5, bias=config.bias)
@@ -75,11 +71,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        own = own_part("activation", config.activation)
         # [B, T, C] -> [B, T, hidden] -> [B, T, C]; the names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
-            own.made(config) if own else ACTIVATION_LAYERS[config.activation](),
+            ACTIVATION_LAYERS[config.activation](),
             nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
         ]
 
@@ -90,22 +85,11 @@ class FeedForward(nn.Module):
         return x
 
 
-Layer = Callable[[Inputs], Inputs]
-
-
-def pre_norm(
-    x: Inputs, attention: Layer, feed_forward: Layer, norm1: Layer, norm2: Layer
-) -> Inputs:
-    """Return x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5).
+class TransformerBlock(nn.Module):
+    """x + att(norm1 x), then x + ff(norm2 x) (the book's section 4.5).
 
     The residual stream itself is never normalized between blocks (GPT-2).
     """
-    x = x + attention(norm1(x))
-    return x + feed_forward(norm2(x))
-
-
-class TransformerBlock(nn.Module):
-    """Attention and a feed-forward layer, in the order of `pre_norm` or of a user's own."""
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -113,27 +97,14 @@ class TransformerBlock(nn.Module):
         self.ff = FeedForward(config)
         self.norm1 = _norm_layer(config)
         self.norm2 = _norm_layer(config)
-        own = own_part("residual", config.residual)
-        self.residual: Callable[..., mx.array] = own.made(config) if own else pre_norm
         self.drop_shortcut = nn.Dropout(config.drop_rate)
-
-    @property
-    def has_pre_norm(self) -> bool:
-        """Return True if the order is `pre_norm`."""
-        return self.residual is pre_norm
 
     def __call__(
         self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Inputs:
         """Return the residual stream after this block."""
-
-        def attention(y: Inputs) -> Inputs:
-            return self.drop_shortcut(self.att(y, cache, carry))
-
-        def feed_forward(y: Inputs) -> Inputs:
-            return self.drop_shortcut(self.ff(y))
-
-        return self.residual(x, attention, feed_forward, self.norm1, self.norm2)
+        x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
+        return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
 def checkpoint(block: nn.Module, run: Callable[[Inputs], Inputs], x: Inputs) -> Inputs:
@@ -198,8 +169,6 @@ class GPT(Inspectable):
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
         if seed is not None:
             initialise(self, config, seed)
-        if own_parts(config):
-            check_parts(config, GPT)
 
     def __call__(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
@@ -251,8 +220,6 @@ class GPT(Inspectable):
         x, offset = self.tok_emb(tokens), caches[0].offset if caches else 0
         if self.config.token_shift:
             x = x + self.shift * _before(x, caches[-1] if caches else None)
-        if own := input_position(self.config):
-            return x + own.apply(self.config, offset + counted(tokens.shape[1]))
         if self.config.position != "learned":
             return x
         positions, T = self.pos_emb.weight, tokens.shape[1]
@@ -338,12 +305,7 @@ def attention_inputs(
     """Yield each attention layer with the x that it reads, from first to last, lazily."""
     x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
     for block in model.trf_blocks:
-        inputs: list[mx.array] = []
-
-        def attention(y: mx.array, a: Attention = block.att, read: Any = inputs) -> mx.array:
-            read.append(y)
-            return a(y, None, carry)
-
-        x = block.residual(x, attention, block.ff, block.norm1, block.norm2)
-        # [B, T, C]: in a block with pre-norm the normalized stream.
-        yield block.att, inputs[0]
+        y = block.norm1(x)  # [B, T, C]
+        x = x + block.att(y, None, carry)
+        x = x + block.ff(block.norm2(x))
+        yield block.att, y

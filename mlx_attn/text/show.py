@@ -7,11 +7,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.parts import PARTS
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, Progress, data_directory
 from mlx_attn.text.stories.dataset import Story
-from mlx_attn.text.tasks import all_tasks
+from mlx_attn.text.tasks import TASKS
 from mlx_attn.ui.terminal import memory
 
 _STYLES = {
@@ -34,16 +33,14 @@ def corpora_facts() -> list[dict[str, Any]]:
         is_here = (data_directory() / row.file).exists()
         named = {"name": name, "bytes": row.size, "licence": row.licence, "digest": row.digest}
         facts.append(named | {"present": is_here, "url": row.url})
-    own = [row for row in PARTS["data"].values() if not row.length]
-    rows = [facts[0] | {"name": row.name, "licence": f"yours: {row.formula}"} for row in own]
-    return facts + rows
+    return facts
 
 
 def tasks_facts() -> list[dict[str, Any]]:
     """Return the probing tasks, and the forms of attention that each is predicted to separate."""
     return [
         {"name": task.name, "asks": task.summary, "separates": task.separates, "sizes": task.sizes}
-        for task in all_tasks().values()
+        for task in TASKS.values()
     ]
 
 

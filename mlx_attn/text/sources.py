@@ -1,4 +1,4 @@
-"""Sources of text: stories, a task, a user's own, a corpus by name, a file, a folder or a pipe."""
+"""Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe."""
 
 import hashlib
 import os
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
+from mlx_attn.errors import RunError, did_you_mean, plural
 from mlx_attn.files import user_path
-from mlx_attn.parts import PARTS, Part, own_part
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
 
@@ -77,15 +76,13 @@ def read_source(
         return _stories(n_bytes, val_bytes)
     if task := tasks.task_of(source):
         return _task(task)
-    if own := own_part("data", source):
-        return _split(source, _own_text(own))
     if source == "-":
         return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
     if source in CORPORA:
         return _split(source, _read(downloads.fetch(CORPORA[source], directory, progress)))
     path = user_path(source)
     if not path.exists():
-        names = ["tales", *CORPORA, *tasks.all_tasks(), *PARTS["data"]]
+        names = ["tales", *CORPORA, *tasks.TASKS]
         hint = did_you_mean(source.lower().partition(":")[0], names)
         raise RunError(f"{source}: no such file, folder or corpus{hint}")
     return _split(source, _read(path))
@@ -143,17 +140,6 @@ def _split(name: str, text: str) -> Source:
     cut = int(_TRAINING_SHARE * len(text))
     splits = SplitText(text[:cut]), SplitText(text[cut:])
     return Source(name, _blake2b(text.encode()), lambda: splits, text)
-
-
-def _own_text(part: Part) -> str:
-    """Return the text that a user's function yields."""
-    made = part.apply() if part.apply else ()
-    blocks = [made] if isinstance(made, str) else [*made]
-    for block in blocks:
-        if not isinstance(block, str):
-            kind = type(block).__name__
-            raise ConfigError(f"data={part.name} must yield texts (str), and yielded a {kind}")
-    return "".join(blocks)
 
 
 def _read(path: Path) -> str:

@@ -6,7 +6,6 @@ same numbers on every machine.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -15,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.parts import PARTS, Part, own_part
 from mlx_attn.records import package_table
 
 Symbols = Int64[np.ndarray, "D L"]
@@ -302,50 +300,6 @@ TASKS = {
 }
 
 
-def all_tasks() -> dict[str, Task]:
-    """Return every task by name, a user's own after those of this program."""
-    own = (part for part in PARTS["data"].values() if part.length)
-    return TASKS | {part.name: _own_task(part) for part in own}
-
-
-_TRIED = 500
-"""Up to so many documents of a user's task are drawn twice, to see that they are the same."""
-
-
-def _own_task(part: Part) -> Task:
-    def generate(random: np.random.Generator, count: int, **sizes: Any) -> Documents:
-        assert part.apply
-        same = deepcopy(random)
-        documents = part.apply(random, count, **sizes)
-        _check_documents(documents, count, f"data={part.name}")
-        first = part.apply(same, count, **sizes) if count <= _TRIED else documents
-        if not np.array_equal(first.places, documents.places):
-            raise ConfigError(f"data={part.name} must draw its random numbers from its argument")
-        return documents
-
-    facts = {"sizes": part.sizes, "length": part.length, "steps": part.steps}
-    return Task(name=part.name, summary=part.formula, separates="", generate=generate, **facts)
-
-
-def _check_documents(documents: Any, count: int, name: str) -> None:
-    """Refuse documents of a user's task that could not be trained on, or were scored wrongly."""
-    if not isinstance(documents, Documents):
-        raise ConfigError(f"{name} must return Documents, not a {type(documents).__name__}")
-    shapes = {key: getattr(documents, key).shape for key in ("places", "scored", "answers", "nats")}
-    places, nats, scored = documents.places, documents.nats, documents.scored
-    if len({*shapes.values()}) > 1 or places.ndim != 2 or len(places) != count:
-        raise ConfigError(f"{name} must return arrays of one shape, ({count}, symbols): {shapes}")
-    faults = {
-        "a place is no index into its symbols": (places < 0) | (places >= len(documents.symbols)),
-        "the first symbol of a document is scored": scored[:, 0],
-        "an answer is not scored": documents.answers & ~scored,
-        "nats must be at least 0, and 0 where nothing is scored": ~(nats >= 0)
-        | (nats > 0) & ~scored,
-    }
-    if fault := next((words for words, wrong in faults.items() if np.any(wrong)), ""):
-        raise ConfigError(f"{name}: {fault}")
-
-
 def task_of(data: str) -> Task | None:
     """Return the task that a value of `--data` names; None if it names none.
 
@@ -356,7 +310,7 @@ def task_of(data: str) -> Task | None:
             or does not fit the other sizes.
     """
     name, _, changes = data.partition(":")
-    row = all_tasks().get(name)
+    row = TASKS.get(name)
     if row is None or name == data:
         return row
     sizes: dict[str, Any] = {}
@@ -383,7 +337,7 @@ def draw(
     Raises:
         ConfigError: The task or a size is unknown, or the sizes do not fit together.
     """
-    row = find_row(all_tasks(), task, "task")
+    row = find_row(TASKS, task, "task")
     if unknown := set(sizes) - set(row.sizes):
         raise ConfigError(f"{task} has no size {unknown.pop()!r}; it has {[*row.sizes]}")
     bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))
@@ -392,8 +346,6 @@ def draw(
     try:
         documents = row.generate(np.random.Generator(bits), count, **sizes)
     except (IndexError, TypeError, ValueError) as error:  # more pairs than keys, for example
-        if own_part("data", row.name):
-            raise  # its line is shown
         raise misfit from error
     if not documents.scored.any() or documents.places.max() >= len(documents.symbols):
         raise misfit

@@ -17,11 +17,10 @@ from mlx_attn.model.config import (
     find_preset,
     variants_of,
 )
-from mlx_attn.parts import PARTS
 from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
-    "optimizer": PARTS["optimizer"],
+    "optimizer": ("adamw", "muon"),
     "schedule": ("cosine", "wsd", "constant"),
     "windows": ("random", "epochs"),
     "decay": ("matrices", "all", "query-key"),
@@ -56,7 +55,6 @@ class TrainConfig:
         0, "emb_dim for which lr was tuned: AdamW scales it to other widths (0: it does not)"
     )
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
-    metric: str = setting("", "your own numbers to measure at every validation; several as a+b")
     schedule: str = setting(
         "cosine", "cosine, wsd (stable, then decay) or constant, after the warm-up"
     )
@@ -104,11 +102,6 @@ class TrainConfig:
                 f"decay=query-key is for AdamW, and {self.optimizer} moves W_query and W_key "
                 "by its rule: use --optimizer adamw"
             )
-        if self.query_key_lr != 1 and self.optimizer not in ("adamw", "muon"):
-            raise ConfigError(
-                f"query_key_lr is for adamw and muon, and {self.optimizer} has a rule of its own: "
-                "leave it at 1"
-            )
 
     @property
     def random_seed(self) -> int:
@@ -140,7 +133,7 @@ _BUDGETS = ("steps", "epochs", "minutes")
 
 RESUMABLE = frozenset(
     {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
-    | {"data", "token_memory", "metric"}
+    | {"data", "token_memory"}
 )
 """Settings that may change on a resume: the training's length, reports and text's location."""
 
@@ -167,7 +160,7 @@ class Settings:
     @property
     def plugins(self) -> list[dict[str, Any]]:
         """Return the records of the user's files that these settings use."""
-        return used_plugins({**self.model, **self.training.as_dict(), **asdict(self.text)})
+        return used_plugins(self.model)
 
     @property
     def run_name(self) -> str:

@@ -1,7 +1,7 @@
 """Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
 from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
-from mlx_attn.parts import PARTS
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer
@@ -67,18 +66,15 @@ class Evaluation:
     above_floor: float | None = None
     abilities: Mapping[str, float] = field(default_factory=dict)  # shares of `above_floor`
     accuracy: float | None = None  # of a task's answers; None for a text
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the user's own, means over tokens
 
 
 def evaluation_record(evaluation: Evaluation | None) -> dict[str, Any]:
     """Return flat JSON keys, to merge into the record of an event.
 
-    Without a validation, all values but `abilities` are None; `metrics` is there if it has some.
+    Without a validation, all values but `abilities` are None.
     """
     record = {key.name: getattr(evaluation, key.name, None) for key in fields(Evaluation)}
     record["abilities"] = dict(record["abilities"] or {})
-    if not record["metrics"]:
-        del record["metrics"]
     return record
 
 
@@ -88,13 +84,12 @@ class Evaluator:
     Args:
         split: The tokens to score.
         context_length: Longest window; a shorter text makes one window.
-        metric: Names of the user's own metrics, joined by "+".
 
     Raises:
-        ConfigError: The text is too short to score a token, or a metric is unknown or breaks a law.
+        ConfigError: The text is too short to score a token.
     """
 
-    def __init__(self, split: Split, context_length: int, metric: str = ""):
+    def __init__(self, split: Split, context_length: int):
         n_tokens = len(split.tokens)
         if n_tokens < 2:
             raise ConfigError(
@@ -102,7 +97,6 @@ class Evaluator:
                 "one: use a longer text"
             )
         self.split = split
-        self.metrics = {name: _own_metric(name) for name in metric.split("+") if name}
         self.context_length = min(context_length, n_tokens - 1)
         self.windows = evaluation_windows(n_tokens, self.context_length, split.document_starts)
 
@@ -119,7 +113,7 @@ class Evaluator:
         """Yield spans of all tokens but the first, with the measures of each token."""
         # Token 0 has nothing before it and is never a target.
         start, batch_size = 1, _batch_size(self.context_length)
-        n_measures = len(self.metrics) + (1 if self.split.scored is None else 2)
+        n_measures = 1 if self.split.scored is None else 2
         for windows in _parts(self.windows, batch_size * SPAN):
             span = slice(start, int(windows[-1].start + windows[-1].last + 1))
             batches = list(_parts(windows, batch_size))
@@ -146,7 +140,7 @@ class Evaluator:
     ) -> list[Float[mx.array, "measures 1 n"]]:
         """Return the measures of every target, in parts whose logits fit into memory.
 
-        These are the user's metrics, the loss, and for a task whether the answer is right.
+        These are the loss, and for a task whether the answer is right.
         """
         features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
         # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
@@ -156,8 +150,7 @@ class Evaluator:
             # [1, size, V]
             logits = model.head(x[:, start : start + size]).astype(mx.float32)
             right = targets[:, start : start + size]
-            measures = [metric(logits, right) for metric in self.metrics.values()]
-            measures.append(cross_entropy(logits, right))
+            measures = [cross_entropy(logits, right)]
             if self.split.scored is not None:
                 measures.append(logits.argmax(axis=-1) == right)
             parts.append(mx.stack([measure.astype(mx.float32) for measure in measures]))
@@ -166,11 +159,11 @@ class Evaluator:
     def _sums(
         self, span: slice, measured: Float[np.ndarray, "measures N"]
     ) -> Float[np.ndarray, " sums"]:
-        """Sum a span's own metrics, right answers, all answers, nats, and nats by ability."""
-        split, n = self.split, len(self.metrics)
+        """Sum a span's right answers, all answers, nats, and nats by ability."""
+        split = self.split
         # Tokens that are not scored add 0.
         numbers = measured * (1 if split.scored is None else np.asarray(split.scored)[span])
-        losses, right, answers, by_ability = numbers[n], 0.0, 0, np.empty(0)
+        losses, right, answers, by_ability = numbers[0], 0.0, 0, np.empty(0)
         if split.scored is not None:
             is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
             right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
@@ -178,12 +171,12 @@ class Evaluator:
             count = len(split.ability_floor_nats)
             # [abilities]: the losses of each ability's tokens, added up.
             by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
-        return np.array([*numbers[:n].sum(axis=1), right, answers, losses.sum(), *by_ability])
+        return np.array([right, answers, losses.sum(), *by_ability])
 
     def _evaluation(self, sums: Sequence[float]) -> Evaluation:
         """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
-        split, own = self.split, sums[: len(self.metrics)]
-        right, answers, nats, *by_ability = sums[len(own) :]
+        split = self.split
+        right, answers, nats, *by_ability = sums
         is_text, n_scored = split.scored is None, max(split.n_scored, 1)
         # nats / (ln 2 * bytes) is bits per byte.
         unit = math.log(2) * split.n_bytes if is_text else n_scored
@@ -197,7 +190,6 @@ class Evaluator:
                 for (name, floor), spent in zip(floors, by_ability, strict=False)
             },
             accuracy=None if is_text else right / max(answers, 1),
-            metrics={n: total / n_scored for n, total in zip(self.metrics, own, strict=True)},
         )
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
@@ -206,28 +198,6 @@ class Evaluator:
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
-
-
-def _own_metric(name: str) -> Callable[[mx.array, mx.array], mx.array]:
-    """Return the user's metric of that name, tried on four tokens together and one by one."""
-    row = PARTS["metric"].get(name)
-    if row is None:
-        known = ", ".join(PARTS["metric"]) or "none is loaded"
-        raise ConfigError(f"metric='{name}' is none of your own ({known}): add --plugin FILE")
-    logits, targets = mx.cos(mx.arange(28.0)).reshape(1, 4, 7), mx.array([[0, 1, 5, 6]])
-    whole = row.apply(logits, targets)
-    if not isinstance(whole, mx.array) or whole.shape != (1, 4):
-        shape = getattr(whole, "shape", type(whole).__name__)
-        raise ConfigError(
-            f"metric={row.name} must return a number for each target, the shape (1, 4) here, and "
-            f"returned {shape}"
-        )
-    alone = [row.apply(logits[:, i : i + 1], targets[:, i : i + 1]) for i in range(4)]
-    if not mx.allclose(mx.concatenate(alone, axis=1), whole, rtol=1e-3):
-        raise ConfigError(
-            f"metric={row.name}: the number of a target must depend only on its own logits"
-        )
-    return row.apply
 
 
 def evaluation_memory(context_length: int, vocab_size: int) -> int:

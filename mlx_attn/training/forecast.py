@@ -95,9 +95,7 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarra
     whole = trainer.evaluator
     # About one batch on every core, a known fraction of the whole validation.
     share = min(1.0, EVALUATION_TOKENS / len(whole.split.tokens))
-    part = Evaluator(
-        beginning(whole.split, share), whole.context_length, metric=trainer.config.metric
-    )
+    part = Evaluator(beginning(whole.split, share), whole.context_length)
     part(trainer.model)  # warms up
     began = time.perf_counter()
     part(trainer.model)

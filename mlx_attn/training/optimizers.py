@@ -16,12 +16,11 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 from jaxtyping import Float
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
-from mlx_attn.parts import Part, own_part
 from mlx_attn.training.config import TrainConfig
 
 Vector = Float[mx.array, "_"]  # a vector of any length
@@ -208,71 +207,6 @@ def _is_tall(matrix: mx.array) -> bool:
     return matrix.shape[0] > matrix.shape[1]
 
 
-class _OwnOptimizer:
-    """A user's optimizer: any of MLX's, one array at a time.
-
-    Its arrays are numbered, not named: the state must not depend on the names of the parameters.
-    """
-
-    def __init__(self, inner: optim.Optimizer):
-        self.inner, self.init = inner, inner.init
-
-    @property
-    def state(self) -> dict[str, Any]:
-        return self.inner.state
-
-    def packed(self, arrays: Arrays) -> list[mx.array]:
-        return list(arrays.values())
-
-    def updated(self, gradients: list[mx.array], parameters: Arrays, factor: mx.array) -> Arrays:
-        clipped = {str(i): factor * gradient for i, gradient in enumerate(gradients)}
-        arrays = {str(i): array for i, array in enumerate(parameters.values())}
-        moved = self.inner.apply_gradients(clipped, arrays)
-        return {name: moved[str(i)] for i, name in enumerate(parameters)}
-
-
-def _own_optimizer(part: Part, config: TrainConfig) -> _OwnOptimizer:
-    """Return a user's optimizer, if it resumes from its state to the same numbers."""
-    name = f"optimizer={part.name}"
-    start = {"0": mx.arange(12.0).reshape(4, 3) / 12, "1": mx.ones(3)}
-    first, resumed = _made(part, config), _made(part, config)
-    first.init(start)
-    resumed.init(start)
-
-    def step(optimizer: _OwnOptimizer, arrays: Arrays) -> Arrays:
-        optimizer.state["learning_rate"] = mx.array(1e-3)
-        return optimizer.updated([mx.cos(a) for a in arrays.values()], arrays, mx.array(1.0))
-
-    moved = step(first, start)
-    if any(moved[key].shape != array.shape for key, array in start.items()):
-        raise ConfigError(f"{name} changes the shape of a parameter")
-    for path, leaf in tree_flatten(first.state):
-        if not isinstance(leaf, mx.array):
-            raise ConfigError(f"{name} has a state that is not saved: {path} must be an mx.array")
-    resumed.state.update(tree_map(lambda array: array, first.state))  # a copy of the containers
-    again = step(resumed, moved)
-    last = step(first, moved)
-    if not all(mx.array_equal(a, again[key], equal_nan=True) for key, a in last.items()):
-        raise ConfigError(
-            f"{name} does not resume to the same numbers: keep all that it remembers in its state"
-        )
-    return _made(part, config)
-
-
-def _made(part: Part, config: TrainConfig) -> _OwnOptimizer:
-    inner = part.apply(config) if part.apply else None
-    if not isinstance(inner, optim.Optimizer):
-        kind = type(inner).__name__
-        raise ConfigError(
-            f"optimizer={part.name} must return an mlx.optimizers.Optimizer, not a {kind}"
-        )
-    if "learning_rate" in getattr(inner, "_schedulers", {}):
-        raise ConfigError(
-            f"optimizer={part.name} has a schedule of its own: give it c.lr, and use --schedule"
-        )
-    return _OwnOptimizer(inner)
-
-
 _Claim = Callable[[str, mx.array], bool]  # whether the parameter of that name belongs to a group
 
 
@@ -282,7 +216,7 @@ class _Group:
 
     name: str
     claims: _Claim
-    optimizer: AdamW | Muon | _OwnOptimizer
+    optimizer: AdamW | Muon
     peak: float  # highest learning rate of the schedule
     parameters: tuple[str, ...] = ()  # names of those that belong to it
 
@@ -337,8 +271,6 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[_Group]:
     product_lr = lr * (config.base_width / width if config.base_width else 1.0)
     of_matrices = 0.0 if config.decay == "query-key" else decay
     groups: list[_Group] = []
-    if own := own_part("optimizer", config.optimizer):
-        groups.append(_Group("own", own.claims, _own_optimizer(own, config), lr))
     if config.optimizer == "muon" and ratio != 1:
         groups.append(muon("scores", _makes_scores, ratio * config.muon_lr))
     if config.optimizer == "muon":

@@ -250,7 +250,6 @@ def _loss(evaluation: Evaluation, separator: str = ", ", floor: bool = False) ->
         parts[-1] += f" ({evaluation.above_floor:.3f} above the floor)"
     if evaluation.accuracy is not None:
         parts.append(f"{evaluation.accuracy:.1%} of answers right")
-    parts += [f"{name} {value:.4g}" for name, value in evaluation.metrics.items()]
     return separator.join(parts)
 
 

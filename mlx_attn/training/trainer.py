@@ -145,7 +145,7 @@ class Trainer:
         T = model_config.context_length
         self._text_digest = corpus.digest
         self.sampler = _batch_sampler(corpus.train, T, config)
-        self.evaluator = Evaluator(corpus.val, T, config.metric)
+        self.evaluator = Evaluator(corpus.val, T)
         self.steps = _bound_in_steps(config, self.sampler)
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.

@@ -10,7 +10,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
-from mlx_attn.attention.config import CHOICES, MAPS, AttentionConfig, choices_of
+from mlx_attn.attention.config import CHOICES, AttentionConfig, choices_of
 from mlx_attn.attention.layer import choice
 
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": 12, "n_heads": 4}
@@ -77,7 +77,7 @@ def check_gradients(
 @pytest.fixture
 def own() -> Iterator[Callable[..., Attention]]:
     """Makes a layer with a choice of one's own, which is forgotten afterwards."""
-    before = {name: [*choices_of(name)] for name in MAPS}
+    before = {name: [*choices_of(name)] for name in CHOICES}
 
     def make(
         map_name: str,

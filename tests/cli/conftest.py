@@ -14,7 +14,6 @@ from mlx_attn.cli.main import group
 from mlx_attn.machine import device
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.parts import PARTS
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run
 from mlx_attn.text.tokenizers import Tokenizer
@@ -98,7 +97,7 @@ def in_a_copy(tmp_path, monkeypatch) -> Callable[[Path], Path]:
 @pytest.fixture
 def no_plugins() -> Iterator[None]:
     """The test begins and ends with the built-in tables."""
-    tables = {"variant": VARIANTS, **CHOICES, **PARTS}
+    tables = {"variant": VARIANTS, **CHOICES}
     unload_plugins()
     before = {key: [*rows] for key, rows in tables.items()}
     yield

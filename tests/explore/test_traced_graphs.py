@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,11 +9,9 @@ import numpy as np
 import pytest
 
 import mlx_attn
-from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.explore.manifest import page_model
 from mlx_attn.explore.traced import Constants, known_primitives, lengths_of, trace
-from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import load_plugins, unload_plugins
 
 EXAMPLES = Path(mlx_attn.__file__).parent.parent / "examples"
@@ -117,12 +114,6 @@ PLUGINS = {
     "temperature.py": {"logits": "sharpness"},
     "talking_heads.py": {"variant": "talk"},
     "differential.py": {"variant": "diff"},
-    "around_attention.py": {
-        "position": "half",
-        "norm": "dyt",
-        "activation": "swish",
-        "residual": "rezero",
-    },
 }
 
 
@@ -152,20 +143,6 @@ def test_a_plugin_s_model_runs_in_the_page_and_its_switches_work(plugin_run, sho
     without, _ = model.run_with_cache(ids, {name: lambda heads: heads * keep})
     for logits, expected in zip(found, (model(ids), without), strict=True):
         assert np.abs(np.array(logits) - np.array(expected)[0]).max() < 1e-4
-
-
-@pytest.mark.parametrize("position", ["half", "sinusoids"])
-def test_the_page_can_leave_out_a_plugin_s_positions(position, make_run, show):
-    load_plugins([EXAMPLES / "around_attention.py"])
-    run, tokens = make_run(position=position), [(7 * i) % 11 for i in range(20)]
-    edits = "{ ...explorer.intact(), positions: false }"
-    found = show(run).run(
-        f"explorer.models[0].trace({tokens}, {edits}).logits.map((row) => Array.from(row))"
-    )
-    model, bare = run.load_model(), GPT(replace(run.config, position="none"), seed=None)
-    bare.load_weights(list(named_arrays(model).items()))
-    unload_plugins()
-    assert np.abs(np.array(found) - np.array(bare(mx.array([tokens])))[0]).max() < 1e-4
 
 
 @pytest.mark.parametrize("plugin_run", ["talking_heads.py"], indirect=True)

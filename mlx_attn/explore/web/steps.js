@@ -110,8 +110,7 @@ export const STEPS = [
     ],
     numbers(c) {
       const row = c.rows[c.i], { before, output, forward, after } = row;
-      // A block of a user's own order has no sum in its middle.
-      const sum = row.has("middle") ? { "after attention": row.middle } : {};
+      const sum = { "after attention": row.middle };
       const parts = { stream: before, "+ att": output, ...sum, "+ ff": forward, "= stream": after };
       return {
         caption: `The stream of ${c.quote(c.i)} in layer ${c.layer}`,
