@@ -70,14 +70,6 @@ def test_the_library_is_the_wish_or_the_first_that_loads(early, wish, loads, bla
     assert blas._choose() == blas.Blas(*blas_in_use)
 
 
-def test_too_late_is_said_and_other_systems_need_none(early):
-    early.setitem(sys.modules, "mlx.core", sys)
-    with pytest.warns(UserWarning, match="import mlx_attn first"):
-        assert blas._choose().library is None
-    early.setattr(sys, "platform", "darwin")
-    assert blas._choose() == blas.Blas(None, "not needed on this system")
-
-
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -4,9 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.machine import blas, streams
-from mlx_attn.machine.device import on_linux_cpu
-from mlx_attn.machine.streams import cores, num_shards, parallel_map, single_stream
+from mlx_attn.machine import streams
+from mlx_attn.machine.streams import num_shards, parallel_map
 
 
 @pytest.fixture
@@ -26,23 +25,7 @@ def test_results_come_in_the_order_of_the_parts():
     assert np.array(results[2]["twice"]).tolist() == [16, 18, 20, 22]
 
 
-def test_one_part_takes_no_threads_from_the_blas(monkeypatch):
-    monkeypatch.setattr(blas, "use_threads", lambda count: pytest.fail("the threads are taken"))
-    assert float(parallel_map(mx.sum, [mx.ones(3)])[0]) == 3
-
-
 def test_parts_that_depend_on_each_other_s_streams_can_follow():
     halves = parallel_map(lambda part: part @ part.T, mx.ones((4, 3)).split(2))
     again = parallel_map(lambda part: part + halves[1], halves)
     assert np.array(again[0]).tolist() == [[6, 6], [6, 6]]
-
-
-def test_there_are_as_many_streams_as_the_blas_has_threads_but_for_undivided_work(monkeypatch):
-    def fail():
-        raise ValueError("no")
-
-    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=5))
-    assert single_stream(cores)() == 1
-    with pytest.raises(ValueError, match="no"):
-        single_stream(fail)()
-    assert cores() == (5 if on_linux_cpu() else 1)

@@ -1,7 +1,7 @@
 """Attention as each device computes it fastest: MLX's kernels, or a function for a processor.
 
 Facts about Metal in mlx 0.32.4, read from its source and its Metal library. This project has not
-tried them on a Mac (docs/verified.md). They are code, so tests can apply them on any machine.
+tried them on a Mac (docs/tested.md). They are code, so tests can apply them on any machine.
 
 - A fused kernel for more than 8 queries needs query and value heads of one width in `_FULL_WIDTHS`.
 - Up to 8 queries (decoding) another kernel serves `_VECTOR_WIDTHS`, as long as queries times query

@@ -55,19 +55,6 @@ def test_a_run_is_not_converted_onto_itself(place):
     assert {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()} == before
 
 
-def test_several_ranks_give_a_table_and_a_figure(place):
-    result = convert("nano", "--to", "separate", "--rank", "1..4,8")
-    assert result.exit_code == 0
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert [row[0] for row in rows[1:7]] == ["1", "2", "3", "4", "8", "model"]
-    assert result.stdout.endswith("ranks-separate.svg\nruns/nano/ranks-separate.png\n")
-    assert (place / "runs/nano/ranks-separate.svg").read_text().count("<svg") == 1
-    assert result.stderr.splitlines()[-1] == "rank 8: 5 of 5"
-    curve = json.loads(convert("nano", "--rank", "2..8:3", "--json").stdout)
-    assert [point["rank"] for point in curve["points"]] == [2, 5, 8]
-    assert curve["points"][2]["figures"]["val_loss"] == curve["original"]["val_loss"]
-
-
 def test_the_conversions_are_listed(place):
     listed = json.loads(convert("--list", "--json").stdout)["conversions"]
     assert [row["name"] for row in listed] == list(CONVERSIONS)

@@ -1,8 +1,4 @@
 import json
-from io import StringIO
-
-from rich.console import Console
-from rich.text import Text
 
 
 def test_the_known_corpora_are_listed_with_what_was_downloaded(run_command, workshop):
@@ -36,23 +32,3 @@ def test_the_same_seed_tells_the_same_stories(run_command):
     assert told[0].count("\n") == 5
     tale = json.loads(run_command("data", "tales", "-n1", "--json").stdout)
     assert "".join(tale["text"][s["start"] : s["end"]] for s in tale["spans"]) == tale["text"]
-
-
-def test_stories_are_written_to_a_new_file_only(run_command, workshop):
-    assert run_command("data", "tales", "-o", "told.txt").exit_code == 0
-    told = (workshop / "told.txt").read_text()
-    assert told == run_command("data", "tales").stdout
-    assert "told.txt exists" in run_command("data", "tales", "-o", "told.txt", "-n", "9").stderr
-    assert (workshop / "told.txt").read_text() == told
-
-
-def test_coloured_stories_break_between_words_and_free_ones_are_no_errors(run_command, monkeypatch):
-    words = run_command("data", "tales", "--spans").stdout.split()
-    shown = StringIO()
-    console = Console(file=shown, width=60, force_terminal=True, color_system="standard")
-    monkeypatch.setattr("mlx_attn.ui.terminal.stdout_console", lambda: console)
-    run_command("data", "tales", "--spans")
-    assert shown.getvalue().split()[0] == "\x1b[90mfree\x1b[0m"
-    lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert " ".join(lines).split() == words

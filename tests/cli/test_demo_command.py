@@ -48,16 +48,6 @@ def test_a_second_demo_keeps_what_the_first_one_trained(showing, workshop):
     assert weights.stat().st_mtime_ns == changed
 
 
-def test_overwrite_and_other_settings_train_again(showing, monkeypatch, workshop):
-    showing("--variant=no-out-proj")
-    again = showing("--variant=no-out-proj", "--overwrite").stderr
-    assert f"verdict: {2 * demo.SEEDS} trainings\n" in again
-    monkeypatch.setitem(demo.RECIPE, "steps", 4)
-    showing("--variant=no-out-proj")
-    config = json.loads((workshop / "runs" / "demo-standard" / "config.json").read_text())
-    assert config["training"]["steps"] == 4
-
-
 def test_an_interrupted_demo_ends_in_one_line(showing, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

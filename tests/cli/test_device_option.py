@@ -11,8 +11,6 @@ from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
 from tests.cli.conftest import refused
 
-LEAST = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
-
 
 @pytest.fixture
 def chosen(monkeypatch) -> list[str]:
@@ -60,22 +58,3 @@ def test_the_record_of_a_run_names_its_device(train, workshop):
     train("--device=cpu", "--out=run", "--steps=1", "--eval-every=1")
     record = json.loads((workshop / "run" / "config.json").read_text())
     assert record["versions"]["device"] == "cpu"
-
-
-def test_both_devices_are_measured_beside_each_other(run_command, chosen):
-    flags = (*LEAST, "--variants=standard", "--part=decode", "--device=both")
-    rows = json.loads(run_command("bench", *flags, "--json").stdout)["measurements"]
-    assert [(row["name"], row["device"]) for row in rows] == [
-        ("standard", "cpu"),
-        ("standard", "gpu"),
-    ]
-
-
-@pytest.mark.parametrize("asked", ["both", "cpu"])
-def test_the_only_device_is_named_and_measured(run_command, one_device, asked):
-    flags = ("--variants=standard", "--part=forward", f"--device={asked}", "--json")
-    result = run_command("bench", *LEAST, *flags)
-    assert ("one device here, the cpu" in result.stderr) == (asked == "both")
-    record = json.loads(result.stdout)
-    assert [row["device"] for row in record["measurements"]] == ["cpu"]
-    assert "device" not in record["settings"]

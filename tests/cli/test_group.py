@@ -111,18 +111,3 @@ def test_the_long_help_has_every_option(run_command, name):
 )
 def test_the_shell_completes_names(line, expected):
     assert completions(line) == expected
-
-
-def test_no_color_is_honoured_even_where_a_terminal_is_forced_and_a_pipe_has_no_codes():
-    spans = ["-m", "mlx_attn", "data", "tales", "--spans"]
-    assert "\x1b" not in in_a_process(*spans).stdout
-    assert "\x1b[35m" in in_a_process(*spans, FORCE_COLOR="1").stdout
-    plain = in_a_process(*spans, FORCE_COLOR="1", NO_COLOR="1").stdout
-    assert not re.search(r"\x1b\[\d*;?3\dm", plain)
-
-
-def test_what_a_terminal_cannot_show_is_a_question_mark(tmp_path):
-    (tmp_path / "cafe.txt").write_text("caf\u00e9 au lait " * 20)
-    show = ["-m", "mlx_attn", "data", "show", str(tmp_path / "cafe.txt"), "--tokenizer", "byte"]
-    variables = {"PYTHONIOENCODING": "ascii", "MLX_ATTN_DATA_DIR": str(tmp_path)}
-    assert "caf? au lait" in in_a_process(*show, **variables).stdout

@@ -41,15 +41,6 @@ def test_the_cache_is_counted_in_bytes_at_a_length(run_command):
     assert rows["mla"]["cache_bytes"] < rows["standard"]["cache_bytes"]
 
 
-def test_a_variant_that_the_sizes_do_not_allow_tells_why(run_command):
-    rows = {row["name"]: row for row in variants(run_command, "--head-dim", "16")["variants"]}
-    assert rows["standard"]["cost"]
-    assert rows["no-query"]["cost"] is None
-    assert "score=no_query gives each head a slice of x" in rows["no-query"]["reason"]
-    shown = " ".join(run_command("variants", "--head-dim", "16").stdout.split())
-    assert "score=no_query gives each" in shown
-
-
 @pytest.mark.parametrize("columns", [0, 120])
 def test_every_row_keeps_its_name_and_its_numbers_at_any_width(run_command, monkeypatch, columns):
     """A terminal that says 0 has the usual width."""
@@ -68,9 +59,3 @@ def test_choices_are_listed_by_their_flag(run_command):
     lines = run_command("variants", "--choices").stdout.splitlines()
     assert [line for line in lines if line.startswith("--")] == [f"--{key}" for key in MAPS]
     assert "  sink          w_h = e^s_h / (e^b_h + sum e^s_h)" in lines
-
-
-def test_the_windows_that_are_asked_for_win_over_a_variant_s(run_command):
-    rows = {row["name"]: row["cost"] for row in variants(run_command, "--window=10")["variants"]}
-    assert rows["sliding-window"]["cache_bytes"] == rows["standard"]["cache_bytes"]
-    assert rows["local-global"]["cache_bytes"] > rows["standard"]["cache_bytes"]

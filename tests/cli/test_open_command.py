@@ -58,24 +58,6 @@ def test_it_begins_with_the_validation_text_at_the_edges_of_words(
     assert all(text in story and text == text.strip() for text in texts)
 
 
-def test_without_its_text_it_begins_with_what_the_run_wrote(trained, opened, run_command, workshop):
-    (workshop / "story.txt").write_text("another text, which the run was not trained on. " * 20)
-    assert run_command("open", "--no-browser").exit_code == 0
-    written = (trained / "samples.txt").read_text().split("\n", 1)[1].strip()
-    assert data_of(trained / "explore.html")["texts"][0].strip() in written
-
-
-def test_float16_takes_half_the_room(trained, opened, run_command):
-    sizes = []
-    for dtype in ("float32", "float16"):
-        made = run_command("open", "--no-browser", "--json", f"--dtype={dtype}")
-        text = Path(json.loads(made.stdout)["path"]).read_text("utf-8")
-        weights = re.search(r'id="weights-0">(.*?)<', text)
-        assert weights
-        sizes.append(len(weights[1]))
-    assert sizes[1] == pytest.approx(sizes[0] / 2, abs=4)
-
-
 @pytest.mark.usefixtures("no_plugins")
 def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, run_command):
     plugin = f"--plugin={PLUGIN}"
@@ -84,14 +66,6 @@ def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, ru
     assert made.exit_code == 0
     page = (workshop / "runs" / "talk" / "explore.html").read_text(encoding="utf-8")
     assert "talking_heads.py" in page
-
-
-def test_its_examples_are_the_beginnings_of_documents(train, workshop, opened, run_command):
-    assert train("--data=recall", "--context-length=80", "--name=task", "--quiet").exit_code == 0
-    run_command("open", "task", "--no-browser")
-    texts = data_of(workshop / "runs" / "task" / "explore.html")["texts"]
-    assert len(texts) == 3
-    assert all(re.match(r"k\d+ v\d+ ", text) for text in texts)
 
 
 @pytest.mark.parametrize("command", ["open", "probe"])

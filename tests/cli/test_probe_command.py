@@ -71,17 +71,6 @@ def test_a_prompt_is_read_in_the_place_of_the_validation_text(
     assert (record["texts"], record["tokens"], result.stderr) == (1, tokens, message)
 
 
-def test_the_page_is_that_of_open_and_begins_at_the_heads(place):
-    result = probe("base", "--html", "page.html", "--windows", "3", "--figures", "out")
-    assert (result.exit_code, len([*(place / "out").iterdir()])) == (0, 2 * 5)
-    assert "wrote page.html" in result.stderr
-    page = (place / "page.html").read_text()
-    assert '"at_heads": true' in page
-    assert "3 windows of validation text, 8 tokens each" in page
-    assert probe("base", "-p", "-", "--html", "page.html", input="the cat\n").exit_code == 0
-    assert '"texts": ["the cat"]' in (place / "page.html").read_text()
-
-
 def test_two_trainings_from_one_start_are_compared(pair):
     record = json.loads(probe("merged", "--track", "--against", "separate", "--json").stdout)
     assert [track["run"] for track in record["tracks"]] == ["merged", "separate"]

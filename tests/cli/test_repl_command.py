@@ -30,12 +30,6 @@ def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):
     assert "\x1b" not in result.stdout + result.stderr
 
 
-def test_options_are_the_first_settings(place):
-    result = repl("/set\n", "--temp", "0.1", "--max-tokens", "7", "--seed", "3")
-    settings = dict(line.split() for line in result.stderr.splitlines())
-    assert (settings["temp"], settings["max"], settings["seed"]) == ("0.1", "7", "3")
-
-
 def test_chat_is_another_name(place):
     assert CliRunner().invoke(group, ["chat"], input="/quit\n").exit_code == 0
 
@@ -47,8 +41,3 @@ def test_attn_in_a_pipe_writes_a_page_and_opens_no_browser(place, monkeypatch):
     assert "what the heads attend to in the last text: runs/bytes/explore.html" in result.stderr
     assert "once" in (place / "runs" / "bytes" / "explore.html").read_text()
     assert opened == []
-
-
-def test_runs_are_listed_as_the_command_runs_lists_them(place):
-    assert "1  bytes  custom" in repl("/runs\n").stderr
-    assert "bytes answers" in repl("/model\n/model 1\n").stderr

@@ -1,15 +1,12 @@
 """`train --resume` through the command line: the same bits as a training that never stopped."""
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlx_attn.arrays import load_arrays
-from mlx_attn.cli import train as train_command
-from mlx_attn.files import lock
 from mlx_attn.run_directory import held, open_run
 from tests.cli.conftest import refused
 
@@ -59,15 +56,3 @@ def test_a_run_that_another_process_trains_is_left_alone(train, workshop, flags)
         result = train(*flags, "--quiet")
     assert refused(result, 1).startswith("Error: runs/mine ")
     assert {file: file.read_bytes() for file in path.glob("*.*")} == before
-
-
-def test_a_name_that_nobody_chose_gives_way_to_another_training(train, workshop, monkeypatch):
-    prepare = train_command._prepared_text
-    with ExitStack() as other:
-
-        def take_the_name(*arguments):
-            other.enter_context(lock(Path("runs", "tiny-standard"), wait=False))
-            return prepare(*arguments)
-
-        monkeypatch.setattr(train_command, "_prepared_text", take_the_name)
-        assert train("--quiet").stdout == "runs/tiny-standard-2\n"

@@ -3,11 +3,8 @@ import os
 
 import pytest
 
-from mlx_attn.run_directory import held
-from mlx_attn.runs import find_run
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.cli.conftest import untrained_run
-from tests.runs import create_run
 
 BYTES = train_tokenizer("byte", "", 0)
 
@@ -92,23 +89,3 @@ def test_rm_removes_what_is_named_after_a_yes_and_nothing_after_a_no(several, ru
     assert result.stdout == "removed runs/a; notes.md stays there\nremoved runs/b\n"
     assert sorted(path.name for path in (several / "runs").iterdir()) == ["a", "c"]
     assert [path.name for path in (several / "runs" / "a").iterdir()] == ["notes.md"]
-
-
-def test_rm_refuses_what_is_no_run_or_is_written_by_another_process(several, run_command):
-    with held(find_run("a")):
-        for name in ("runs", "z", "a"):
-            assert run_command("runs", "rm", name, "--yes").exit_code == 1
-    assert len(list((several / "runs").glob("*/model.safetensors"))) == 3
-
-
-def test_json_says_what_was_trained_on_what_and_how_far(tmp_path, monkeypatch, run_command):
-    monkeypatch.chdir(tmp_path)
-    settings = {"model": {}, "training": {"seed": 3}, "text": {}, "corpus": "tales"}
-    run = create_run(tmp_path / "runs" / "half", {**settings, "digest": "d1"})
-    run.add_report({"event": "start", "step": 0, "steps": 500, "params": 1234})
-    run.add_report({"event": "step", "step": 60, "steps": 500, "loss": 2.0})
-    run.add_report({"event": "end", "steps": 60, "reason": "interrupted"})
-    (half,) = json.loads(run_command("runs", "--json").stdout)["runs"]
-    assert (half["text"], half["digest"], half["seed"]) == ("tales", "d1", 3)
-    assert (half["parameters"], half["steps"], half["planned"]) == (1234, 60, 500)
-    assert (half["ended"], half["interrupted"]) == (True, True)

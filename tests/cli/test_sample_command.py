@@ -1,14 +1,11 @@
 import json
 from itertools import islice
 
-import mlx.core as mx
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.cli.main import group
-from mlx_attn.run_directory import open_run
-from mlx_attn.sampling.generate import LoadedRun, stream_generate
+from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.cli.conftest import refused, untrained_run
 
@@ -41,12 +38,6 @@ def test_the_continuation_alone_goes_to_stdout(place, run):
     assert result.stdout.endswith("\n")
 
 
-def test_options_come_from_the_environment_and_flags_win(place):
-    environment = {"MLX_ATTN_MAX_TOKENS": "5"}
-    texts = [sample("-p", "a", *flags, env=environment).stdout for flags in ([], ["-m", "7"])]
-    assert [len(text) for text in texts] == [5 + 1, 7 + 1]
-
-
 def test_json_is_one_object_with_the_seed_that_was_drawn(place):
     flags = ("-p", "-", "-m", "4", "--seed", "1", "--json")
     record = json.loads(sample(*flags, input="a\nb\n").stdout)  # the last newline is echo's
@@ -67,18 +58,6 @@ def test_several_continuations_are_those_of_their_seeds(place):
     result = sample(*flags, "-m", "4", "-n", "3", "--seed", "1", "--json")
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(record["seed"], record["tokens"]) for record in records] == [(1, 4), (2, 4), (3, 4)]
-
-
-@pytest.mark.parametrize(("flags", "ends"), [([], ("x", "\n")), (["--ignore-eos"], ("x",))])
-def test_a_continuation_ends_with_its_document_unless_told_otherwise(
-    place, monkeypatch, flags, ends
-):
-    heard = []
-    run = open_run(place / "runs" / "nano")
-    run.with_settings({**run.settings, "corpus": "tales"})
-    monkeypatch.setattr(LoadedRun, "stream", lambda *given: heard.append(given[-1]) or iter(()))
-    sample("-p", "a", "--stop", "x", *flags)
-    assert heard == [ends]
 
 
 def test_a_prompt_that_does_not_fit_is_pointed_out(place):
@@ -108,14 +87,3 @@ def test_the_tokenizer_of_another_model_is_refused(place, command):
     train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
     line = refused(CliRunner().invoke(group, command, input="abc\n"), 1)
     assert "its tokenizer has 13 tokens and its model 10" in line
-
-
-def test_weights_that_are_no_numbers_are_refused(place):
-    run = open_run(place / "runs" / "nano")
-    arrays = named_arrays(run.load_model())
-    for changed, message in [
-        (lambda a: a.astype(mx.int32), "is mlx.core.int32, which are no floating-point numbers"),
-        (lambda a: a * mx.nan, "its training diverged"),
-    ]:
-        save_arrays(run.weights, {name: changed(array) for name, array in arrays.items()}, {})
-        assert message in refused(sample("nano"), 1)

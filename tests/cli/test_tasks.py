@@ -65,13 +65,3 @@ def test_tasks_are_listed_with_what_they_separate_and_described_with_their_floor
     assert facts["floor_nats_per_token"] == pytest.approx(1.7054, abs=1e-4)
     assert facts["floor_bits_per_byte"] is None
     assert facts["scored_tokens"] == 10 * 63
-
-
-def test_people_read_the_share_of_right_answers(recall):
-    result = recall()
-    assert "% of answers right" in result.stderr
-    assert "bits per byte" not in result.stdout + result.stderr
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("best val loss")
-    assert "nats per token above the floor: context 0.000, answer" in lines[1]
-    assert lines[2].startswith("it writes: k")
