@@ -52,6 +52,8 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
     state, n_heads_saved = read_state(path)
     what, arrays = names.translated(state, path)
     config = _config_of(path, arrays, n_heads or n_heads_saved)
+    if what == names.NANOGPT:
+        config = replace(config, activation="gelu_exact")
     return Checkpoint(path, what, _model_of(config, arrays, path))
 
 
@@ -108,7 +110,7 @@ class _GPT2(msgspec.Struct):
 
 _SIZES = _GPT2.__struct_fields__[:7]
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu"),
     "layer_norm_epsilon": (1e-5,),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
@@ -175,7 +177,9 @@ def _gpt2_settings(path: Path, record: Object) -> GPTConfig:
             words = " or ".join(map(repr, supported))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
     sizes = {key: getattr(keys, key) for key in _SIZES}
-    return GPTConfig(**{**sizes, "hidden_dim": keys.hidden_dim or 0, "qkv_bias": True})
+    activation = "gelu_exact" if keys.activation_function == "gelu" else "gelu"
+    more = {"hidden_dim": keys.hidden_dim or 0, "qkv_bias": True, "activation": activation}
+    return GPTConfig(**{**sizes, **more})
 
 
 # Weights.

@@ -109,6 +109,8 @@ _BOOK = (
     (r"(norm\d?)\.shift$", r"\1.bias"),
 )
 """The spellings of the book's chapters and bonus material, each replaced in turn."""
+NANOGPT, MINGPT = "nanoGPT (exact GELU)", "minGPT (GELU in the tanh form)"
+"""Both have one layout; minGPT saves its masks."""
 _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 
 
@@ -123,8 +125,8 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
     Raises:
         RunError: The arrays belong to a classifier, or to another kind of model.
     """
-    plain = {_PREFIXES.sub("", name): array for name, array in state.items()}
-    plain = {name: array for name, array in plain.items() if not _MASKS.fullmatch(name)}
+    named = {_PREFIXES.sub("", name): array for name, array in state.items()}
+    plain = {name: array for name, array in named.items() if not _MASKS.fullmatch(name)}
     with _understood(path):
         if "wte.weight" in plain:
             what, ours = _from_gpt2(plain)
@@ -135,6 +137,7 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
             some = ", ".join(sorted(state)[:4]) or "nothing"
             raise RunError(f"{path}: no state dict of the book, GPT-2 or nanoGPT: it holds {some}")
         _check_head(ours, path)
+        what = MINGPT if what == NANOGPT and len(plain) < len(named) else what
         return what, _with_three_maps(ours)
 
 
@@ -150,12 +153,12 @@ def _understood(path: Path) -> Iterator[None]:
 def _from_gpt2(arrays: Arrays) -> tuple[str, Arrays]:
     """Invert `to_gpt2`; nanoGPT has the same names, with matrices as (out, in)."""
     first, emb_dim = arrays.get("h.0.attn.c_attn.weight"), arrays["wte.weight"].shape[1]
-    is_nanogpt = first is not None and first.shape[0] == 3 * emb_dim
+    has_columns = first is not None and first.shape[0] == 3 * emb_dim
     ours: Arrays = {}
     for name, array in arrays.items():
         renamed = _renamed(name, _inverse(_GPT2))
-        ours[renamed] = array.T if _is_matrix(renamed) and not is_nanogpt else array
-    return "nanoGPT" if is_nanogpt else "GPT-2", ours
+        ours[renamed] = array.T if _is_matrix(renamed) and not has_columns else array
+    return NANOGPT if has_columns else "GPT-2", ours
 
 
 def _from_book(arrays: Arrays) -> Arrays:

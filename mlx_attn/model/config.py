@@ -17,7 +17,7 @@ from mlx_attn.keys import check_bounds, check_choices, setting
 
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "relu2"),
+    "activation": ("gelu", "gelu_exact", "relu2"),
     "start": ("book", "gpt2", "zero"),
 }
 """The keys that take one of a few words; `AttentionSettings` checks its own."""
@@ -58,7 +58,7 @@ class GPTConfig(AttentionSettings):
     pattern: str = setting("", "variants of the layers, in turn: deltanet,deltanet,standard")
     token_shift: bool = setting(False, "add the embedding of the token before, by trained weights")
     norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
-    activation: str = setting("gelu", "feed-forward activation: gelu or relu2")
+    activation: str = setting("gelu", "feed-forward activation: gelu, gelu_exact or relu2")
     bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
     tied_head: bool = setting(False, "read logits with the token embedding's matrix")
     start: str = setting("gpt2", "initialisation: book, gpt2 or zero")

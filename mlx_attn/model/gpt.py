@@ -56,7 +56,8 @@ class GELU(nn.Module):
         return gelu(x)
 
 
-ACTIVATION_LAYERS = {"gelu": GELU, "relu2": SquaredReLU}
+ACTIVATION_LAYERS = {"gelu": GELU, "gelu_exact": nn.GELU, "relu2": SquaredReLU}
+"""By name; the exact GELU, x (1 + erf(x / sqrt(2))) / 2, is nanoGPT's."""
 
 
 def _norm_layer(config: GPTConfig) -> Any:

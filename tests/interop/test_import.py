@@ -204,7 +204,7 @@ def test_a_pth_is_read_by_pytorch_and_without_it_two_lines_make_a_readable_file(
 
 
 def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
-    model = make_model(bias=False, tied_head=True)
+    model = make_model(bias=False, tied_head=True, activation="gelu_exact")
     names = {f"transformer.{name}": array for name, array in to_gpt2(named_arrays(model)).items()}
     tensors = {}
     for name, array in names.items():  # its matrices are (out, in)
@@ -214,8 +214,13 @@ def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
     torch.content = {"model": tensors, "model_args": {"n_head": 4}, "iter_num": 3}
     (tmp_path / "ckpt.pt").write_bytes(bytes(500_000))
     read = find_checkpoint(str(tmp_path / "ckpt.pt"))
-    assert (read.what, read.model.config.bias, read.model.config.n_heads) == ("nanoGPT", False, 4)
+    assert (read.model.config.bias, read.model.config.n_heads) == (False, 4)
+    assert read.what == "nanoGPT (exact GELU)"
     assert mx.allclose(read.model(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
+    tensors["transformer.h.0.attn.bias"] = Tensor(np.ones((1, 1, 48, 48), np.float32))
+    read = find_checkpoint(str(tmp_path / "ckpt.pt"))
+    assert read.what == "minGPT (GELU in the tanh form)"
+    assert read.model.config.activation == "gelu"
 
 
 def gpt2_folder(model, folder):
