@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
-from mlx_attn.files import user_path
 from mlx_attn.model.gpt import model_cost
-from mlx_attn.repl.session import SETTINGS, Session, load_turns, plain_name, save_turns
+from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.sampling.generate import LoadedRun
 
 _QUOTES = '"""'
@@ -81,8 +80,6 @@ def _run_command(session: Session, line: str) -> None:
     elif plain not in COMMANDS:
         names = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
         raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', names)}")
-    elif COMMANDS[plain].argument == "FILE" and not argument:
-        raise ConfigError(f"usage: {COMMANDS[plain].usage}")
     else:
         COMMANDS[plain].run(session, argument)
 
@@ -153,19 +150,14 @@ def _more(session: Session, argument: str) -> None:
 
 
 def _retry(session: Session, argument: str) -> None:
-    turn = session.undo()
+    if not session.turns:
+        raise ConfigError("the conversation is empty: type a text to continue")
+    turn = session.turns.pop()
     try:
         session.ask(turn.prompt, turn.follows, turn.attempt + 1)
     except ConfigError:
         session.turns.append(turn)
         raise
-
-
-def _undo(session: Session, argument: str) -> None:
-    turn = session.undo()
-    line = " ".join(turn.prompt.split())
-    shown = f"'{line if len(line) <= 30 else line[:27] + '...'}'"
-    session.screen.say(f"forgot {'what /more added' if turn.follows and not line else shown}")
 
 
 def _reset(session: Session, argument: str) -> None:
@@ -178,22 +170,6 @@ def _attn(session: Session, argument: str) -> None:
         raise ConfigError("there is no text to look into yet: type one")
     path = session.make_page(session.runs, session.story(session.run.name))
     session.screen.say(f"what the heads attend to in the last text: {path}")
-
-
-def _save(session: Session, argument: str) -> None:
-    path = user_path(argument).absolute()
-    if not path.parent.is_dir():
-        raise RunError(f"there is no folder {path.parent}: make it first, or choose another")
-    if path.exists() and path not in session.written:
-        raise RunError(f"{argument} exists: choose another name, or delete it first")
-    save_turns(session.turns, path)
-    session.written.add(path)
-    session.screen.say(f"saved {plural(len(session.turns), 'turn')} to {argument}")
-
-
-def _restore(session: Session, argument: str) -> None:
-    session.turns = load_turns(user_path(argument))
-    session.screen.say(f"loaded {plural(len(session.turns), 'turn')}; /more continues the last")
 
 
 def _runs(session: Session, argument: str) -> None:
@@ -265,12 +241,9 @@ _ROWS = (
     Command("set", "show or change settings", _set, "[NAME [VALUE]]"),
     Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]"),
     Command("retry", "answer the last prompt again, with another seed", _retry),
-    Command("undo", "forget the last prompt and its answer", _undo),
     Command("attn", "what the heads attend to in the last text, as a page", _attn),
     Command("clear", "clear the screen", lambda session, _: session.screen.clear()),
     Command("reset", "forget the conversation", _reset),
-    Command("save", "save the conversation (.json can be loaded)", _save, "FILE"),
-    Command("load", "load a saved conversation", _restore, "FILE"),
     Command("runs", "list the runs, numbered", _runs),
     Command("model", "let another run answer: a name or a number", _model, "[RUN]"),
     Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off"),

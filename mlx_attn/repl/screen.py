@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
@@ -114,7 +114,7 @@ class Prompt:
 
 
 class CommandCompleter(Completer):
-    """Completes commands, settings, names of runs and of files; never a prompt."""
+    """Completes commands, settings, and names of runs; never a prompt."""
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
@@ -126,10 +126,6 @@ class CommandCompleter(Completer):
         name, space, argument = line[1:].partition(" ")
         command = commands.COMMANDS.get(plain_name(name))
         takes = command.argument if command else ""
-        if space and takes == "FILE":
-            files = PathCompleter(expanduser=True)
-            yield from files.get_completions(Document(argument), complete_event)
-            return
         typed = argument if space else name
         for word, meaning in _words(takes if space else None).items():
             if word.startswith(typed):

@@ -5,16 +5,12 @@ prompt too, after the first, with the same seed. An answer ends where a document
 its run learned ends, and `/more` goes on beyond.
 """
 
-import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
 
-from mlx_attn.errors import ConfigError, RunError, plural
-from mlx_attn.files import write_text
-from mlx_attn.records import parse_record, read_text
+from mlx_attn.errors import ConfigError, plural
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
 
@@ -71,27 +67,6 @@ class Turn:
     attempt: int = 0  # how many answers of this turn were thrown away
 
 
-def save_turns(turns: Sequence[Turn], path: Path) -> None:
-    """Write turns to a file: JSON if its name ends in .json, text otherwise."""
-    if path.suffix == ".json":
-        text = json.dumps({"turns": [asdict(turn) for turn in turns]}, indent=1)
-    else:
-        text = "\n\n---\n\n".join(map(_readable, _stories(turns)))
-    write_text(path, text + "\n")
-
-
-def load_turns(path: Path) -> list[Turn]:
-    """Return the turns that were saved as JSON."""
-    text = read_text(path)
-    try:
-        kind = dict[Literal["turns"], list[Turn]]
-        return parse_record(text, kind, str(path))["turns"]
-    except (RunError, KeyError) as error:
-        raise RunError(
-            f"{path}: not a transcript; load one that was saved under a name ending in .json"
-        ) from error
-
-
 def _stories(turns: Sequence[Turn]) -> list[list[Turn]]:
     """Return turns grouped with those that follow them."""
     stories: list[list[Turn]] = []
@@ -112,13 +87,6 @@ def _joined(story: Sequence[Turn], run: str) -> str:
         text += (turn.prompt or end) + answer.text
         end = answer.stop_text
     return text
-
-
-def _readable(story: Sequence[Turn]) -> str:
-    runs = list(dict.fromkeys(answer.run for turn in story for answer in turn.answers))
-    if len(runs) < 2:
-        return _joined(story, runs[0] if runs else "")
-    return "\n\n".join(f"[{run}]\n{_joined(story, run)}" for run in runs)
 
 
 class Screen:
@@ -169,7 +137,6 @@ class Session:
     settings: Settings = field(default_factory=Settings)
     other_run: LoadedRun | None = None  # a second run that answers too
     turns: list[Turn] = field(default_factory=list)
-    written: set[Path] = field(default_factory=set)  # which may be written again
     numbered: list[str] = field(default_factory=list)  # the runs as they were listed last
     over: bool = False
 
@@ -196,7 +163,7 @@ class Session:
                 stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
                 streams.append(run.stream(text, settings, settings.max_tokens, stop))
         except ConfigError:
-            self.undo()
+            self.turns.pop()
             raise
         if not follows:  # a text that a model cannot know is told in one line
             for line in filter(None, dict.fromkeys(run.unfamiliar(prompt) for run in self.runs)):
@@ -226,12 +193,6 @@ class Session:
             self.screen.note(_summary(cost))
             if answer.stop_text and not answer.text:
                 self.screen.note("the text ends there; /more goes on beyond")
-
-    def undo(self) -> Turn:
-        """Forget the last turn, and return it."""
-        if not self.turns:
-            raise ConfigError("the conversation is empty: type a text to continue")
-        return self.turns.pop()
 
 
 def _summary(cost: Statistics | None) -> str:

@@ -1,6 +1,5 @@
 """Whole conversations, without a terminal. The model says the alphabet on from what it reads."""
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ TALKS = {
         ["bcd", "yz./01"],
     ),
     "more goes on with the text so far": (
-        ["/max 2", "a", "/more", "/more x", "/undo", "/more"],
-        ["bc", "de", "yz", "fg"],
+        ["/max 2", "a", "/more", "/more x"],
+        ["bc", "de", "yz"],
     ),
     "retry of more goes on from the same text": (
         ["/max 2", "a", "/more", "/retry"],
@@ -36,11 +35,11 @@ def test_a_talk_goes_on_from_what_was_said(typed, page, lines, answers):
     assert page.answers == answers
 
 
-def test_the_story_is_what_was_said_and_answered_without_what_was_forgotten(typed, session):
+def test_the_story_is_what_was_said_and_answered(typed, session):
     typed("/stop ef", "/max 6", "a", "/more")
     assert session.story("alpha") == "abcdefghijkl"
-    typed("/reset", "/stop none", "/max 2", "a", "/more", "/more x", "/undo", "/more", "/retry")
-    assert session.story("alpha") == "abcdefg"
+    typed("/reset", "/stop none", "/max 2", "a", "/more", "/retry")
+    assert session.story("alpha") == "abcde"
     assert typed("/model beta").run.name == "beta"
 
 
@@ -92,12 +91,10 @@ def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
         ("/topk 1.5", "top_k takes a whole number, not '1.5'"),
         ("/ignoreeos 1", "ignore_eos is on or off, not '1'"),
         ("/attn", "there is no text to look into yet: type one"),
-        ("/save a\0b", "'a\0b' names no file: give a path without NUL characters"),
         ("/temp -1", "temp=-1.0 must be at least 0"),
         ("/max 0", "max=0 must be at least 1 and less than 2^31"),
-        ("/save", "usage: /save FILE"),
-        ("/load no.json", "no.json: cannot be read (No such file or directory)"),
-        ("/undo", "the conversation is empty: type a text to continue"),
+        ("/save x", "unknown command '/save'"),
+        ("/retry", "the conversation is empty: type a text to continue"),
         ("/more", "there is no text to continue yet: type one"),
         ("/model nowhere", "there is no run 'nowhere'"),
         ("/vs alpha", "alpha answers already: name another run"),
@@ -157,15 +154,9 @@ def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
     assert [turn.answers[0].seed for turn in turns] == [5, 7]
 
 
-def test_undo_forgets_the_last_turn_and_reset_all_but_no_setting(typed, session, page):
-    typed("/temp 0.1", "a", "x", "/undo")
-    assert [turn.prompt for turn in session.turns] == ["a"]
-    assert page.messages[-1] == "forgot 'x'"
-    typed("/more", "/undo")
-    assert page.messages[-1] == "forgot what /more added"
-    typed("/reset")
-    assert session.turns == []
-    assert session.settings.temp == 0.1
+def test_reset_forgets_all_turns_and_no_setting(typed, session):
+    typed("/temp 0.1", "a", "/reset")
+    assert (session.turns, session.settings.temp) == ([], 0.1)
 
 
 def test_runs_are_listed_with_numbers_which_mean_the_list_that_was_shown(typed, page, session):
@@ -215,53 +206,6 @@ def test_help_shows_every_command_and_setting_and_info_the_run(typed, page):
     assert {command.usage for command in COMMANDS.values()} <= set(lines)
     assert set(SETTINGS) <= set(lines)
     assert set(ALIASES.values()) <= COMMANDS.keys()
-
-
-def test_a_conversation_is_saved_and_loaded(typed, session, page, tmp_path):
-    path = tmp_path / "story.json"
-    typed("/max 2", "a", "/more", f"/save {path}")
-    saved = deepcopy(session.turns)
-    typed("/reset", f"/load {path}")
-    assert session.turns == saved
-    assert page.messages[-3:][0] == f"saved 2 turns to {path}"
-    assert page.messages[-1] == "loaded 2 turns; /more continues the last"
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (["a", "/more", "x"], "abcde\n\n---\n\nxyz\n"),
-        (["/vs beta", "a"], "[alpha]\nabc\n\n[beta]\nabc\n"),
-    ],
-    ids=["one run", "two runs, by name"],
-)
-def test_a_conversation_is_saved_as_text_and_saving_again_updates_it(typed, tmp_path, lines, text):
-    path = tmp_path / "story.txt"
-    typed("/max 2", lines[0], f"/save {path}", *lines[1:], f"/save {path}")
-    assert path.read_text() == text
-
-
-def test_saving_overwrites_nothing_and_makes_no_folder(typed, page, tmp_path):
-    path, folder = tmp_path / "story.txt", tmp_path / "none"
-    path.write_text("precious")
-    typed("/max 1", "a", f"/save {path}", f"/save {folder}/x.json")
-    assert path.read_text() == "precious"
-    assert page.messages[-2:] == [
-        f"{path} exists: choose another name, or delete it first",
-        f"there is no folder {folder}: make it first, or choose another",
-    ]
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    "content", ["once upon", '{"turns": [{"x": 1}]}', '{"turns": [{"prompt": 3, "answers": []}]}']
-)
-def test_a_file_that_is_no_transcript_changes_nothing(typed, session, page, tmp_path, content):
-    path = tmp_path / "story.json"
-    path.write_text(content)
-    typed("a", f"/load {path}")
-    assert "not a transcript" in page.messages[-1]
-    assert len(session.turns) == 1
 
 
 def test_the_documentation_has_every_command_and_setting():
