@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import UserPath, takes_plugins
-from mlx_attn.cli.output import dry_run_option, emit, note, show_plan
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ Examples:
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
-@dry_run_option
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -60,7 +59,6 @@ def command(
     fold_norm: bool,
     out: Path | None,
     overwrite: bool,
-    dry_run: bool,
     as_list: bool,
     as_json: bool,
 ) -> None:
@@ -71,8 +69,6 @@ def command(
     converted for good: the loss at each rank is measured, printed and drawn.
     """
     from mlx_attn.attention.conversions import find_conversion
-    from mlx_attn.convert.measure import conversion_memory
-    from mlx_attn.convert.model import converted_config
     from mlx_attn.runs import find_run
 
     if as_list:
@@ -80,17 +76,12 @@ def command(
         return
     ranks = ranks or ()
     is_curve = len(ranks) > 1
-    if not to and not is_curve and not (dry_run and ranks):
+    if not to and not is_curve:
         raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
-    if is_curve and not dry_run and (fold_norm or overwrite):
+    if is_curve and (fold_norm or overwrite):
         raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
-    conversion, source = find_conversion(to or "separate"), find_run(run)
-    form = conversion.name
-    if dry_run:
-        after = converted_config(conversion, source.config, max(ranks, default=0))
-        peak = conversion_memory(source.config, after)
-        show_plan(source, f"--to {form}", peak, as_json, becomes=after)
-    elif is_curve:
+    form, source = find_conversion(to or "separate").name, find_run(run)
+    if is_curve:
         _measure_ranks(source, form, ranks, out or source.path, as_json)
     else:
         rank = ranks[0] if ranks else 0

@@ -62,7 +62,6 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
         tokenizer,
         vocab_size,
         progress=show.download_lines(note),
-        tokenizing=show.tokenizing_lines(note),
     )
     facts = show.corpus_facts(corpus)
     emit(facts, as_json, lambda: [show.facts_rows(facts)])

@@ -1,4 +1,4 @@
-"""Printing: every text that a command prints comes through here, and the plan of a dry run."""
+"""Printing: every text that a command prints comes through here."""
 
 import json
 import sys
@@ -12,7 +12,6 @@ from mlx_attn.errors import printable
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig
-    from mlx_attn.run_directory import Run
 
 
 def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
@@ -53,27 +52,6 @@ def emit(
             print_text(part, stdout_console())
         else:
             stdout_console().print(part)
-
-
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say how much memory it takes, and stop."
-)
-
-
-def show_plan(
-    run: "Run", doing: str, peak: int, as_json: bool, becomes: "GPTConfig | None" = None
-) -> None:
-    """Show a model's size, the peak bytes of an operation on it, and the size of its result."""
-    from mlx_attn.machine.facts import usable_memory
-
-    facts = {"run": str(run.path), **model_facts(run.config), "peak": peak}
-    rows = [("run", str(run.path)), *model_rows(run.config)]
-    if becomes:
-        facts["becomes"] = model_facts(becomes)
-        rows += [("becomes", f"{facts['becomes']['parameters']:,} parameters")]
-    facts["usable"] = usable_memory()
-    rows += [(doing, f"takes at most {megabytes(peak)}"), ("usable", megabytes(facts["usable"]))]
-    emit(facts, as_json, lambda: [rows])
 
 
 def model_facts(config: "GPTConfig") -> dict[str, Any]:

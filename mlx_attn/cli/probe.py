@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
-from mlx_attn.cli.output import dry_run_option, emit, note, show_plan
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument, standard_input
 from mlx_attn.errors import ConfigError, RunError
 
@@ -43,7 +43,6 @@ Examples:
 @click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
 @click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
 @click.option("--against", metavar="RUN", help="With --track, a run to compare with.")
-@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     run: str | None,
@@ -54,7 +53,6 @@ def command(
     figures: Path | None,
     track: bool,
     against: str | None,
-    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Show each head's attention and matrices in numbers.
@@ -73,10 +71,6 @@ def command(
         return
     if against:
         raise click.UsageError("--against compares tracked trainings: add --track")
-    if dry_run:
-        peak = heads.probe_memory(source.config, windows if prompt is None else 1)
-        show_plan(source, "probing", peak, as_json)
-        return
     text = standard_input() if prompt == "-" else prompt
     probed = heads.probe(source.load_model(), _tokens(source, text, windows))
     files: list[Path] = []

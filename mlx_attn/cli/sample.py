@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import takes_plugins
-from mlx_attn.cli.output import dry_run_option, note, say, show_plan
+from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
 
@@ -100,7 +100,6 @@ Examples:
 @_option("--prompt", "-p", default="", metavar="TEXT", help="Text to continue; - reads stdin.")
 @_option("--num-samples", "-n", default=1, help="continuations; number k has the seed SEED + k")
 @sampling_options
-@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each instead.")
 def command(
     run: str | None,
@@ -109,7 +108,6 @@ def command(
     max_tokens: int,
     stop: tuple[str, ...],
     ignore_eos: bool,
-    dry_run: bool,
     as_json: bool,
     **sampler: Any,
 ) -> None:
@@ -120,13 +118,8 @@ def command(
     was trained on would end, such as a story. Ctrl-C stops it. Several are written as one
     batch, with a line --- between them.
     """
-    from mlx_attn.runs import find_run
-    from mlx_attn.sampling.generate import load_run, sampling_memory
+    from mlx_attn.sampling.generate import load_run
 
-    if dry_run:
-        source = find_run(run)
-        show_plan(source, "sampling", sampling_memory(source.config, num_samples), as_json)
-        return
     config = SamplerConfig(**sampler)
     text = standard_input() if prompt == "-" else prompt
     loaded = load_run(run)

@@ -165,7 +165,7 @@ def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     from mlx_attn.text.corpus import prepare
-    from mlx_attn.text.show import download_lines, tokenizing_lines
+    from mlx_attn.text.show import download_lines
 
     text = settings.text
     if text.data == "-" and sys.stdin and sys.stdin.isatty():
@@ -175,7 +175,6 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
         text.tokenizer,
         text.vocab_size,
         progress=download_lines(display.message),
-        tokenizing=tokenizing_lines(display.message),
     )
 
 

@@ -141,8 +141,7 @@ class _Recorder:
         # Evenly spread windows; the same for every arm, so that their curves are comparable.
         spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
         self._subset = mx.array(windows.start[np.unique(spread)])
-        memory = trainer.config.token_memory
-        self._objective = Objective(corpus.val.tokens, length, corpus.val.scored, memory)
+        self._objective = Objective(corpus.val.tokens, length, corpus.val.scored)
         self._points: list[Point] = []
         self._last: Evaluation | None = None
         self._ended: events.Ended | None = None
@@ -169,7 +168,7 @@ class _Recorder:
         model, objective = self.trainer.model, self._objective
         # Without dropout, like the final validation.
         model.eval()
-        batch = objective.gather(objective.fetch(self._subset))
+        batch = objective.gather(self._subset)
         loss: Any = objective.loss(model, batch).item()
         model.train()
         return loss

@@ -22,8 +22,6 @@ from mlx_attn.attention.conversions import changes_output, changes_scores, find_
 from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import float64
-from mlx_attn.machine.facts import PROCESS_MEMORY
-from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, model_cost
 from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
@@ -33,7 +31,6 @@ from mlx_attn.training.evaluation import (
     Evaluation,
     Evaluator,
     beginning,
-    evaluation_memory,
     evaluation_record,
 )
 from mlx_attn.training.trainer import Trainer
@@ -221,19 +218,6 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
         if changes_output(*configs):
             output_errors.append(relative_error(*(ov_circuit(att).products for att in layers)))
     return float(np.max(score_errors)), float(np.max(output_errors))
-
-
-def conversion_memory(before: GPTConfig, after: GPTConfig) -> int:
-    """Estimate the peak bytes of a conversion, without allocating them.
-
-    Both models are compared, one of them in float64; then a run is written with a trainer's weights
-    and AdamW's two moments. The process itself is counted too.
-    """
-    T, V = before.context_length, before.vocab_size
-    old, new = (4 * model_cost(config).parameters for config in (before, after))
-    logits = 4 * 8 * max(T * V, min(_LOGITS_AT_ONCE, _LOGIT_TOKENS * V))
-    measuring = old + new + max(2 * max(old, new), logits, evaluation_memory(T, V))
-    return PROCESS_MEMORY + max(measuring, old + 4 * new)
 
 
 def convert_run(

@@ -10,9 +10,8 @@ from jaxtyping import Float, Float32, Float64, Integer
 from mlx_attn.attention import analysis
 from mlx_attn.attention.analysis import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.machine.facts import PROCESS_MEMORY
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import begin
 from mlx_attn.text.corpus import Corpus, prepare
@@ -193,16 +192,6 @@ class Probe:
         """The smallest and the largest sum of a token's weights."""
         sums = self.maps.sum(axis=-1, dtype=np.float64)
         return float(sums.min()), float(sums.max())
-
-
-def probe_memory(config: GPTConfig, texts: int) -> int:
-    """Estimate the peak bytes of probing on `texts` texts, without allocating them."""
-    H, C, T = config.attention().n_maps, config.emb_dim, min(config.context_length, LONGEST)
-    once = min(config.context_length // 2, config.vocab_size, 64)
-    # The weights and all maps are float32; one layer's matrices or maps are float64.
-    maps = config.n_layers * H * (texts * T**2 + 4 * (2 * once) ** 2)
-    layer = 5 * H * max(C**2, texts * T**2)
-    return PROCESS_MEMORY + 4 * model_cost(config).parameters + 2 * 4 * maps + 8 * layer
 
 
 def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:

@@ -12,9 +12,7 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.facts import PROCESS_MEMORY, usable_memory
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.runs import RUNS, find_run
 from mlx_attn.sampling.config import SamplerConfig
@@ -23,6 +21,9 @@ from mlx_attn.sampling.documents import begin, document_ends, start_tokens, text
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.sources import describe
 from mlx_attn.text.tokenizers import Tokenizer
+
+MOST_TEXTS = 4096
+"""Texts of one batch, at most."""
 
 
 class StreamingDetokenizer:
@@ -131,15 +132,10 @@ def stream_batch(
     Text k draws with the seed `config.seed + k`, like a single text with this seed; it ends by
     itself. For arguments and errors see `stream_generate`.
     """
-    for name, value in {"max_tokens": max_tokens, "num_samples": count}.items():
-        if not 1 <= value < 2**31:
-            raise ConfigError(f"{name}={value} must be at least 1 and less than 2^31")
-    needed = sampling_memory(model.config, count) if count > 1 else 0  # one may need less
-    if needed > (usable := usable_memory()):
-        raise ConfigError(
-            f"num_samples={count}: so many texts at once may need {needed / 1e9:,.1f} GB, and "
-            f"there are {usable / 1e9:,.1f} GB: write fewer at a time"
-        )
+    limits = (("max_tokens", max_tokens, 2**31 - 1), ("num_samples", count, MOST_TEXTS))
+    for name, value, most in limits:
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} must be at least 1 and at most {most}")
     tokens = prompt_tokens(tokenizer, prompt, start, model.config.context_length)
     detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
     sampler = Sampler(config or SamplerConfig(), count)
@@ -265,19 +261,6 @@ class LoadedRun:
         """Yield several continuations of a prompt as one batch; see the function `stream_batch`."""
         arguments = (prompt, count, config, max_tokens, stop, self.step, self.start_tokens)
         return stream_batch(self.model, self.tokenizer, *arguments)
-
-
-def sampling_memory(config: GPTConfig, count: int = 1) -> int:
-    """Return the most bytes that writing `count` texts takes.
-
-    These are the weights and full caches in float32, attention and feed-forward layer of a prompt
-    that fills the context, the logits of a token, and the process itself.
-    """
-    T = config.context_length
-    # Numbers per text: scores and weights [H, T, T], two hidden layers and their inputs, logits.
-    reading = T * (2 * config.n_heads * T + 4 * config.hidden_dim) + 4 * config.vocab_size
-    weights, caches = model_cost(config).parameters, cache_bytes(config, T, 4, count)
-    return PROCESS_MEMORY + caches + 4 * (weights + count * reading)
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:

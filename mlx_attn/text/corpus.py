@@ -12,7 +12,6 @@ one replaces.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +38,6 @@ _DTYPES = {
     "token_abilities": np.uint8,
     "scored": np.uint8,
 }
-# A passage of a text ends after a character that is not white space and before a space or a
-# newline, if it can. Every tokenizer begins a new token there, so the tokens of the passages,
-# concatenated, are the tokens of the text.
-_PASSAGE = 1_000_000  # characters
-_PASSAGES = rf".{{1,{_PASSAGE}}}(?<=\S)(?=[ \n])|.{{1,{_PASSAGE}}}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,6 @@ def prepare(
     n_bytes: int = 6_000_000,
     val_bytes: int = 200_000,
     progress: Progress | None = None,
-    tokenizing: Progress | None = None,
 ) -> Corpus:
     """Return the corpus that `source` names, from the data directory when it was prepared before.
 
@@ -108,7 +101,6 @@ def prepare(
         n_bytes: For stories, bytes of training text.
         val_bytes: For stories, bytes of validation text.
         progress: Called with the bytes done and in all while a corpus is downloaded.
-        tokenizing: Called with the characters done and in all while a split is tokenized.
 
     Raises:
         ConfigError: The tokenizer or its vocabulary size cannot work.
@@ -124,7 +116,7 @@ def prepare(
         try:
             return _open(folder, origin)
         except (OSError, ValueError, RunError):  # missing or damaged
-            _build(folder, origin, kind, vocab_size, tokenizing)
+            _build(folder, origin, kind, vocab_size)
             return _open(folder, origin)
 
 
@@ -172,9 +164,7 @@ def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:
     return _digest("".join(content).encode())
 
 
-def _build(
-    folder: Path, source: sources.Source, kind: str, vocab_size: int, progress: Progress | None
-) -> None:
+def _build(folder: Path, source: sources.Source, kind: str, vocab_size: int) -> None:
     """Write the files of a corpus; `corpus.json`, which vouches for the others, comes last."""
     train, val = source.splits()
     if source.symbols is not None:
@@ -187,7 +177,7 @@ def _build(
     tokenizer.save(folder)
     facts: dict[str, Object] = {}
     for name, split in (("train", train), ("val", val)):
-        arrays, facts[name] = _tokenized(split, tokenizer, progress)
+        arrays, facts[name] = _tokenized(split, tokenizer)
         for field, array in arrays.items():
             path = folder / f"{name}.{field}.npy"
             with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -196,18 +186,11 @@ def _build(
     write_text(folder / "corpus.json", json.dumps(record, indent=1) + "\n")
 
 
-def _tokenized(
-    split: sources.SplitText, tokenizer: Tokenizer, progress: Progress | None
-) -> tuple[dict[str, Any], Object]:
+def _tokenized(split: sources.SplitText, tokenizer: Tokenizer) -> tuple[dict[str, Any], Object]:
     """Return the arrays and the other facts of a split, by field of `Split`."""
     if split.documents:
         return split.documents.arrays(), split.documents.facts()
-    passages: list[UInt16[np.ndarray, " N"]] = []
-    for passage in re.finditer(_PASSAGES, split.text, re.DOTALL):
-        passages.append(tokenizer.encode(passage[0]))
-        if progress:
-            progress(passage.end(), len(split.text))
-    arrays = {"tokens": np.concatenate(passages)}
+    arrays = {"tokens": tokenizer.encode(split.text)}
     facts: Object = {"n_bytes": len(split.text.encode())}
     if split.stories:
         story_arrays, floors = _story_facts(split.stories, arrays["tokens"], tokenizer)

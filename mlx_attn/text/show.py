@@ -111,10 +111,7 @@ def coloured(stories: Sequence[Story]) -> Text:
     return Text("\n\n").join([key, text])
 
 
-_LONG = 20_000_000  # bytes of text whose tokenizing takes long enough to report
-
-
-def download_lines(say: Callable[[str], None], doing: str = "downloading") -> Progress:
+def download_lines(say: Callable[[str], None]) -> Progress:
     """Return a callback for bytes done and in all, which prints a line at every tenth."""
     latest = -1
 
@@ -122,12 +119,6 @@ def download_lines(say: Callable[[str], None], doing: str = "downloading") -> Pr
         nonlocal latest
         if 10 * done // total > latest:
             latest = 10 * done // total
-            say(f"{doing}: {memory(done)} of {memory(total)}")
+            say(f"downloading: {memory(done)} of {memory(total)}")
 
     return progress
-
-
-def tokenizing_lines(say: Callable[[str], None]) -> Progress:
-    """Return a callback for bytes done and in all of a text, which is silent when that is short."""
-    lines = download_lines(say, "tokenizing")
-    return lambda done, total: lines(done, total) if total >= _LONG else None

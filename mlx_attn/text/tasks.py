@@ -7,7 +7,7 @@ same numbers on every machine.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -134,91 +134,6 @@ def recall(
     return _answers_only(symbols, places, slice(2 * pairs + 1, None, 2))
 
 
-def offsets(
-    random: np.random.Generator, count: int, base: int, numbers: int, offsets: Sequence[int]
-) -> Documents:
-    """Return random digits, each followed by the number that earlier digits at the offsets spell.
-
-    Digits are at the even places of a document, numbers at the odd ones:
-
-        y_t = sum_i base^(m - i) x_(t - offset_i),   i = 1, 2, ..., m
-
-    One symbol is the whole number, so all m digits must be known at once, and each with its offset.
-    Only numbers whose digits all lie in the document, the answers, are scored, so the floor is 0;
-    in the others, missing digits count as 0. The m offsets are odd.
-    """
-    digits = _choices(random, base, (count, numbers))
-    total = np.zeros_like(digits)
-    for offset in offsets:
-        back = offset // 2  # digits
-        total *= base
-        total[:, back:] += digits[:, : numbers - back]
-    places = np.stack([digits, base + total], -1).reshape(count, 2 * numbers)
-    names = [str(digit) for digit in range(base)]
-    spelled = ["=" + "".join(d) for d in itertools.product(names, repeat=len(offsets))]
-    return _answers_only([*names, *spelled], places, slice(max(offsets) // 2 * 2 + 1, None, 2))
-
-
-def markov(random: np.random.Generator, count: int, states: int, length: int) -> Documents:
-    """Return Markov chains, each with transition probabilities from Dirichlet(1, ..., 1).
-
-    In-context learning of Markov chains (Edelman et al., arXiv:2402.11004), of at most 26 states.
-    All transitions are scored. Their floor is the loss of the Bayes optimum on these documents.
-    """
-    # [D, states, states]: exponential variates over their sum are Dirichlet(1, ..., 1).
-    waits = -np.log1p(-random.random((count, states, states)))
-    # Cumulative probabilities without the last one, which is 1 but for rounding.
-    bounds = (waits / waits.sum(axis=-1, keepdims=True)).cumsum(axis=-1)[..., :-1]
-    places = np.empty((count, length), np.int64)
-    places[:, 0] = _choices(random, states, (count,))
-    for t in range(1, length):
-        row = bounds[np.arange(count), places[:, t - 1]]
-        places[:, t] = (random.random((count, 1)) >= row).sum(axis=-1)
-    scored = np.ones(places.shape, bool)
-    scored[:, 0] = False
-    letters = "abcdefghijklmnopqrstuvwxyz"[:states]
-    return Documents(letters, places, scored, scored, _bayes_nats(places, states))
-
-
-def _bayes_nats(places: Symbols, states: int) -> Float64[np.ndarray, "D L"]:
-    """Return -log of each transition's posterior predictive probability; 0 for the first state.
-
-    Under a Dirichlet(1, ..., 1) prior, after n_ij transitions from i to j,
-
-        p(j | i) = (n_ij + 1) / (sum_k n_ik + states)
-    """
-    documents = np.arange(len(places))
-    seen = np.ones((len(places), states, states))
-    nats = np.zeros(places.shape)
-    for t in range(1, places.shape[1]):
-        row = seen[documents, places[:, t - 1]]
-        nats[:, t] = np.log(row.sum(axis=-1) / row[documents, places[:, t]])
-        seen[documents, places[:, t - 1], places[:, t]] += 1
-    return nats
-
-
-def nearest(
-    random: np.random.Generator, count: int, symbols: int, points: int, queries: int, dimension: int
-) -> Documents:
-    """Return distinct points, then queries, each followed by the nearest of the points.
-
-    The nearest-neighbour target of Amsel, Yehudai and Bruna (arXiv:2407.16153), with the points of
-    a fixed codebook: symbol s is a unit vector in `dimension` dimensions, the same in every
-    document. Queries are not points. Only the symbols after the queries, the answers, are
-    scored; the floor is 0.
-    """
-    chosen = _subsets(random, symbols, points + queries, count)
-    candidates, asked = chosen[:, :points], chosen[:, points:]
-    vectors = codebook(symbols, dimension)
-    similarity = (vectors @ vectors.T)[asked[:, :, None], candidates[:, None, :]]  # [D, Q, points]
-    answers = np.take_along_axis(candidates, similarity.argmax(axis=-1), axis=1)
-    pairs = np.stack([asked, answers], -1).reshape(count, 2 * queries)
-    places = np.concatenate([candidates, pairs], axis=1)
-    return _answers_only(
-        [f"p{symbol}" for symbol in range(symbols)], places, slice(points + 1, None, 2)
-    )
-
-
 def products(
     random: np.random.Generator, count: int, points: int, factors: int, groups: int
 ) -> Documents:
@@ -242,13 +157,6 @@ def products(
     names = ["".join(map(str, row)) for row in permutations.tolist()]
     symbols = [*names, *(f"={name}" for name in names)]
     return _answers_only(symbols, places, slice(factors, None, factors + 1))
-
-
-@cache
-def codebook(symbols: int, dimension: int) -> Float64[np.ndarray, "V dimension"]:
-    """Return the unit vectors of the symbols, uniform on the sphere, always the same."""
-    vectors = np.random.RandomState(0).standard_normal((symbols, dimension))
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,9 +191,6 @@ _GENERATORS: dict[str, Callable[..., Documents]] = {
     "copy": copy,
     "recall": recall,
     "permuted-recall": partial(recall, shift=1),
-    "offsets": offsets,
-    "markov": markov,
-    "nearest": nearest,
     "parity": products,
 }
 

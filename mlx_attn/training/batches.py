@@ -4,10 +4,8 @@ Nothing is shuffled in place and no loader state exists, so resuming restores no
 identified by its start position; the step gathers its tokens on the device.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from mmap import mmap
 
 import mlx.core as mx
 import numpy as np
@@ -114,11 +112,6 @@ def read_windows(
     tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " B"], length: int
 ) -> Integer[np.ndarray, "B length"]:
     """Read the `length` tokens from each start."""
-    if isinstance(tokens, np.memmap) and isinstance(tokens.base, mmap):
-        # Mapped anew: an open map keeps in memory every page that was ever read, which would grow
-        # to the whole file.
-        file = str(tokens.filename)
-        tokens = np.memmap(file, tokens.dtype, "r", tokens.offset, tokens.shape)
     # [B, 1] + [length] -> [B, length]
     return np.asarray(tokens[starts[..., None] + np.arange(length)])
 
@@ -131,14 +124,12 @@ Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 class Objective:
     """The mean loss of a batch: over all tokens of a text, or over the scored tokens of a task.
 
-    Windows are gathered on the device, or read from the disk if the text is long. `fetch` runs on
-    the host before a step, `gather` inside it.
+    Windows are gathered on the device.
 
     Args:
         tokens: The text to train on; a GPU uses a memory-mapped file without copying it.
         context_length: T.
         scored: Of a task: 1 for each token that is scored, else 0.
-        token_memory: The most megabytes of tokens to keep on the device.
     """
 
     def __init__(
@@ -146,29 +137,17 @@ class Objective:
         tokens: Integer[np.ndarray, " N"],
         context_length: int,
         scored: Integer[np.ndarray, " N"] | None = None,
-        token_memory: int | float = math.inf,
     ):
-        self.streams = tokens.nbytes > token_memory * 1_000_000
-        self._texts = [tokens] if scored is None else [tokens, scored]
-        self._resident = [] if self.streams else [mx.asarray(text) for text in self._texts]
+        texts = [tokens] if scored is None else [tokens, scored]
+        self._texts = [mx.asarray(text) for text in texts]
         # From NumPy: a lazy `mx.arange` would be computed again in every compiled step.
         self._offsets = mx.array(np.arange(context_length + 1, dtype=np.int32))
 
-    def fetch(self, starts: Starts) -> list[mx.array]:
-        """Return the starts themselves, or what is read there if the host reads the text."""
-        if not self.streams:
-            return [starts]
-        places, length = np.array(starts, np.int64), self._offsets.size
-        return [mx.array(read_windows(text, places, length)) for text in self._texts]
-
-    def gather(self, fetched: Sequence[mx.array]) -> list[mx.array]:
+    def gather(self, starts: Starts) -> list[mx.array]:
         """Return a batch: windows of T + 1 tokens, and of a task which targets are scored."""
-        read = fetched
-        if not self.streams:
-            # [B, 1] + [T + 1] -> [B, T + 1]
-            places = fetched[0][..., None] + self._offsets
-            read = [text[places] for text in self._resident]
-        windows, *scored = read
+        # [B, 1] + [T + 1] -> [B, T + 1]
+        places = starts[..., None] + self._offsets
+        windows, *scored = (text[places] for text in self._texts)
         # The first token of a window is not a target.
         return [windows, *(marks[..., 1:] for marks in scored)]
 

@@ -74,7 +74,6 @@ class TrainConfig:
     log_every: int = setting(10, "steps between reports of the training loss")
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
     patience: int = setting(0, "stop after this many validations without a better one (0: never)")
-    token_memory: int = setting(256, "MB of tokens to keep in memory; a longer text stays on disk")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
     checkpoint_blocks: bool = setting(
         False, "keep only each block's input for the backward pass: less memory, more time"
@@ -115,7 +114,7 @@ class TrainConfig:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
-    **dict.fromkeys(("track", "patience", "token_memory"), (0, 2**62)),
+    **dict.fromkeys(("track", "patience"), (0, 2**62)),
     "base_width": (0, 2**24),
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
@@ -132,8 +131,7 @@ DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
 
 RESUMABLE = frozenset(
-    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"}
-    | {"data", "token_memory"}
+    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"} | {"data"}
 )
 """Settings that may change on a resume: the training's length, reports and text's location."""
 

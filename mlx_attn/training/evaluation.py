@@ -47,8 +47,6 @@ LOGITS = 2**23
 
 With a large vocabulary, the tokens are computed in parts."""
 
-_COPIES = 6  # arrays of the logits' size that exist while their exponentials are computed
-
 Windows = np.recarray
 """Each has T + 1 tokens from `start`; the targets `first` to `last` are scored."""
 
@@ -198,12 +196,6 @@ class Evaluator:
         spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
         starts = self.windows.start[np.unique(spread)]
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
-
-
-def evaluation_memory(context_length: int, vocab_size: int) -> int:
-    """Return the most bytes that an evaluation's logits take, over all cores."""
-    tokens = min(_rows(vocab_size), _batch_size(context_length) * context_length)
-    return _COPIES * 4 * cores() * tokens * vocab_size
 
 
 def _batch_size(context_length: int) -> int:

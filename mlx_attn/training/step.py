@@ -85,12 +85,12 @@ class TrainStep:
         """
         self.optimizer.hold(self.model)
         if self.config.accumulate == 1:
-            loss, norm = self._whole(self.objective.fetch(starts))
+            loss, norm = self._whole(starts)
         else:
             total, loss = None, mx.array(0.0)
             # [accumulate B] starts, B at a time.
             for part in starts.split(self.config.accumulate):
-                part_loss, total = self._micro(total, self.objective.fetch(part))
+                part_loss, total = self._micro(total, part)
                 loss = loss + part_loss / self.config.accumulate
                 # Otherwise the graphs of all micro-batches would be in memory at once.
                 mx.eval(loss, total, self.state)
@@ -108,7 +108,7 @@ class TrainStep:
             yield [self(starts), self.state]
             return
         self.optimizer.hold(self.model)
-        loss, gradients = self._gradients(self.objective.fetch(starts))
+        loss, gradients = self._gradients(starts)
         yield [loss, gradients]
         yield [self._apply(loss, gradients), self.state]
         self.optimizer.leave(self.model)
@@ -118,14 +118,14 @@ class TrainStep:
         """Return everything that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, self.optimizer.held, mx.random.state]
 
-    def _gradients(self, fetched: list[mx.array]) -> tuple[Scalar, dict]:
-        return self._sharded(self.objective.gather(fetched))
+    def _gradients(self, starts: Starts) -> tuple[Scalar, dict]:
+        return self._sharded(self.objective.gather(starts))
 
-    def _step(self, fetched: list[mx.array]) -> tuple[Scalar, Scalar]:
-        return self._apply(*self._gradients(fetched))
+    def _step(self, starts: Starts) -> tuple[Scalar, Scalar]:
+        return self._apply(*self._gradients(starts))
 
-    def _micro_batch(self, total: dict | None, fetched: list[mx.array]) -> tuple[Scalar, dict]:
-        loss, gradients = self._gradients(fetched)
+    def _micro_batch(self, total: dict | None, starts: Starts) -> tuple[Scalar, dict]:
+        loss, gradients = self._gradients(starts)
         # Micro-batches have equal sizes, so their mean is the batch's.
         gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
         return loss, gradients if total is None else tree_map(mx.add, total, gradients)

@@ -157,7 +157,7 @@ class Trainer:
         self.origin: GPT | None = None
         sizes, text = (model_config.n_heads, model_config.emb_dim), corpus.train
         self.optimizer = GroupedOptimizer(self.model, config, *sizes)
-        objective = Objective(text.tokens, T, text.scored, config.token_memory)
+        objective = Objective(text.tokens, T, text.scored)
         self.step = TrainStep(self.model, self.optimizer, objective, config)
 
     def start_from(self, source: GPT) -> None:

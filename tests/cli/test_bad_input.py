@@ -78,7 +78,7 @@ REFUSALS = [
     ("sample -p -", 1, "not UTF-8 (invalid start byte at byte 1)"),
     ("sample --temp -1", 2, "temp=-1.0 must be at least 0"),
     ("sample --stop ''", 2, "a stop text is empty"),
-    ("sample -n 0", 2, "num_samples=0 must be at least 1"),
+    ("sample -n 5000", 2, "num_samples=5000 must be at least 1 and at most 4096"),
     ("repl bas", 1, "there is no run 'bas', here or in runs: did you mean 'base'?"),
     ("convert base", 2, "--to FORM"),
     ("convert base --to no-query", 2, "no-query"),

@@ -93,7 +93,7 @@ def test_what_begins_with_a_slash_can_be_said(typed, session, line, prompt):
         ("/attn", "there is no text to look into yet: type one"),
         ("/temp -1", "temp=-1.0 must be at least 0"),
         ("/max 0", "max=0 must be at least 1 and less than 2^31"),
-        ("/save x", "unknown command '/save'"),
+        ("/save x", "unknown command '/save': did you mean '/set'?"),
         ("/retry", "the conversation is empty: type a text to continue"),
         ("/more", "there is no text to continue yet: type one"),
         ("/model nowhere", "there is no run 'nowhere'"),

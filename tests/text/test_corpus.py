@@ -1,22 +1,17 @@
 """A corpus is prepared once and then found."""
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.text.foreign import ForeignTokenizer
-from mlx_attn.text.sources import SplitText
 from mlx_attn.text.stories.grammar import ABILITIES
-from mlx_attn.text.tokenizers import KINDS, train_tokenizer
+from mlx_attn.text.tokenizers import KINDS
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
@@ -166,30 +161,3 @@ def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
     assert by_ability is not None
     assert list(by_ability) == list(ABILITIES)
     assert math.isclose(sum(by_ability.values()), floor)
-
-
-LETTERS = "ab é'1.<|endoftext|>\n\n\r\t\u2581\u3000 the cafe語 "
-PASSAGES = corpus_module._PASSAGES.replace("1000000", "60")
-
-texts = st.lists(st.sampled_from([*LETTERS, " the", "<|endoftext|>", "\n\n"]), min_size=1)
-
-
-@pytest.fixture(scope="module")
-def tokenizers():
-    made = {kind: train_tokenizer(kind, LETTERS * 9, 330) for kind in KINDS if kind != "gpt2"}
-    return {**made, "gpt2": ForeignTokenizer.from_merges(MERGES)}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
-@given(parts=st.lists(texts, min_size=1, max_size=8))
-def test_the_tokens_of_the_passages_are_those_of_the_text(tokenizers, kind, parts):
-    text = "".join(map("".join, parts))
-    passages = re.findall(PASSAGES, text, re.DOTALL)
-    assert "".join(passages) == text
-    # A passage without an edge is cut where it is full, in the middle of a word.
-    assume(all(not passage[-1].isspace() and len(passage) < 60 for passage in passages[:-1]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "_PASSAGES", PASSAGES)
-        arrays, _ = corpus_module._tokenized(SplitText(text), tokenizers[kind], None)
-    assert arrays["tokens"].tolist() == tokenizers[kind].encode(text).tolist()

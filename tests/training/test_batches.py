@@ -1,7 +1,3 @@
-import dataclasses
-import weakref
-from pathlib import Path
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -9,17 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.corpus import Corpus, Split
+from mlx_attn.text.corpus import Split
 from mlx_attn.training.batches import (
     BatchSampler,
     EpochWindows,
-    Objective,
     RandomWindows,
-    read_windows,
 )
-from mlx_attn.training.config import resolve
-from mlx_attn.training.trainer import Trainer, document_places
-from tests.training.conftest import TINY
+from mlx_attn.training.trainer import document_places
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 
@@ -105,60 +97,3 @@ def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
     assert starts.max() <= order.last
     thirds = np.bincount(starts // 2**32, minlength=3)
     assert (thirds > 60).all()
-
-
-# A text that does not fit into memory is trained on as if it did.
-
-
-@pytest.fixture
-def mapped(corpus: Corpus, tmp_path: Path) -> Corpus:
-    """The corpus with its tokens mapped from files, as `prepare` gives it."""
-
-    def on_disk(name: str):
-        split = getattr(corpus, name)
-        split.tokens.tofile(tmp_path / name)
-        return dataclasses.replace(split, tokens=np.memmap(tmp_path / name, np.uint16, "r"))
-
-    return dataclasses.replace(corpus, train=on_disk("train"), val=on_disk("val"))
-
-
-def train(corpus: Corpus, **settings) -> tuple[list[float], float]:
-    """The losses and the validation loss of a few steps."""
-    trainer = Trainer(resolve(TINY, settings), corpus)
-    losses = [float(trainer.launch_step()[0]) for _ in range(5)]
-    return losses, trainer.evaluate()[0].val_loss
-
-
-@pytest.mark.parametrize(
-    "settings", [{"windows": "epochs"}, {"accumulate": 2}, {"compile": "on"}], ids=str
-)
-def test_streamed_and_resident_tokens_train_and_validate_with_the_same_bits(
-    corpus, mapped, settings
-):
-    assert train(corpus, **settings) == train(mapped, token_memory=0, **settings)
-
-
-def test_a_text_is_streamed_when_it_is_longer_than_the_memory_for_it():
-    tokens = np.zeros(500_001, np.uint16)
-    assert Objective(tokens, 8, token_memory=1).streams
-    assert not Objective(tokens[1:], 8, token_memory=1).streams
-    assert Objective(tokens[:9], 8, token_memory=0).streams
-
-
-def test_no_map_is_left_open_by_reading_windows(mapped, monkeypatch):
-    maps, read = [], np.memmap.__getitem__
-
-    def watched(tokens, places):
-        maps.append(weakref.ref(tokens))
-        return read(tokens, places)
-
-    text = Objective(mapped.train.tokens, 12, token_memory=0)
-    monkeypatch.setattr(np.memmap, "__getitem__", watched)
-    for start in range(3):
-        text.fetch(mx.array([start]))
-    assert [map() for map in maps] == [None] * 3
-
-
-def test_a_part_of_a_map_is_read_where_it_lies(mapped):
-    part = mapped.train.tokens[100:200]
-    assert read_windows(part, np.array([5]), 3).tolist() == [part[5:8].tolist()]

@@ -42,10 +42,10 @@ def test_the_loss_is_the_mean_over_scored_tokens(corpus):
     assert float(made.launch_step()[0]) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"accumulate": 2}, {"token_memory": 1}])
-def test_however_a_step_is_taken_its_loss_is_the_same(corpus, settings):
+def test_accumulated_parts_have_the_same_loss(corpus):
     starts = mx.array([65 * i for i in (0, 5, 7, 8, 11, 12, 70, 3)])
-    first, second = (trainer(corpus, batch_size=8, **more).step(starts) for more in ({}, settings))
+    first = trainer(corpus, batch_size=8).step(starts)
+    second = trainer(corpus, batch_size=8, accumulate=2).step(starts)
     assert float(first[0]) == pytest.approx(float(second[0]), abs=1e-4)
 
 
@@ -99,7 +99,7 @@ def test_the_exact_solver_is_found_to_be_at_the_floor(task):
     result = Evaluator(split, TASKS[task].length + 1)(Solver(task, documents.symbols))
     assert result.above_floor == pytest.approx(0, abs=1e-4)
     assert result.val_loss == pytest.approx(split.floor, abs=1e-4)
-    assert result.accuracy == 1 or task == "markov"
+    assert result.accuracy == 1
 
 
 def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
@@ -110,8 +110,8 @@ def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
     assert settings.training.optimizer == RECIPE["optimizer"]
     assert settings.model["context_length"] == 33
     # A named preset keeps its own recipe, but its context holds a document.
-    preset = resolve({"data": "markov", "preset": "macbook"})
-    assert (preset.model["context_length"], preset.training.steps) == (101, 2000)
+    preset = resolve({"data": "copy", "preset": "macbook"})
+    assert (preset.model["context_length"], preset.training.steps) == (65, 2000)
 
 
 def test_answers_are_shown_in_the_document_beside_the_right_ones():

@@ -1,16 +1,11 @@
 """Exact solvers: for each task, the distribution of the next symbol given those before it.
 
-They know the task and nothing of how its documents are made: lookups in the document so far, and
-the posterior predictive of the Markov chain, counted one step at a time.
+They know the task and nothing of how its documents are made.
 """
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from mlx_attn.text.tasks import TASKS, codebook
+from mlx_attn.text.tasks import TASKS
 
 
 def solve_copy(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
@@ -36,30 +31,6 @@ def solve_permuted_recall(seen: Sequence[str], symbols: Sequence[str]) -> dict[s
     return {pairs[wanted]: 1.0}
 
 
-def solve_offsets(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
-    """The digits at the offsets, spelled."""
-    offsets: Sequence[int] = TASKS["offsets"].sizes["offsets"]
-    if len(seen) % 2 == 0 or len(seen) < max(offsets):
-        return {}
-    return {"=" + "".join(seen[len(seen) - offset] for offset in offsets): 1.0}
-
-
-def solve_markov(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
-    """How often each state followed the last one so far, and one more."""
-    followed = Counter(b for a, b in itertools.pairwise(seen) if a == seen[-1])
-    total = sum(followed.values()) + len(symbols)
-    return {symbol: (followed[symbol] + 1) / total for symbol in symbols}
-
-
-def solve_nearest(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
-    """The point at the least distance from the last symbol."""
-    sizes = TASKS["nearest"].sizes
-    vectors = codebook(sizes["symbols"], sizes["dimension"])
-    points = [int(symbol[1:]) for symbol in seen[: sizes["points"]]]
-    distances = np.linalg.norm(vectors[points] - vectors[int(seen[-1][1:])], axis=1)
-    return {f"p{points[int(distances.argmin())]}": 1.0}
-
-
 def solve_products(task: str) -> Callable[[Sequence[str], Sequence[str]], dict[str, float]]:
     """Follow each point through the last group of permutations."""
     factors = TASKS[task].sizes["factors"]
@@ -80,8 +51,5 @@ SOLVERS: dict[str, Callable[[Sequence[str], Sequence[str]], dict[str, float]]] =
     "copy": solve_copy,
     "recall": solve_recall,
     "permuted-recall": solve_permuted_recall,
-    "offsets": solve_offsets,
-    "markov": solve_markov,
-    "nearest": solve_nearest,
     "parity": solve_products("parity"),
 }
