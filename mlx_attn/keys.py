@@ -12,6 +12,7 @@ _WORDS: dict[type, str] = {
     int: "a whole number",
     float: "a finite number",
     str: "a text",
+    tuple: "a list of finite numbers",
 }
 
 
@@ -37,8 +38,8 @@ def check_bounds(config: object, bounds: Mapping[str, tuple[float, float]]) -> N
 
 
 def keys_of(*configs: type) -> dict[str, type]:
-    """Return the keys of dataclasses whose fields all have defaults, with the types of these."""
-    return {f.name: type(f.default) for config in configs for f in fields(config)}
+    """Return the settings of dataclasses, which have defaults, with the types of these."""
+    return {f.name: type(f.default) for config in configs for f in fields(config) if f.metadata}
 
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
@@ -47,9 +48,13 @@ def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str
     for key, value in settings.items():
         if key not in known:
             raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
-        kind, number = known[key], plain(value)
+        kind = known[key]
+        number: Any = plain(value)
         if kind is float and type(number) is int and abs(number) < 2**63:
             number = float(number)
+        if kind is tuple and isinstance(number, list | tuple):
+            parts = [validate({key: part}, {key: float}) for part in number]
+            number = tuple(part[key] for part in parts)
         if type(number) is not kind or (kind is float and not math.isfinite(number)):
             raise ConfigError(f"{key}={number!r} must be {_WORDS[kind]}")
         typed[key] = number

@@ -1,7 +1,7 @@
 """A comparison from Python: which form of attention is better, and how sure that is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from rich.text import Text
 
 from mlx_attn import files
 from mlx_attn.comparison import show
+from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.plan import DELTA, ComparisonConfig
 from mlx_attn.comparison.report import write_report
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun, conclude
@@ -20,7 +20,6 @@ from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
-from mlx_attn.keys import plain
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.runs import RUNS
 from mlx_attn.ui.plots import figure_for_page
@@ -62,47 +61,34 @@ class ComparisonResult:
 def compare(
     *arms: str,
     out: str | Path | None = None,
-    seeds: int = 8,
-    delta: float | str = DELTA,
-    tune: bool = True,
     jobs: int = 0,
     on: str = "",
     on_event: Callable[[ComparisonEvent], None] | None = None,
     plugins: Plugins = (),
-    **shared: Any,
+    **settings: Any,
 ) -> ComparisonResult:
     """Say which form of attention is better, and how sure that is.
 
     Args:
         arms: Two or more, the control first: "standard", "merged", "one head: standard, n_heads=1".
         out: Directory of the trainings; a second call with it trains only the missing ones.
-        seeds: Trainings of each arm that the verdict rests on.
-        delta: Smaller differences count as none: "5%" are those that are worth less than 5 % of
-            the control's tokens, which one shorter training of it for each seed measures; a number
-            is in nats per token.
-        tune: Whether every arm gets its own learning rate, on seeds that no verdict uses.
         jobs: Processes at once; 0 is one for every core. In a script, call it under
             `if __name__ == "__main__":`, because processes are spawned.
         on: The address of a Dask scheduler whose workers train, such as "tcp://mac1.local:8786".
         on_event: Called with each event as it happens.
         plugins: Files with your own choices and variants.
-        shared: Settings that all arms share: preset, steps, data.
+        settings: As on the command line, with underscores: seeds, delta, tune and the other fields
+            of `ComparisonConfig`; and what all arms share, such as preset, steps, data.
 
     Raises:
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
-    load_named_plugins(plugins, shared)
+    load_named_plugins(plugins, settings)
     folder = files.user_path(out) if out else None
-    plan = ComparisonConfig.of(
-        arms,
-        delta=delta,
-        name=folder.name if folder else "",
-        shared={key: plain(value) for key, value in shared.items()},
-        seeds=plain(seeds),
-        command="mlx_attn.compare",
-    )
-    plan = plan if tune else replace(plan, scales=(1.0,))
+    settings |= {"arms": arms} if arms else {}
+    name = folder.name if folder else ""
+    plan = ComparisonConfig.of(settings, name=name, command="mlx_attn.compare")
     for arm in plan.arms:
         check_in_files(plan.settings(arm).plugins)
     directory = folder or RUNS / plan.name

@@ -1,8 +1,7 @@
-"""The options of `mlx-attn compare`: its own, and the options of `train` that all arms share."""
+"""`mlx-attn compare`: the settings of a comparison, and those of `train` that all arms share."""
 
 import shlex
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,52 +13,36 @@ from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
-    TRIAL_OPTIONS,
     Named,
     SectionedCommand,
     UserPath,
     grouped,
+    layers_of,
+    options_from,
+    settings_in,
 )
 from mlx_attn.cli.output import emit
+from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.files import lock
-from mlx_attn.runs import RUNS
 
 if TYPE_CHECKING:
-    from mlx_attn.comparison.plan import ComparisonConfig
     from mlx_attn.comparison.run import ComparisonRun
 
-_OWN = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
-_OWN |= {"patience", "epochs", "minutes"}
-"""Settings that a comparison makes itself."""
+_MADE_HERE = {"variant", "seed", "init_seed", "eval_every", "save_every", "log_every", "track"}
+_MADE_HERE |= {"patience", "epochs", "minutes"}
+"""Settings of a training that a comparison makes itself."""
 
-_PLAIN = ("seeds", "confidence", "tuning_seeds", "question", "reference", "delta")
-"""Options that the protocol takes as they are."""
+_SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
+"""Options of `train`, besides its settings."""
 
 _FROM_DELTA = "0.01"
 """The margin of `--from`, in nats per token."""
 
-_WHERE = ("jobs", "on", "dry_run", "quiet")
-"""Options that say where trainings run, and how much is shown."""
-
-
-def _numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...]:
-    """Return the numbers of an option's list."""
-    try:
-        return tuple(map(float, text.split(","))) if text else ()
-    except ValueError as error:
-        raise click.BadParameter(
-            f"'{text}' must be numbers between commas, such as 0.5,1,2"
-        ) from error
-
-
-_subject, _certainty, _run = (
-    partial(grouped, section) for section in ("What to compare", "How sure", "The run")
-)
-_OWN_OPTIONS: list[click.Option] = [
+_subject, _run = partial(grouped, "What to compare"), partial(grouped, "The run")
+_OPTIONS: list[click.Option] = [
     _subject(
         "--variants",
         type=Named(VARIANTS, ","),
-        default="",
         metavar="A,B",
         help="variants; the first is the control",
     ),
@@ -71,6 +54,12 @@ _OWN_OPTIONS: list[click.Option] = [
         help="an arm with settings: 'one head: merged, n_heads=1'; repeatable",
     ),
     _subject(
+        "--reference",
+        metavar="ARM",
+        help="an arm without the part in question, which says what it is worth; none: no such arm",
+        rare=True,
+    ),
+    _subject(
         "--from",
         "results",
         type=UserPath(),
@@ -78,35 +67,7 @@ _OWN_OPTIONS: list[click.Option] = [
         help="judge runs of any program: a CSV file of arm, seed, loss; trains nothing, and the "
         "first arm is the control",
     ),
-    _subject("--question", default="", metavar="TEXT", help="a sentence for the report's head"),
-    _subject(
-        "--reference",
-        default="auto",
-        metavar="ARM",
-        help="an arm without the part in question, which says what it is worth; none: no such arm",
-    ),
-    _certainty("--seeds", default=8, help="trainings of every arm that the verdict rests on"),
-    _certainty(
-        "--delta",
-        default="5%",
-        metavar="MARGIN",
-        help="smaller differences count as none: 5% is the worth of 5 % of the tokens, 0.01 is in "
-        "nats; --from takes nats (default there: 0.01)",
-    ),
-    _certainty("--confidence", default=0.95, help="of the intervals"),
-    _certainty("--tune/--no-tune", default=True, help="search each arm's learning rate"),
-    _certainty(
-        "--scales",
-        default="0.5,1,2",
-        callback=_numbers,
-        metavar="LIST",
-        help="factors of the learning rates to begin with",
-    ),
-    _certainty(
-        "--tuning-seeds",
-        default=2,
-        help="seeds for each factor, fewer if tuning would train more than the verdict",
-    ),
+    *options_from(ComparisonConfig, "How sure", shows_defaults=True),
     _run(
         "--out",
         "-o",
@@ -114,42 +75,56 @@ _OWN_OPTIONS: list[click.Option] = [
         metavar="DIR",
         help="directory of the trainings and the report (default: in runs/)",
     ),
-    *TRIAL_OPTIONS,
+    _run(
+        "--jobs",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="trainings at once (0: one for every core, one on a GPU)",
+        rare=True,
+    ),
     _run(
         "--on",
         default="",
         metavar="ADDRESS",
         help="train on the workers of a Dask scheduler, such as tcp://mac1.local:8786",
     ),
-    _run("--json", "as_json", is_flag=True, help="the result as one JSON object"),
+    _run("--json", "as_json", is_flag=True, help="the result as one JSON object", rare=True),
+    *(
+        option
+        for option in TRAIN_OPTIONS
+        if option.name in _SHARED
+        or (
+            getattr(option, "section", "") in ("Text", "Model", "Training")
+            and option.name not in _MADE_HERE
+        )
+    ),
 ]
 
-_TRAIN_OPTIONS = [
-    option
-    for option in TRAIN_OPTIONS
-    if option.name in ("preset", "block", "plugin", "dry_run", "quiet")
-    or (getattr(option, "section", "") in ("Text", "Model", "Training") and option.name not in _OWN)
-]
-
-
-_DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 _EXAMPLES = """\b
 Examples:
   mlx-attn compare                                  four variants, eight seeds
   mlx-attn compare --variants standard,no-query --seeds 10
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1'
   mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
-  mlx-attn compare --on tcp://mac1.local:8786         on the workers of a Dask scheduler
+  mlx-attn compare --on tcp://mac1.local:8786       on the workers of a Dask scheduler
 The same command continues where it was interrupted: finished trainings are kept.
 """
 
 
-def compare(
-    variants: str,
+@click.command(cls=SectionedCommand, params=_OPTIONS, epilog=_EXAMPLES)
+def command(
+    variants: str | None,
     arms: tuple[str, ...],
+    reference: str | None,
     results: Path | None,
     out: Path | None,
+    jobs: int,
+    on: str,
+    config: Path | None,
+    dry_run: bool,
     as_json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Say which form of attention is better, and how sure that is.
@@ -161,26 +136,23 @@ def compare(
     if results:
         _judge_file(results, options["delta"], options["confidence"], as_json)
         return
-    where = {key: options.pop(key) for key in _WHERE}
-    protocol = _protocol([*(variants.split(",") if variants else ()), *arms], out, options)
-    _plan_or_train(protocol, out or RUNS / protocol.name, as_json, **where)
-
-
-def _plan_or_train(
-    protocol: "ComparisonConfig",
-    directory: Path,
-    as_json: bool,
-    *,
-    jobs: int,
-    on: str,
-    dry_run: bool,
-    quiet: bool,
-) -> None:
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import plan_rows
     from mlx_attn.comparison.trial import Store
+    from mlx_attn.runs import RUNS
 
+    environment, flags = layers_of(options)
+    settings = {**(settings_in(config) if config else {}), **environment, **flags}
+    named = [*(variants.split(",") if variants else ()), *arms]
+    settings |= {"arms": named} if named else {}
+    settings |= {"reference": reference} if reference else {}
+    protocol = ComparisonConfig.of(
+        settings,
+        name=out.name if out else "",
+        command=shlex.join(["mlx-attn", *sys.argv[1:]]),
+    )
+    directory = out or RUNS / protocol.name
     run = ComparisonRun(protocol, Runner(Store(directory / "trainings"), jobs, on))
     if dry_run:
         rows = plan_rows(run)
@@ -190,11 +162,10 @@ def _plan_or_train(
         _train_and_judge(run, directory, as_json, quiet)
 
 
-def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> None:
+def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> None:
     """Show the verdicts on losses that any program wrote."""
     from dataclasses import asdict
 
-    from mlx_attn.comparison.plan import margin_from
     from mlx_attn.comparison.result import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
@@ -203,47 +174,24 @@ def _judge_file(file: Path, delta: str, confidence: float, as_json: bool) -> Non
     ignored = [
         f"--{name.replace('_', '-')}"
         for name in context.params
-        if name not in used and _is_flag(context, name)
+        if name not in used and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
     ]
     if ignored:
         raise click.UsageError(
             f"--from judges finished runs and trains none: leave out {', '.join(ignored)}"
         )
     # Nothing is trained, so the default cannot be one in tokens.
-    margin = margin_from(delta if _is_flag(context, "delta") else _FROM_DELTA)
-    if "delta" not in margin:
+    config = ComparisonConfig(
+        arms=(), delta=delta or _FROM_DELTA, confidence=confidence or ComparisonConfig.confidence
+    )
+    if not config.margin.nats:
         raise click.UsageError("--from has no trainings that measure tokens: give --delta in nats")
     losses = read_losses(file)
-    verdicts = judge_losses(losses, margin["delta"], confidence)
+    verdicts = judge_losses(losses, config.margin.nats, config.confidence)
     control = next(iter(losses))
     rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
-    lines = verdict_lines(control, verdicts, confidence)
+    lines = verdict_lines(control, verdicts, config.confidence)
     emit({"control": control, "verdicts": rows}, as_json, lambda: lines)
-
-
-def _is_flag(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-
-
-def _protocol(
-    texts: Sequence[str], out: Path | None, options: dict[str, Any]
-) -> "ComparisonConfig":
-    """Return the comparison that the options describe; the remaining ones are for all arms."""
-    from mlx_attn.comparison.plan import ComparisonConfig
-
-    scales, tune = options.pop("scales"), options.pop("tune")
-    own: dict[str, Any] = {key: options.pop(key) for key in _PLAIN}
-    # Flags come last, and so override the environment.
-    context = click.get_current_context()
-    shared = sorted(options.items(), key=lambda option: _is_flag(context, option[0]))
-    return ComparisonConfig.of(
-        texts or _DEFAULT_ARMS,
-        name=out.name if out else "",
-        shared={key: value for key, value in shared if value is not None},
-        scales=scales if tune else (1.0,),
-        command=shlex.join(["mlx-attn", *sys.argv[1:]]),
-        **own,
-    )
 
 
 def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
@@ -262,12 +210,3 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
             click.get_current_context().exit(INTERRUPTED)
     page = write_report(comparison, directory)
     emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), "", page])
-
-
-command = SectionedCommand(
-    "compare",
-    callback=compare,
-    params=[*_OWN_OPTIONS, *_TRAIN_OPTIONS],
-    help=compare.__doc__,
-    epilog=_EXAMPLES,
-)

@@ -99,7 +99,7 @@ def command(
 
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
-    from mlx_attn.comparison.plan import ComparisonConfig
+    from mlx_attn.comparison.config import ComparisonConfig
     from mlx_attn.comparison.run import ComparisonRun, conclude
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
@@ -108,12 +108,14 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
 
     directory = RUNS / "demo"
     protocol = ComparisonConfig.of(
-        forms,
-        reference="none",
-        shared=RECIPE,
-        seeds=SEEDS,
-        delta=MARGIN,
-        scales=(1.0,),
+        {
+            **RECIPE,
+            "arms": forms,
+            "reference": "none",
+            "seeds": SEEDS,
+            "delta": MARGIN,
+            "tune": False,
+        },
         name=directory.name,
         command="mlx-attn demo",
     )

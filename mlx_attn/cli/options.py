@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.config import MAPS, VARIANTS
 from mlx_attn.cli.output import say
-from mlx_attn.errors import ConfigError
+from mlx_attn.comparison.config import ComparisonConfig
+from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.files import user_path
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
+from mlx_attn.records import read_toml
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.training import config as training
 from mlx_attn.training.config import TextConfig
@@ -100,6 +103,19 @@ class FiniteRange(click.FloatRange):
         if not isfinite(number):
             self.fail(f"{number} is no finite number", param, ctx)
         return number
+
+
+class Numbers(click.ParamType):
+    """Numbers between commas."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the numbers; a usage error if there are none."""
+        try:
+            return tuple(map(float, value.split(",")))
+        except ValueError:
+            self.fail(f"'{value}' must be numbers between commas, such as 0.5,1,2", param, ctx)
 
 
 def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
@@ -219,38 +235,46 @@ _NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {
     **{key: Named(names) for key, names in _NAMES.items()},
     "position": Named(attention.positions),
+    "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
     **{key: Named(partial(attention.choices_of, key), "+") for key in attention.MAPS},
 }
 
 
 SHOWN_SETTINGS = (
-    *("data", "tokenizer", "steps", "minutes", "lr", "seed"),
+    *("data", "tokenizer", "steps", "minutes", "lr", "seed", "seeds", "delta", "tune"),
     *("context_length", "emb_dim", "n_heads", "n_layers", "window", "position"),
 )
 """The settings that most people need: every command that has them shows them."""
 
 
 def options_from(
-    config: type, section: str, skip: frozenset[str] = frozenset()
+    config: type,
+    section: str,
+    skip: frozenset[str] = frozenset(),
+    shows_defaults: bool = False,
 ) -> list[click.Option]:
-    """Return an option for every field of a configuration class, but those to skip.
+    """Return an option for every setting of a configuration class, but those to skip.
 
-    The fields have defaults and a `help` in their metadata.
+    Settings are the fields with a `help` in their metadata; presets change most defaults.
     """
     options: list[click.Option] = []
     for field in fields(config):
         name, kind = field.name, type(field.default)
         flag = name.replace("_", "-")
-        if name in skip:
+        if name in skip or not field.metadata:
             continue
+        text = field.metadata["help"]
+        default: Any = field.default
+        if shows_defaults and default not in ("", True):
+            text += f" (default: {','.join(map(str, default)) if kind is tuple else default})"
         options.append(
             grouped(
                 section,
                 f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}",
                 type=None if kind is bool else _TYPES.get(name, kind),
                 default=None,
-                help=field.metadata["help"],
+                help=text,
                 envvar=PREFIX + name.upper(),
                 rare=name not in SHOWN_SETTINGS,
             )
@@ -320,18 +344,49 @@ TRAIN_OPTIONS: list[click.Option] = [
     *options_from(training.TrainConfig, "Training"),
 ]
 
-TRIAL_OPTIONS: list[click.Option] = [
-    _run(
-        "--jobs",
-        type=click.IntRange(0),
-        default=0,
-        metavar="N",
-        help="trainings at once (0: one for every core, one on a GPU)",
-    )
-]
-"""Of the commands that train many models."""
 
-_CONFIGS = (TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
+def layers_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the environment, and of the flags with shorthands expanded."""
+    source = click.get_current_context().get_parameter_source
+    chosen = {key: value for key, value in options.items() if value is not None}
+    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
+    environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
+    flags = {k: v for k, v in chosen.items() if k not in environment}
+    asked = {key: f"--{key}" for key in flags}
+    for name, maps in shorthands.items():
+        flag = f"--{name.replace('_', '-')}"
+        for key, value in maps.items():
+            if flags.get(key, value) != value:
+                raise ConfigError(
+                    f"{asked[key]} and {flag} do not combine: each says what the {key} map is, "
+                    f"{flags[key]} or {value}: leave one out"
+                )
+            asked[key] = flag
+        flags |= maps
+    return environment, flags
+
+
+_TABLES = ("comparison", "model", "training", "text")
+
+
+def settings_in(
+    path: Path, check: Callable[[dict[str, Any]], object] = lambda settings: None
+) -> dict[str, Any]:
+    """Return the settings in a TOML file, flattened; `check` raises a ConfigError about them."""
+    content = read_toml(path)
+    settings: dict[str, Any] = {}
+    try:
+        for key, value in content.items():
+            if isinstance(value, dict) and key not in _TABLES:
+                raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
+            settings |= value if isinstance(value, dict) else {key: value}
+        check(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return settings
+
+
+_CONFIGS = (ComparisonConfig, TextConfig, model.GPTConfig, training.TrainConfig, SamplerConfig)
 _OTHERS = (
     "variant preset block plugins max_tokens num_samples ignore_eos prompt "
     "blas code_path device data_dir peers_python"

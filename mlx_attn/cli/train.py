@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
-from mlx_attn.cli.options import SHORTHANDS, TRAIN_OPTIONS, SectionedCommand
+from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, layers_of, settings_in
 from mlx_attn.cli.output import say
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
-from mlx_attn.records import read_toml
 from mlx_attn.training.config import (
     RESUMABLE,
     Settings,
@@ -84,7 +82,7 @@ def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Tr
         return _prepared_text(settings, display)
 
     asked = {key: options.pop(key) for key in _ASKED}
-    environment, flags = _layers(options)
+    environment, flags = layers_of(options)
     _refuse_contradictions(asked, flags)
     if asked["resume"]:
         # The environment's other settings are for new runs.
@@ -95,7 +93,7 @@ def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Tr
             display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
         return training
     below = layer_from(find_run(asked["init_from"]).settings) if asked["init_from"] else {}
-    file = _settings_in(asked["config"]) if asked["config"] else {}
+    file = settings_in(asked["config"], expanded) if asked["config"] else {}
     settings = resolve(below, file, environment, flags)
     place = asked["out"] or (RUNS / user_path(asked["name"]) if asked["name"] else None)
     return new_training(
@@ -122,45 +120,6 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
         message = "--name is one name in runs/: --out names a directory elsewhere"
     if message:
         raise ConfigError(message)
-
-
-_TABLES = ("model", "training", "text")
-
-
-def _settings_in(path: Path) -> dict[str, Any]:
-    """Return the settings in a TOML file, flattened."""
-    content = read_toml(path)
-    settings: dict[str, Any] = {}
-    try:
-        for key, value in content.items():
-            if isinstance(value, dict) and key not in _TABLES:
-                raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
-            settings |= value if isinstance(value, dict) else {key: value}
-        expanded(settings)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    return settings
-
-
-def _layers(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the environment, and of the flags with shorthands expanded."""
-    source = click.get_current_context().get_parameter_source
-    chosen = {key: value for key, value in options.items() if value is not None}
-    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
-    environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
-    flags = {k: v for k, v in chosen.items() if k not in environment}
-    asked = {key: f"--{key}" for key in flags}
-    for name, maps in shorthands.items():
-        flag = f"--{name.replace('_', '-')}"
-        for key, value in maps.items():
-            if flags.get(key, value) != value:
-                raise ConfigError(
-                    f"{asked[key]} and {flag} do not combine: each says what the {key} map is, "
-                    f"{flags[key]} or {value}: leave one out"
-                )
-            asked[key] = flag
-        flags |= maps
-    return environment, flags
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":

@@ -9,15 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from mlx_attn.comparison import stages, tuning
+from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge, judge_solving
-from mlx_attn.comparison.plan import (
-    SHORTER,
-    Arm,
-    ComparisonConfig,
-    Trial,
-    corpus_of,
-    floor_of,
-)
+from mlx_attn.comparison.plan import SHORTER, Trial, corpus_of, floor_of, trial_of
 from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult, save_comparison
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
@@ -80,7 +74,7 @@ class ComparisonRun:
             reference=config.reference.name if config.reference else "",
             settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
             delta=margin,
-            delta_tokens=0.0 if config.delta else config.delta_tokens,
+            delta_tokens=0.0 if config.margin.nats else config.margin.tokens,
             confidence=config.confidence,
             text={
                 "name": self.corpus.name,
@@ -148,14 +142,14 @@ class VerdictPlan:
         """All trials, seed by seed, so that an interruption leaves whole pairs behind."""
         trials: list[Trial] = []
         for seed in range(self.config.seeds):
-            trials += [self.config.trial(arm, seed) for arm in self.arms]
-            trials += [self.shorter_control(seed)] if not self.config.delta else []
+            trials += [trial_of(self.config, arm, seed) for arm in self.arms]
+            trials += [self.shorter_control(seed)] if not self.config.margin.nats else []
         return trials
 
     def shorter_control(self, seed: int) -> Trial:
         """Return the control with fewer steps, and a schedule of its own."""
         steps = self.config.settings(self.control).training.steps
-        return self.config.trial(self.control, seed, {"steps": max(1, round(SHORTER * steps))})
+        return trial_of(self.config, self.control, seed, {"steps": max(1, round(SHORTER * steps))})
 
     def outcomes(self, store: Store) -> tuple[dict[str, Trainings], dict[str, str]]:
         """Return the trainings of each arm, and of arms that diverged the reason.
@@ -166,7 +160,7 @@ class VerdictPlan:
         trainings: dict[str, Trainings] = {}
         diverged: dict[str, str] = {}
         for arm in self.arms:
-            found = [store[self.config.trial(arm, seed)] for seed in range(self.config.seeds)]
+            found = [store[trial_of(self.config, arm, seed)] for seed in range(self.config.seeds)]
             reasons = [
                 f"with seed {seed} it diverged: {outcome.message}"
                 for seed, outcome in enumerate(found)
@@ -182,15 +176,15 @@ class VerdictPlan:
         return trainings, diverged
 
     def margin(self, store: Store, control: Trainings) -> float:
-        """Return the margin in nats: `delta`, or the worth of the share `delta_tokens` of tokens.
+        """Return the margin in nats, or what a share of the tokens is worth.
 
         It is 0 if fewer tokens cost the control nothing: then no difference counts as none.
 
         Raises:
             RunError: The control diverged with fewer steps.
         """
-        if self.config.delta:
-            return self.config.delta
+        if self.config.margin.nats:
+            return self.config.margin.nats
         shorter = [store[self.shorter_control(seed)] for seed in range(self.config.seeds)]
         if failed := [outcome for outcome in shorter if isinstance(outcome, Diverged)]:
             raise RunError(f"the control diverged with fewer steps: {failed[0].message}")
@@ -198,7 +192,7 @@ class VerdictPlan:
         # enough for a margin.
         rise = fmean(one.val_loss for one in shorter if isinstance(one, TrialResult))
         rise -= fmean(training.val_loss for training in control)
-        share = log(1 - self.config.delta_tokens) / log(SHORTER)
+        share = log(1 - self.config.margin.tokens) / log(SHORTER)
         return float(f"{max(0.0, rise) * share:.3g}")
 
 

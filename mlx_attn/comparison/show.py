@@ -345,13 +345,13 @@ def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
     config, settings = run.config, run.config.settings(run.config.arms[0])
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
-    margin = f"what {100 * config.delta_tokens:g} % of the tokens are worth"
-    if config.delta:
-        margin = f"{config.delta:g} {UNIT}"
+    margin = f"what {100 * config.margin.tokens:g} % of the tokens are worth"
+    if config.margin.nats:
+        margin = f"{config.margin.nats:g} {UNIT}"
     tuning = "none: the rates of the settings"
     if config.tunes:
         arms, seeds = len(config.all_arms), config.seeds_for_tuning
-        fewest = arms * len(config.scales) * seeds
+        fewest = arms * len(config.factors) * seeds
         most = fewest + arms * config.extensions * seeds
         tuning = f"{fewest} to {most} trainings" if most > fewest else f"{most} trainings"
         tuning += f", {plural(seeds, 'seed')} a factor"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import fmean
 
-from mlx_attn.comparison.plan import TUNING_SEED, Arm, ComparisonConfig, Trial
+from mlx_attn.comparison.config import TUNING_SEED, Arm, ComparisonConfig
+from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Store, has_failed
@@ -128,16 +129,16 @@ def tune(
 def _search_arm(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
     """Return the search of an arm, as far as the store has its trials."""
     if not config.tunes:
-        return Search(losses={}, best=config.scales[0])
+        return Search(losses={}, best=config.factors[0])
 
     def trials_of(factor: float) -> list[Trial]:
         choice = replace(arm, lr_scale=factor)
-        return [config.trial(choice, TUNING_SEED + i) for i in range(config.seeds_for_tuning)]
+        return [trial_of(config, choice, TUNING_SEED + i) for i in range(config.seeds_for_tuning)]
 
     return search_rates(
         trials_of,
         store.loss,
-        config.scales,
+        config.factors,
         config.extensions,
         failed=lambda trial: has_failed(store[trial]),
     )

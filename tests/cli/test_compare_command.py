@@ -84,3 +84,19 @@ def test_runs_of_another_program_are_judged_and_nothing_is_trained(tmp_path, run
 @pytest.mark.parametrize("option", ["--budgets", "--until-decided"])
 def test_options_that_are_gone_are_refused_in_a_line(run_command, option):
     assert f"No such option '{option}'" in refused(run_command("compare", option), 2)
+
+
+def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
+    compare, workshop, monkeypatch
+):
+    (workshop / "it.toml").write_text(
+        'steps = 5\nreference = "none"\n'
+        "[comparison]\nseeds = 4\ntuning_seeds = 1\nscales = [0.5, 1]\n"
+    )
+    monkeypatch.setenv("MLX_ATTN_CONFIDENCE", "0.9")
+    plan = compare("--config=it.toml", "--tune", "--dry-run").stdout
+    assert "reference       none" in plan
+    assert "4 trainings, 1 seed a factor" in plan
+    assert "2 seeds an arm" in plan
+    (workshop / "it.toml").write_text("[comparison]\ntuning_seeds = 4.5")
+    assert "tuning_seeds=4.5 must be a whole number" in refused(compare("--config=it.toml"), 2)

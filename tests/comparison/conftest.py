@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlx_attn.comparison.config import ComparisonConfig, arms_from
 from mlx_attn.comparison.judging import Contrast, Verdict
 from mlx_attn.comparison.judging import judge as judge_contrasts
-from mlx_attn.comparison.plan import ComparisonConfig, Trial, arms_from
+from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Result, Runner
@@ -163,7 +164,8 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 
     def make(*arms: str, **fields: Any) -> ComparisonConfig:
         chosen = arms_from(arms or ("standard", "no-query"))
-        return ComparisonConfig(arms=chosen, shared=shared, **{"seeds": 3, "delta": 0.01, **fields})
+        delta = str(fields.pop("delta", 0.01))
+        return ComparisonConfig(arms=chosen, shared=shared, delta=delta, **{"seeds": 3, **fields})
 
     return make
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlx_attn.comparison.plan import arm_from, arms_from, make_trial, reference_arm
+from mlx_attn.comparison.config import arm_from, arms_from, reference_arm
+from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
 from mlx_attn.training.config import resolve
 

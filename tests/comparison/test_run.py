@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from mlx_attn.comparison.plan import ComparisonConfig, arm_from, margin_from
+from mlx_attn.comparison.config import ComparisonConfig, Margin, arm_from, margin_from
 from mlx_attn.comparison.result import save_comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.show import answer_of
@@ -78,8 +78,8 @@ def test_the_result_is_strict_json(protocol, runner, tmp_path, conclusion):
     [
         ({"seeds": 0}, "seeds=0 must be at least 1"),
         ({"seeds": 10_001}, "seeds=10001 must be at most 10000"),
-        ({"delta": -0.01}, "delta=-0.01"),
-        ({"delta": float("nan")}, "delta=nan"),
+        ({"delta": -0.01}, "delta '-0.01'"),
+        ({"delta": float("nan")}, "delta 'nan'"),
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"scales": ()}, "at least one"),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
@@ -156,7 +156,7 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
     protocol, runner, conclusion, shared
 ):
     runner.token_worth, shared["steps"] = 0.1, 1000
-    comparison = conclusion(protocol(delta=0.0, **margin_from("5%")), runner)
+    comparison = conclusion(protocol(delta="5%"), runner)
     assert comparison.delta == pytest.approx(0.1 * log(1 / 0.95), rel=1e-2)
     assert answer_of(comparison, "no-query")[1].startswith(
         "no-query is the same as standard within 0.00513 nats per token (5 % of the tokens)"
@@ -170,13 +170,13 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
 
 def test_the_margin_is_five_percent_of_the_tokens_unless_another_is_named():
     arms = ("standard", "no-query")
-    plans = ComparisonConfig.of(arms), ComparisonConfig.of(arms, delta=0.01)
-    assert [(plan.delta, plan.delta_tokens) for plan in plans] == [(0.0, 0.05), (0.01, 0.05)]
+    plans = (ComparisonConfig.of({"arms": arms, **more}) for more in ({}, {"delta": 0.01}))
+    assert [plan.margin for plan in plans] == [Margin(tokens=0.05), Margin(nats=0.01)]
 
 
 def test_if_tokens_are_worth_nothing_every_difference_counts(protocol, runner, conclusion):
     runner.token_worth, runner.noise = -0.1, 0.01
-    comparison = conclusion(protocol(delta=0.0), runner)
+    comparison = conclusion(protocol(delta="5%"), runner)
     assert comparison.delta == 0.0
     assert comparison.verdicts["no-query"].word == "not known"
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mlx_attn.comparison import executors, runner
+from mlx_attn.comparison.plan import trial_of
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner, order_for, train_order
@@ -31,7 +32,7 @@ def store(tmp_path):
 def trials(protocol, store):
     """Two trainings of a tenth of a second."""
     run = ComparisonRun(protocol(), Runner(store))
-    return [run.config.trial(run.config.arms[0], seed) for seed in (0, 1)]
+    return [trial_of(run.config, run.config.arms[0], seed) for seed in (0, 1)]
 
 
 def without_time(result):
