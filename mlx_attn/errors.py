@@ -88,3 +88,8 @@ _PICTURES = (
 def printable(text: str) -> str:
     """Return the text with pictures of control characters: no file may steer a terminal."""
     return text.translate(_PICTURES)
+
+
+def visible(text: str) -> str:
+    """Return the text with unprintable characters as their codes."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

@@ -18,8 +18,7 @@ from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
 from mlx_attn.comparison.result import ArmResult, Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.trial import Diverged
-from mlx_attn.errors import plural
-from mlx_attn.markdown import visible
+from mlx_attn.errors import plural, visible
 from mlx_attn.ui.terminal import duration, is_live
 
 MISSING = "-"  # printed in place of a missing number

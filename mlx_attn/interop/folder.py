@@ -10,19 +10,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write, make_directory, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
-from mlx_attn.markdown import escaped, fenced
 from mlx_attn.records import read_record
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.foreign import ForeignTokenizer
@@ -54,47 +51,29 @@ def write_folder(
     tokenizer.save(out / OWN)
 
 
-def write_card(loaded: LoadedRun, place: Path, name: str, route: str, parity: Parity) -> None:
-    """Write README.md in `place`, a folder that will be called `name`.
-
-    The names and words of a run are untrusted: they are escaped, never read as markup.
-    """
-    config, settings = loaded.model.config, loaded.run.settings
-    variant, best = str(settings.get("variant", "")), loaded.run.best_validation()
-    formula = f": {VARIANTS[variant].formula}" if variant in VARIANTS else ""
-    rows = [
-        ("attention", variant + formula),
-        ("positions", config.position),
-        ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.emb_dim}"),
-        ("context", f"{config.context_length} tokens"),
-        ("vocabulary", f"{config.vocab_size} tokens ({loaded.tokenizer.kind})"),
-        ("trained on", str(settings.get("text", {}).get("data", "unknown"))),
-        *((words, f"{best[key]:.4f}") for key, words in _LOSSES.items() if best.get(key)),
-        ("written as", route),
-    ]
-    code, is_book = (place / MODEL_FILE).exists(), route.startswith("the book")
-    paragraphs = [
-        f"# {escaped(loaded.name)}",
-        "A small language model, trained with mlx_attn.",
-        "\n".join(
-            ["| | |", "|---|---|", *(f"| {key} | {escaped(words)} |" for key, words in rows)]
-        ),
-        "## Running it",
-        _BOOK if is_book else _command(loaded, name, code),
-        "## What to mind",
-        "\n".join(f"- {note}" for note in _notes(loaded, code)),
-        "## Parity",
-        f"- {parity.line}",
-    ]
-    write_text(place / "README.md", "\n\n".join(paragraphs) + "\n")
+def write_card(loaded: LoadedRun, place: Path, route: str, parity: Parity) -> None:
+    """Write README.md: how to run the folder, and its limits."""
+    is_book, has_code = route.startswith("the book"), (place / MODEL_FILE).exists()
+    notes = [f"It is {route}.", f"{parity.line}.", *NOTES.get(loaded.tokenizer.kind, ())]
+    context = loaded.model.config.context_length
+    notes.append(
+        f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
+        "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense."
+    )
+    if start := loaded.tokenizer.decode(loaded.start_tokens):
+        notes.append(f"Every document that it was trained on began after {start!r}, as prompts do.")
+    if has_code:
+        notes.append(
+            f"It needs mlx_attn installed beside mlx-lm, and --trust-remote-code, because "
+            f"{MODEL_FILE} is code: read it first. LM Studio loads no such folder."
+        )
+    lines = _IN_THE_BOOK if is_book else _command(loaded, start, has_code)
+    listed = "\n".join(f"- {note}" for note in notes)
+    text = f"# A small language model, trained with mlx_attn\n\n{lines}\n\n{listed}\n"
+    write_text(place / "README.md", text)
 
 
-_LOSSES = {
-    "val_loss": "validation loss, nats per token",
-    "bits_per_byte": "bits per byte",
-    "above_floor": "above the text's exact floor, nats per token",
-}
-_BOOK = """In the notebook of the book's chapter 4 or 5, where GPTModel is defined:
+_IN_THE_BOOK = """In the notebook of the book's chapter 4 or 5, where GPTModel is defined:
 
 ```python
 import json
@@ -105,45 +84,15 @@ model.load_state_dict(load_file("model.safetensors"))
 ```"""
 
 
-def _command(loaded: LoadedRun, name: str, code: bool) -> str:
-    trust = " --trust-remote-code" if code else ""
-    room = max(1, min(100, loaded.model.config.context_length - 8))
-    start = loaded.tokenizer.decode(loaded.start_tokens)
+def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
+    """Return the command that continues a prompt, in the folder itself."""
     prompt = "\n" if loaded.tokenizer.kind in ("char", "symbols") else f"{start}One day"
-    model = f"./{name}" if name.startswith("-") else name
-    return fenced(
-        f"mlx_lm.generate --model {_word(model)} --prompt {_word(prompt)} -m {room}{trust} "
-        "--ignore-chat-template",
-        "sh",
+    room = max(1, min(100, loaded.model.config.context_length - 8))
+    trust = " --trust-remote-code" if has_code else ""
+    return (
+        f"```sh\nmlx_lm.generate --model . --prompt $'{prompt.encode('unicode_escape').decode()}' "
+        f"-m {room}{trust} --ignore-chat-template\n```"
     )
-
-
-def _word(text: str) -> str:
-    """Quote a text as one shell word on one line."""
-    if text.isprintable():
-        return quote(text)
-    return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-
-
-def _notes(loaded: LoadedRun, code: bool) -> list[str]:
-    context = loaded.model.config.context_length
-    notes = [
-        f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
-        "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense.",
-        "There is no chat template and no end token: it continues a text.",
-        *NOTES.get(loaded.tokenizer.kind, ()),
-    ]
-    if start := loaded.tokenizer.decode(loaded.start_tokens):
-        notes.append(
-            f"Every document that it was trained on began after {escaped(repr(start))}: begin a "
-            "prompt with that, or the first words surprise it."
-        )
-    if code:
-        notes.append(
-            f"It needs mlx_attn installed beside mlx-lm, and --trust-remote-code, because "
-            f"{MODEL_FILE} is code: read it first. LM Studio loads no such folder."
-        )
-    return notes
 
 
 # Which files of a folder are the export's own.

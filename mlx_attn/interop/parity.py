@@ -58,10 +58,12 @@ class Parity:
 
 
 def compare(model: GPT, read: GPT) -> Parity:
-    """Compare two models: logits of a window that the first one draws, and greedy tokens."""
-    window = _sample_tokens(model)
+    """Compare two models: logits of random tokens, and greedy tokens after the first of these."""
+    config, rng = model.config, np.random.default_rng(0)
+    size = min(_WINDOW, config.context_length)
+    window: list[int] = rng.integers(config.vocab_size, size=size).tolist()
     prompt = window[: max(1, len(window) // 4)]
-    count = min(_GREEDY, model.config.context_length - len(prompt))
+    count = min(_GREEDY, config.context_length - len(prompt))
     logits, others = _logits(model, window), _logits(read, window)
     greedy = [_greedy_tokens(each, prompt, count) for each in (model, read)]
     return Parity(
@@ -84,16 +86,4 @@ def _greedy_tokens(model: GPT, prompt: list[int], count: int) -> list[int]:
         likeliest: Any = model(mx.array(following)[None], caches)[0, -1].argmax().item()
         tokens.append(likeliest)
         following = tokens[-1:]
-    return tokens
-
-
-def _sample_tokens(model: GPT) -> list[int]:
-    """Return a window of tokens drawn from the model's own distribution."""
-    rng = np.random.default_rng(0)
-    tokens = [int(rng.integers(model.config.vocab_size))]
-    caches = model.new_caches()
-    while len(tokens) < min(_WINDOW, model.config.context_length):
-        logits = model(mx.array([tokens[-1:]]), caches)[0, -1].astype(mx.float32)
-        chances = np.array(mx.softmax(logits)).astype(np.float64)
-        tokens.append(int(rng.choice(len(chances), p=chances / chances.sum())))
     return tokens

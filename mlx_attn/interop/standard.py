@@ -8,7 +8,6 @@ target's heads are as wide as that, or if S_h and V_h O_h have low enough ranks 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -28,7 +27,10 @@ from mlx_attn.model.gpt import GPT
 _EXACT = 1e-5
 """Largest relative error of S_h and V_h O_h for a cut to the target's rank to count as exact."""
 
-_NORMAL = {
+_GPT2 = {
+    "position": ("learned", "none"),
+    "norm": ("layernorm",),
+    "activation": ("gelu",),
     "pattern": ("",),
     "kv_sharing": (0, 1),
     "mixing": (MAPS["mixing"],),
@@ -37,57 +39,35 @@ _NORMAL = {
     "short_conv": ("none",),
     "token_shift": (False,),
 }
-"""The values that every architecture here requires."""
-
-GPT2 = {"position": ("learned", "none"), "norm": ("layernorm",), "activation": ("gelu",)}
-"""The further values that GPT-2 requires."""
+"""The values that GPT-2 requires, by key."""
 
 
-_ANY_FORM = "'--to mlx-lm' writes any form, with a model file that needs mlx_attn"
-
-
-def refused(to: str, architecture: str, reasons: Sequence[str], way_out: str) -> ConfigError:
+def refused(to: str, architecture: str, reasons: Sequence[str]) -> ConfigError:
     """Return the error for an architecture that cannot hold a model."""
     return ConfigError(
-        f"--to {to}: {architecture} cannot hold this model: {', '.join(reasons)}; {way_out}"
+        f"--to {to}: {architecture} cannot hold this model: {', '.join(reasons)}; '--to mlx-lm' "
+        "writes any form, with a model file that needs mlx_attn"
     )
 
 
 def gpt2_form(model: GPT, to: str) -> GPT:
-    """Return the model as GPT-2, for a target; see `standard_form`."""
-    width, rest = divmod(model.config.emb_dim, model.config.n_heads)
-    if rest:
-        reason = f"emb_dim={model.config.emb_dim}, no multiple of n_heads"
-        raise refused(to, "GPT-2", [reason], _ANY_FORM)
-    return standard_form(model, to, "GPT-2", GPT2, width, position="learned")
-
-
-def standard_form(
-    model: GPT,
-    to: str,
-    architecture: str,
-    holds: Mapping[str, tuple[Any, ...]],
-    width: int,
-    **changes: Any,
-) -> GPT:
-    """Return the same function with separate maps.
+    """Return the same function with separate maps, learned positions and all biases.
 
     Args:
         model: The model.
         to: The target on the command line, for errors.
-        architecture: The target's architecture, for errors.
-        holds: The values that the architecture supports, by key.
-        width: Of the heads.
-        changes: Further keys that differ in the result.
 
     Raises:
-        ConfigError: The architecture cannot hold the model; the message lists the reasons.
+        ConfigError: GPT-2 cannot hold the model; the message lists the reasons.
     """
-    if reasons := obstacles(model.config, holds):
-        raise refused(to, architecture, reasons, _ANY_FORM)
-    sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": model.config.n_heads}
-    form = {**MAPS, **sizes, "scale": 0.0, "qkv_bias": True, "bias": True, **changes}
-    target = replace(model.config, **form)
+    config = model.config
+    width, rest = divmod(config.emb_dim, config.n_heads)
+    reasons = [f"emb_dim={config.emb_dim}, no multiple of n_heads"] if rest else obstacles(config)
+    if reasons:
+        raise refused(to, "GPT-2", reasons)
+    sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
+    form = {**MAPS, **sizes, "qkv_bias": True, "bias": True, "position": "learned"}
+    target = replace(config, **form)
     try:
         narrow = _narrowed(model, width)
         arrays = {k: v for k, v in named_arrays(narrow).items() if ".att." not in k}
@@ -95,19 +75,18 @@ def standard_form(
             for name, array in _layer(block.att, target.attention()).items():
                 arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
     except ConfigError as error:
-        raise refused(to, architecture, [str(error)], _ANY_FORM) from error
+        raise refused(to, "GPT-2", [str(error)]) from error
     for name, array in named_arrays(GPT(target, seed=None)).items():
         if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
             arrays.setdefault(name, mx.zeros(array.shape))
     return model_of(target, arrays, "the converted model")
 
 
-def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """Return the reasons why an architecture cannot hold a model, as `key=value`."""
-    required = {**_NORMAL, **holds}
+def obstacles(config: GPTConfig) -> list[str]:
+    """Return the reasons why GPT-2 cannot hold a model, as `key=value`."""
     reasons = [
         f"{key}={getattr(config, key)}"
-        for key, values in required.items()
+        for key, values in _GPT2.items()
         if getattr(config, key) not in values
     ]
     attention = config.attention()
@@ -118,19 +97,13 @@ def obstacles(config: GPTConfig, holds: Mapping[str, tuple[Any, ...]]) -> list[s
     return reasons + [f"{choice.map}={choice.name}" for choice in misfits]
 
 
-def widths(config: GPTConfig) -> tuple[int, int]:
-    """Return the widths of the keys and values that the maps compute."""
-    attention = config.attention()
-    maps = maps_of(attention)
-    return maps.score.shape(attention)[1], maps.value.shape(attention)[1]
-
-
 def _narrowed(model: GPT, width: int) -> GPT:
     """Return the model with score and output maps of at most this rank, if that changes nothing."""
-    narrow, (key_width, value_width) = model, widths(model.config)
-    if key_width > width:
+    narrow, attention = model, model.config.attention()
+    maps = maps_of(attention)
+    if maps.score.shape(attention)[1] > width:
         narrow = convert(narrow, "separate", rank=width)
-    if value_width > width:
+    if maps.value.shape(attention)[1] > width:
         narrow = convert(narrow, "separate-output", rank=width)
     error = 0.0 if narrow is model else max(weight_errors(model, narrow))
     if error > _EXACT:
@@ -193,8 +166,4 @@ def how_written(model: GPT, form: GPT) -> str:
     changed = ", ".join(f"{key}={word}" for key, word in words.items() if word != MAPS[key])
     if not changed and model.config.n_kv_heads == form.config.n_kv_heads:
         return "as it is"
-    if form.config.n_kv_heads == 1 and form.config.head_dim == form.config.emb_dim:
-        matrices = f"one key head of width {form.config.emb_dim}"
-    else:
-        matrices = "separate matrices"
-    return f"with {changed or 'shared keys'} written as {matrices}, which is exact"
+    return f"with {changed or 'shared keys'} written as separate matrices, which is exact"

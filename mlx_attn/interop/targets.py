@@ -35,7 +35,6 @@ class Target:
     """A program to write for."""
 
     name: str  # on the command line
-    about: str  # what it writes, in a few words
     write: Callable[[LoadedRun, Path], str]  # writes a run to a folder; returns the route
 
 
@@ -52,7 +51,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         route = target.write(loaded, place)
         agreement = parity.compare(loaded.model, read_checkpoint(place).model)
         agreement.check(str(out))
-        write_card(loaded, place, out.name, route, agreement)
+        write_card(loaded, place, route, agreement)
         has_code = (place / mlx_lm.MODEL_FILE).exists()
     return Exported(out, route, agreement, mlx_lm.install_line() if has_code else "")
 
@@ -111,7 +110,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
     form = standard.gpt2_form(loaded.model, "book")
     if form.config.hidden_dim != 4 * form.config.emb_dim:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
-        raise standard.refused("book", "its GPTModel", reasons, "train with hidden_dim=0")
+        raise standard.refused("book", "its GPTModel", reasons)
     arrays = named_arrays(form)
     biases = {name for name in arrays if ".W_" in name and name.endswith(".bias")}
     with_bias = any((arrays[name] != 0).any().item() for name in biases)
@@ -127,8 +126,8 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
 TARGETS: Mapping[str, Target] = {
     row.name: row
     for row in (
-        Target("mlx-lm", "GPT-2 if that is exact, any other form with a model file", _write_mlx_lm),
-        Target("gpt2", "GPT-2, for programs that run no code of a folder", _write_gpt2),
-        Target("book", "the state dict and settings of the book's GPTModel", _write_book),
+        Target("mlx-lm", _write_mlx_lm),
+        Target("gpt2", _write_gpt2),
+        Target("book", _write_book),
     )
 }

@@ -1,16 +1,12 @@
 """Export: the route of every form, what is written, and what stands in the way."""
 
-import html
 import json
-import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from markdown_it import MarkdownIt
 
 from mlx_attn.arrays import load_arrays
 from mlx_attn.attention.config import VARIANTS
@@ -19,7 +15,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
-from mlx_attn.markdown import visible
 from mlx_attn.sampling.generate import LoadedRun
 
 EXACT = (
@@ -80,56 +75,14 @@ def test_the_book_gets_its_names_and_masks_and_its_settings_bring_the_model_back
     assert read_checkpoint(out).model.config == loaded.model.config
 
 
-def rendered(card: Path) -> str:
-    """The card as HTML."""
-    return MarkdownIt().enable("table").render(card.read_text(encoding="utf-8"))
-
-
-def shown(card: Path) -> str:
-    """The text of the card as a reader sees it."""
-    return html.unescape(re.sub("<[^>]*>", "", rendered(card)))
-
-
-HOSTILE = (
-    "a`b | y | <img src=x onerror=alert(1)>",
-    "[a](javascript:alert(1)) ![a](https://x.example/a.png)",
-    "# first\n\n# second\n- **third** www.x.example &lt;b&gt; \u202ereversed",
-)
-
-
-def test_what_a_run_says_of_itself_is_text_in_its_card(make_run, tmp_path):
-    loaded, tags = make_run(), re.compile("<[a-z][^>]*>")
-    plain = export(loaded, "gpt2", tmp_path / "plain").path / "README.md"
-    for number, text in enumerate(HOSTILE):
-        says = {**loaded.run.settings, "variant": text, "text": {"data": text}}
-        path = loaded.run.path.with_name(text.replace("/", "-"))
-        hostile = LoadedRun(
-            replace(loaded.run, settings=says, path=path), loaded.model, loaded.tokenizer
-        )
-        card = export(hostile, "gpt2", tmp_path / str(number)).path / "README.md"
-        assert tags.findall(rendered(card)) == tags.findall(rendered(plain))
-        assert f"trained on\n{visible(' '.join(text.split()))}\n" in shown(card)
-
-
-@pytest.mark.parametrize("name", ["$(touch PWNED)", "it's; ls", "-x", "a\nb"])
-def test_the_command_of_the_card_names_the_folder_to_a_shell(name, make_run, tmp_path):
-    folder = tmp_path / name
-    export(make_run("bpe"), "gpt2", folder)
-    (code,) = re.findall("<code.*?>(.*?)</code>", rendered(folder / "README.md"), re.DOTALL)
-    command = html.unescape(code).strip()
-    assert "\n" not in command
-    asked = 'mlx_lm.generate() { printf "%s\\0" "$2"; }; '
-    told = subprocess.run(["bash", "-c", asked + command], capture_output=True, cwd=tmp_path)
-    assert (tmp_path / told.stdout.decode().rstrip("\0")) == folder
-    assert not (tmp_path / "PWNED").exists()
-
-
 @pytest.mark.parametrize("corpus", ["tales", "a text"])
 def test_what_was_trained_on_documents_says_how_one_begins(corpus, make_run, out):
-    loaded = make_run("char")
+    loaded = make_run("bpe")
     run = replace(loaded.run, settings={**loaded.run.settings, "corpus": corpus})
     export(LoadedRun(run, loaded.model, loaded.tokenizer), "gpt2", out)
     (newline,) = loaded.tokenizer.encode("\n").tolist()
     first = json.loads((out / "generation_config.json").read_text()).get("bos_token_id")
     assert first == (newline if corpus == "tales" else None)
-    assert (r"began after '\n'" in shown(out / "README.md")) == (corpus == "tales")
+    start = r"\n" if corpus == "tales" else ""
+    command = f"mlx_lm.generate --model . --prompt $'{start}One day' -m 40 --ignore-chat-template"
+    assert command in (out / "README.md").read_text()

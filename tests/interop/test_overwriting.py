@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.interop import targets
 from mlx_attn.interop.targets import TARGETS, export_run
 
@@ -62,31 +62,23 @@ def test_an_export_that_computes_something_else_is_removed(number, make_run, out
     assert [path.name for path in out.parent.glob("*out*")] == ["out"]
 
 
-FOLDER, TEXT = "a folder", "a text"
-
-
-def put(what: str, path: Path) -> None:
-    match what:
-        case "a folder":
-            path.mkdir()
-            (path / "thesis.tex").write_text("years of work")
-        case _:
-            path.write_text("years of work")
+def folder(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.tex").write_text("years of work")
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("put", "reason"),
     [
-        (FOLDER, "was not written by export, so --overwrite leaves it alone"),
-        (TEXT, "is a file, and an export is a folder"),
+        (folder, "was not written by export, so --overwrite leaves it alone"),
+        (lambda path: path.write_text("years of work"), "is a file, and an export is a folder"),
     ],
 )
-def test_what_export_did_not_write_is_left_alone(what, reason, make_run, tmp_path):
-    theirs = tmp_path / "theirs"
-    put(what, theirs)
+def test_what_export_did_not_write_is_left_alone(put, reason, make_run, tmp_path):
+    put(tmp_path / "theirs")
     before = content(tmp_path)
-    with pytest.raises((ConfigError, RunError), match=reason):
-        export_run(make_run(), TARGETS["gpt2"], theirs, overwrite=True)
+    with pytest.raises(RunError, match=reason):
+        export_run(make_run(), TARGETS["gpt2"], tmp_path / "theirs", overwrite=True)
     assert {name: data for name, data in content(tmp_path).items() if name in before} == before
 
 

@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.interop.standard import GPT2, obstacles
+from mlx_attn.interop.standard import obstacles
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.probe.heads import probe
@@ -104,7 +104,7 @@ def test_a_conversion_says_that_layers_lack_matrices(change):
 
 
 def test_neither_an_export_nor_a_second_computation_of_blocks_fits():
-    assert "kv_sharing=2" in obstacles(config(), GPT2)
+    assert "kv_sharing=2" in obstacles(config())
     with pytest.raises(ConfigError, match="kv_sharing=2 reads more"):
         check_blocks_can_be_computed_again(random_model())
 

@@ -7,7 +7,7 @@ import pytest
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.interop.standard import GPT2, obstacles
+from mlx_attn.interop.standard import obstacles
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
 from mlx_attn.plugins import load_plugins, unload_plugins, used_plugins
@@ -101,7 +101,7 @@ def test_conversions_and_exports_refuse_layers_of_several_forms():
     for change in (lambda: convert(model, "merged"), lambda: fold_norms(model)):
         with pytest.raises(ConfigError, match="train one variant in all layers"):
             change()
-    assert obstacles(config(position="learned"), GPT2)[0] == f"pattern={THREE_TO_ONE}"
+    assert obstacles(config(position="learned"))[0] == f"pattern={THREE_TO_ONE}"
 
 
 def test_probe_names_the_mixings_whose_weights_are_no_shares():
