@@ -33,13 +33,8 @@ from scipy import special, stats
 
 from mlx_attn.errors import ConfigError
 
-WORDS = {
-    "better": "the loss is lower",
-    "worse": "the loss is higher",
-    "the same": "the difference is smaller than the margin",
-    "not known": "these seeds show neither a difference nor that it is within the margin",
-}
-"""What each word says is shown; "the same" also if the difference is surely not 0."""
+WORDS = ("better", "worse", "the same", "not known")
+"""Better has a lower loss. A difference within the margin counts as none, even if it is not 0."""
 
 MOST_OF_TUNING, OF_OTHER_ARMS = 8, 2
 """The most degrees of freedom that an arm's tuning pairs lend, and those that all other arms lend
@@ -119,12 +114,12 @@ def pooled(variances: Sequence[tuple[int, Any]]) -> tuple[int, Any]:
 
 def standard_error(variance: Any, seeds: int, tuning_seeds: int = 0) -> Any:
     """Return the standard error of a mean difference, that of tuning included."""
-    return np.sqrt(variance / seeds + tuning_variance(variance, tuning_seeds))
+    return np.sqrt(variance * (1 / seeds + of_tuning(tuning_seeds)))
 
 
-def tuning_variance(variance: Any, tuning_seeds: int) -> Any:
-    """Return the squared error of a difference by the choice of both arms' learning rates."""
-    return TUNING_SHARE * variance / tuning_seeds if tuning_seeds else 0.0 * variance
+def of_tuning(tuning_seeds: int) -> float:
+    """Return the squared error by the choice of both arms' rates, as a share of s^2."""
+    return TUNING_SHARE / tuning_seeds if tuning_seeds else 0.0
 
 
 def p_value(mean: Any, error: Any, degrees: int) -> Any:
@@ -160,12 +155,10 @@ class Sample:
     def of(cls, contrast: Contrast, others: Iterable[Contrast]) -> "Sample":
         """Pool the variance of an arm's differences with those of its tuning and of other arms."""
         differences = contrast.differences
-        degrees, of_tuning = pooled([*_spreads(contrast.tuning)])
-        of_others = pooled([*_spreads(g for c in others for g in (c.differences, *c.tuning))])
-        lent = (
-            (min(degrees, MOST_OF_TUNING), of_tuning),
-            (min(of_others[0], OF_OTHER_ARMS), of_others[1]),
-        )
+        tuned, of_tuned = pooled([*_spreads(contrast.tuning)])
+        pairs_of_others = (group for each in others for group in (each.differences, *each.tuning))
+        other, of_other = pooled([*_spreads(pairs_of_others)])
+        lent = (min(tuned, MOST_OF_TUNING), of_tuned), (min(other, OF_OTHER_ARMS), of_other)
         total, variance = pooled([*_spreads([differences]), *lent])
         seeds = len(differences)
         return cls(seeds, fmean(differences), variance, total - (seeds - 1), contrast.tuning_seeds)
@@ -183,7 +176,7 @@ class Sample:
     @property
     def tuning_error(self) -> float:
         """The part of it that comes from tuning."""
-        return sqrt(tuning_variance(self.variance, self.tuning_seeds))
+        return sqrt(self.variance * of_tuning(self.tuning_seeds))
 
     @property
     def p_value(self) -> float:

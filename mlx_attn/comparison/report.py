@@ -8,7 +8,6 @@ from typing import Any
 
 from mlx_attn.comparison import show
 from mlx_attn.comparison.figures import curves_figure, forest_figure
-from mlx_attn.comparison.judging import WORDS
 from mlx_attn.comparison.result import SOLVED, Comparison
 from mlx_attn.errors import plural
 from mlx_attn.files import write_text
@@ -43,7 +42,6 @@ def as_html(comparison: Comparison) -> str:
         comparison=comparison,
         question=show.question_of(comparison),
         answers=[show.answer_of(comparison, arm) for arm in comparison.judged],
-        words={word: meaning for word, meaning in WORDS.items() if word in _used(comparison)},
         notes=show.notes_of(comparison),
         forest=figure_for_page(lambda: forest_figure(comparison)) if comparison.verdicts else "",
         differences=[_differences(comparison), _seeds(comparison)],
@@ -55,10 +53,6 @@ def as_html(comparison: Comparison) -> str:
         trained=duration(comparison.seconds),
         visible=show.visible,
     )
-
-
-def _used(comparison: Comparison) -> set[str]:
-    return {comparison.word(arm) for arm in comparison.judged}
 
 
 def _differences(comparison: Comparison) -> Table:
@@ -144,8 +138,7 @@ def _tuning(comparison: Comparison) -> list[Table]:
     for tuning in tunings:
         shown = {f: "diverged" if x is None else f"{x:.4f}" for f, x in tuning.losses.items()}
         cells = {f"x {factor:g}": shown.get(factor, "not tried") for factor in factors}
-        edge = "" if tuning.interior else ", the last one tried: a better one may lie beyond it"
-        rows.append({"arm": tuning.arm, **cells, "chosen": f"x {tuning.best:g}{edge}"})
+        rows.append({"arm": tuning.arm, **cells, "chosen": f"x {tuning.best:g}"})
     seeds = plural(len(tunings[0].seeds), "other seed")
     return [_table(f"Mean loss of {seeds} by factor of the learning rates", rows)]
 

@@ -191,6 +191,11 @@ def notes_of(comparison: Comparison) -> list[str]:
             "Branches start at zero here (start=zero): from the book's start a missing part may "
             "cost less."
         )
+    if edges := [tuning.arm for tuning in comparison.tunings if not tuning.interior]:
+        notes.append(
+            f"{', '.join(edges)}: the best learning rate is the last one tried; a better one may "
+            "lie beyond it."
+        )
     if any(not v.lent and v.interval for v in comparison.verdicts.values()):
         notes.append(
             "Nothing but these pairs shows how far they spread, neither tuning nor other arms: if "

@@ -210,23 +210,6 @@ def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
 
 
-def losses_by_ability(evaluation: Evaluation, split: Split) -> dict[str, float]:
-    """Return the loss of the tokens that call for each ability, in nats per such token.
-
-    Empty for a task, and if the abilities of the split's tokens are unknown.
-    """
-    floors = split.ability_floor_nats
-    if split.scored is not None or split.token_abilities is None or not floors:
-        return {}
-    unit = math.log(2) * split.n_bytes
-    counts = np.bincount(np.asarray(split.token_abilities)[1:], minlength=len(floors))
-    return {
-        name: (evaluation.abilities[name] * unit + floor) / int(count)
-        for (name, floor), count in zip(floors.items(), counts, strict=False)
-        if count
-    }
-
-
 def beginning(split: Split, share: float) -> Split:
     """Return the first part of a split; it ends with a document if their starts are known."""
     stop = max(2, int(share * len(split.tokens)))

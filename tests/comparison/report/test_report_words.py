@@ -24,14 +24,15 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     assert "95 % interval +0.0" in worse
     assert unknown.startswith("whether no-value is better or worse than standard is not known: ")
     assert unknown.endswith(" seeds would decide.")
-    assert notes == ["merged-both has no result: with seed 2 it diverged: loss nan at step 3."]
+    assert notes[0].startswith("no-out-proj: the best learning rate is the last one tried")
+    assert notes[1] == "merged-both has no result: with seed 2 it diverged: loss nan at step 3."
 
 
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
         ({"settings": {"start": "zero"}}, "Branches start at zero here"),
-        ({"settings": {"start": "book"}}, "merged-both has no result"),
+        ({"settings": {"start": "book"}}, "no-out-proj: the best learning rate is the last"),
         ({"reference": "merged"}, "Attention is worth, merged against standard: +0.0"),
     ],
 )
@@ -101,4 +102,4 @@ def test_the_answers_come_first_and_in_bold(comparison):
     parts = list(comparison_parts(made))
     lines = summary_lines(made)
     assert [part.plain for part in parts[: len(lines)]] == lines
-    assert [part.style for part in parts[: len(lines)]] == ["bold", "bold", "bold", ""]
+    assert [part.style for part in parts[: len(lines)]] == ["bold", "bold", "bold", "", ""]
