@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/tour.md", "docs/python.md")
+PAGES = ("README.md", "docs/tour.md", "docs/open.md", "docs/repl.md", "docs/python.md")
 SMALL = {"STEPS": 4, "EVAL_EVERY": 2, "EMB_DIM": 16, "N_LAYERS": 1, "BATCH_SIZE": 2, "WARMUP": 1}
 PROGRAMS = {
     "python": f'exec "{sys.executable}" "$@"',
@@ -66,12 +66,11 @@ def clone(place: Path) -> dict[str, str]:
 
 # What the README's import reads: a checkpoint, and the tokenizer of its small vocabulary.
 CHECKPOINT = """
-mlx-attn train --block book --position learned --emb-dim 64 --n-heads 1 --n-layers 1 --steps 4 \\
+mlx-attn train --block book --position learned --emb-dim 96 --n-heads 12 --n-layers 1 --steps 4 \\
     -q --out book
 mlx-attn export book --to book
-mv book-book.pth model.pth
-mv book/tokenizer.* .
-rm -r book
+mv book-book/model.safetensors book/tokenizer.* .
+rm -r book book-book
 """
 
 
@@ -80,7 +79,7 @@ def main(pages: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = clone(Path(folder))
         for page in pages or PAGES:
-            for block in [CHECKPOINT, *blocks(page)]:
+            for block in [*([CHECKPOINT] if page == PAGES[0] else ()), *blocks(page)]:
                 began = time.perf_counter()
                 command = ["bash", "-e", "-c", block]
                 done = subprocess.run(

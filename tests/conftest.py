@@ -56,6 +56,9 @@ DIFFERS_BY_PATH = (
 )
 """Tests of what asks which device computes. CI runs them on each code path: `pytest -m path`."""
 
+THE_PAGE = "explore/test_page_computes_what_mlx_computes.py"
+"""The tests in a browser that are not slow: that the page computes what the model does."""
+
 EARLY = {"faults", "comparison", "cli", "probe", "verify", "training"}
 """Folders with tests of many seconds."""
 
@@ -66,9 +69,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long in few files comes first, so that no process is left with it at the end."""
+    """Mark the tests that other suites run.
+
+    What takes long in few files comes first, so that no process is left with it at the end.
+    """
     items.sort(key=lambda item: room_of(item) not in EARLY)
     for item in items:
+        if "browser" in getattr(item, "fixturenames", ()) and place_of(item) != THE_PAGE:
+            item.add_marker("slow")
         if place_of(item).startswith(DIFFERS_BY_PATH) and not item.get_closest_marker("slow"):
             item.add_marker("path")
 
@@ -92,13 +100,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def two_cores(monkeypatch) -> None:
     """Work is divided among two streams, as on a machine with two cores."""
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
-
-
-@pytest.fixture
-def compiling() -> None:
-    """Skip the test if MLX is told not to compile."""
-    if "MLX_DISABLE_COMPILE" in os.environ:
-        pytest.skip("MLX_DISABLE_COMPILE is set, and this test counts what is compiled")
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_the_lines_that_compute_a_step_are_marked(page):
         page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
         found = '[...document.querySelectorAll(".sources mark")].map((line) => line.textContent)'
         marked.append(" ".join(page.run(found)))
-    assert "x = x + attention(norm1(x))" in marked[0]
+    assert "x = x + self.drop_shortcut(self.att(self.norm1(x)" in marked[0]
     assert "masked = scores + self.mask(places)" in marked[3]
     assert "return (rows @ v)" in marked[5]
     assert "self.final_norm(x)" in page.run('document.querySelector(".sources").textContent')

@@ -79,20 +79,6 @@ def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_pa
         assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
 
 
-def test_text_tokenizer_and_vocabulary_each_have_their_own_folder(file, data, tmp_path):
-    (tmp_path / "other.txt").write_text(TEXT + "!")
-    for source, kind, size in (
-        (file, "byte", 400),
-        (file, "char", 400),
-        (file, "char", 500),  # the size is nothing to characters
-        (file, "bpe", 400),
-        (file, "bpe", 330),
-        (str(tmp_path / "other.txt"), "byte", 400),
-    ):
-        prepare(source, kind, size, data)
-    assert len(list((data / "prepared").iterdir())) == 5
-
-
 def test_an_interrupted_preparation_is_no_corpus_and_is_replaced(file, data, monkeypatch):
     def stop(self: ByteTokenizer, text: str) -> np.ndarray:
         raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import socket
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ import pytest
 from mlx_attn.errors import RunError
 from mlx_attn.text import downloads
 from mlx_attn.text.downloads import CORPORA, GPT2_MERGES, Download, data_directory, fetch
-from mlx_attn.text.show import download_lines
 
 CONTENT = bytes(range(256)) * 1000
 Serve = Callable[..., Download]
@@ -112,18 +110,6 @@ def test_a_transfer_that_stalls_or_is_cut_short_is_refused(
         fetch(serve(sent=128_000, stalls=stalls), tmp_path)
 
 
-def test_without_a_network_one_line_names_address_place_and_alternative(tmp_path):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/corpus.txt"
-        with pytest.raises(RunError, match=r"cannot be fetched \(.*refused\)") as caught:
-            fetch(replace(GPT2_MERGES, url=url), tmp_path)
-    message = str(caught.value)
-    assert message.startswith(url)
-    assert f"put the file at {tmp_path / 'gpt2.vocab.bpe'} by hand" in message
-    assert "\n" not in message
-
-
 @pytest.mark.parametrize("download", [*CORPORA.values(), GPT2_MERGES])
 def test_every_named_download_is_fully_described(download):
     algorithm, digest = download.digest.split(":")
@@ -157,12 +143,3 @@ def test_the_data_directory_is_that_of_the_environment_the_clone_or_the_user(
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     assert data_directory().absolute() == tmp_path / expected
-
-
-def test_progress_is_told_at_every_tenth_of_the_way():
-    lines: list[str] = []
-    progress = download_lines(lines.append)
-    for done in range(0, 10**6 + 1, 10**4):
-        progress(done, 10**6)
-    assert lines[:2] == ["downloading: 0 kB of 1 MB", "downloading: 100 kB of 1 MB"]
-    assert len(lines) == 11

@@ -2,9 +2,7 @@
 
 import hashlib
 import io
-import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -60,15 +58,6 @@ def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
     assert read_source("-", tmp_path).text == "é" + LINES
 
 
-def test_a_named_pipe_is_read(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(LINES,))
-    writer.start()
-    assert read_source(str(pipe), tmp_path).text == LINES
-    writer.join()
-
-
 def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
     asked = []
     path = Path(written(tmp_path / "downloaded.txt", LINES))
@@ -121,18 +110,3 @@ def test_a_folder_without_texts_or_with_a_link_out_of_it_is_refused(tmp_path):
     (folder / "c.txt").symlink_to(written(tmp_path / "secret.txt", LINES))
     with pytest.raises(RunError, match=r"c\.txt: a link out of .*in, to .*secret\.txt: put a copy"):
         read_source(str(folder), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("source", "hint"),
-    [
-        ("tiny-shakespear", "did you mean 'tiny-shakespeare'?"),
-        ("TinyStories", "did you mean 'tinystories'?"),
-        ("novel.txt", "choose from tales, tiny-shakespeare, the-verdict"),
-    ],
-)
-def test_a_missing_file_gets_the_nearest_name(tmp_path, monkeypatch, source, hint):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match=f"{source}: no such file, folder or corpus: ") as caught:
-        read_source(source, tmp_path)
-    assert hint in str(caught.value)

@@ -5,9 +5,8 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import device
 from mlx_attn.machine.facts import machine_memory, usable_memory
-from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.forecast import forecast
 from mlx_attn.training.show import plan_facts, plan_rows
 from mlx_attn.training.trainer import check_memory, least_memory
@@ -20,35 +19,6 @@ def test_a_limit_of_the_shell_counts(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda kind: (10**6, 10**6))
     with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
         check_memory(GPTConfig(), 64)
-
-
-@pytest.mark.parametrize("size", [10**6, 10**15])
-def test_a_gpu_s_recommended_working_set_counts_unless_less_memory_is_there(monkeypatch, size):
-    there = usable_memory()
-    facts = {"device_name": "a GPU", "max_recommended_working_set_size": size}
-    monkeypatch.setattr(mx, "device_info", lambda *_: facts)
-    assert usable_memory() == there
-    monkeypatch.setattr(device, "device_name", lambda: "gpu")
-    assert usable_memory() == min(size, there)
-
-
-@pytest.mark.parametrize(
-    ("settings", "keys"),
-    [
-        ({"n_heads": 8}, 8 * 512),  # heads of 16
-        ({"drop_rate": 0.1}, 2 * 512),
-        ({"position": "alibi"}, 2 * 512),  # an array mask
-        ({"mixing": "sink"}, 2 * 512),
-        ({"logits": "temperature"}, 2 * 512),
-        ({"window": 64}, 2 * 64),
-        ({"window": 64, "global_every": 2}, 0),  # the bound must hold for every layer
-    ],
-    ids=str,
-)
-def test_attention_weights_that_no_kernel_fuses_count_on_a_gpu(gpu_path, settings, keys):
-    fused = {"context_length": 512, "emb_dim": 128, "n_layers": 2, "n_heads": 2, "position": "rope"}
-    least, without = (least_memory(config_from(c), 1) for c in ({**fused, **settings}, fused))
-    assert least - without == 4 * 2 * 512 * keys
 
 
 @pytest.mark.parametrize(
@@ -135,8 +105,3 @@ def test_it_counts_the_steps_that_are_left_and_their_validations(trainer, corpus
     assert "at the peak" in rows["memory"]
     assert rows["time"].startswith("about 0:0")
     assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 60
-
-
-def test_a_training_bounded_by_the_clock_takes_as_many_steps_as_fit(trainer, corpus):
-    expected = forecast(trainer(steps=0, minutes=1.0), corpus)
-    assert expected.steps == pytest.approx(60 / expected.step_seconds, abs=1)

@@ -52,11 +52,3 @@ def test_a_run_with_nothing_comparable_beside_it_has_no_neighbour(trained):
     trained("elsewhere", 0.2, digest="another text")
     trained("stopped", 0.2, reason="interrupted")
     assert neighbour_of(trained("mine", 0.25)) is None
-
-
-def test_the_same_model_with_another_seed_shows_chance_and_asks_nothing(trained):
-    trained("merged", 0.2, variant="merged", training={"seed": 5})
-    trained("first", 0.25)
-    shown = what_next(trained("second", 0.26, training={"seed": 1}))
-    assert "first 0.2500 bits per byte, this one +0.0100: so far only chance moves it" in shown[2]
-    assert not any("compare" in line for line in shown)

@@ -5,17 +5,13 @@ import pytest
 from rich.console import Console
 
 from mlx_attn.training.evaluation import Evaluation
-from mlx_attn.training.events import Ended, Evaluated, Started, Stepped
+from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.loop import never
 from mlx_attn.training.show import (
-    COMPILING,
     Display,
-    TrainingBar,
-    closing_lines,
     display_for,
     evaluation_line,
     follow,
-    line_plot,
     plan_rows,
     step_line,
 )
@@ -27,12 +23,6 @@ STEPPED = Stepped(
 )
 LOSSES = Evaluation(val_loss=3.2042, bits_per_byte=1.5678, above_floor=0.25)
 EVALUATED = Evaluated(step=400, tokens=102400, evaluation=LOSSES, best=True, seconds=26.0)
-ENDED = Ended(
-    **{"variant": "merged", "steps": 2000, "tokens": 512_000, "params": 9, "tok_s": 128_000.0},
-    **{"peak_memory": 2_100_000_000, "seconds": 129.0, "run": "runs/a", "reason": "done"},
-    evaluation=Evaluation(val_loss=2.5, bits_per_byte=1.25),
-)
-REPORTS = [STARTED, STEPPED, EVALUATED, ENDED]
 
 
 class Terminal(io.StringIO):
@@ -67,28 +57,9 @@ def test_the_line_of_a_step_begins_with_what_matters_most():
     assert step_line(replace(STEPPED, steps=0)).startswith("step 420  loss 3.112  1:42")
 
 
-def test_the_line_of_a_validation():
-    assert evaluation_line(EVALUATED) == (
-        "step 400  val loss 3.2042 nats per token  1.5678 bits per byte "
-        "(0.250 above the floor)  best so far"
-    )
-
-
-def test_the_closing_lines_tell_loss_cost_and_abilities():
-    assert ENDED.evaluation
-    abilities = {"copy": 0.2, "recall": 0.1}
-    found = replace(ENDED.evaluation, above_floor=0.3, abilities=abilities)
-    assert closing_lines(replace(ENDED, evaluation=found)) == [
-        "best val loss 2.5000 nats per token, 1.2500 bits per byte; 2000 steps, 512k tokens, 2:09, "
-        "128k tok/s, 2.1 GB",
-        "0.300 bits per byte above the floor: copy 0.200, recall 0.100",
-    ]
-    assert closing_lines(replace(ENDED, evaluation=None)) == ["2000 steps, no validation yet"]
-
-
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     console = pipe()
-    shown(Display(console, "plain"), REPORTS)
+    shown(Display(console, "plain"), [STARTED, STEPPED, EVALUATED])
     assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
 
 
@@ -104,13 +75,6 @@ def test_the_live_line_never_needs_a_second_line(width):
     assert ("━" in written(console)) == (width > 60)  # a narrow terminal has only numbers
 
 
-def test_a_validation_leaves_a_line_and_its_loss_joins_the_live_one():
-    console = terminal(120, color_system=None)
-    shown(Display(console, "live"), [STARTED, EVALUATED, STEPPED])
-    assert evaluation_line(EVALUATED) in written(console)
-    assert "val 3.204" in written(console)
-
-
 def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(True, True, terminal(80)).mode == "json"
     assert display_for(False, True, terminal(80)).mode == "quiet"
@@ -120,14 +84,6 @@ def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(False, False, Console(file=io.StringIO())).mode == "plain"
     monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
     assert display_for(False, False, terminal(80)).mode == "plain"
-
-
-@pytest.mark.parametrize("compiles", [True, False])
-@pytest.mark.parametrize("make", [lambda: terminal(80), pipe], ids=["bar", "lines"])
-def test_that_the_first_step_compiles_is_shown_while_it_does(make, compiles):
-    console = make()
-    shown(display_for(False, False, console), [replace(STARTED, compiles=compiles)])
-    assert (COMPILING in written(console)) == compiles
 
 
 # A whole training.
@@ -157,35 +113,3 @@ def test_the_plan_says_what_is_trained_on_what(learner, letters):
     assert rows["training"] == "6 steps, 32 tokens a step, muon"
     unnamed = plan_rows(learner(keep=False, score="no_key", output="merged"), letters)
     assert "formula" not in dict(unnamed)
-
-
-def test_the_plan_says_what_bounds_the_training_and_that_its_warm_up_is_too_long(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, steps=6, minutes=1.0, warmup=19), letters))
-    assert rows["training"].startswith("6 steps or 1 minute, 32 tokens a step, muon; the learning")
-    assert "only reaches 0.3 of its peak, since its warm-up takes 19 steps" in rows["training"]
-
-
-def test_a_falling_loss_is_drawn_from_the_top_left_to_the_bottom_right():
-    lines = [line.replace("\u2800", " ") for line in line_plot([8.0, 4.0, 2.0, 1.0], 12, 3, "it")]
-    assert lines == ["8.00  ⠙⢦⡀ it", "        ⠙⢦⡀ ", "1.00      ⠙⢦"]
-    # One that stays, and leaves no room for a title.
-    assert line_plot([2.0, 2.0], 12, 2, "it") == ["2.00  " + "⠉" * 6, "2.00  " + "\u2800" * 6]
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "encoding", "shown"),
-    [
-        (80, 24, "utf-8", True),
-        (49, 24, "utf-8", False),
-        (80, 10, "utf-8", False),
-        (80, 24, "ascii", False),
-    ],
-)
-def test_a_curve_is_drawn_where_there_is_room_for_it(width, height, encoding, shown):
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, width=width, height=height, force_terminal=True)
-    bar = TrainingBar(console)
-    for loss in (4.0, 3.0, 2.0):
-        bar.show(replace(STEPPED, loss=loss))
-    assert bool(bar.curve()) == shown
-    assert all(len(line) <= width for line in bar.curve().splitlines())
