@@ -17,6 +17,7 @@ from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
     UserPath,
+    given,
     grouped,
     options_from,
     plugin_option,
@@ -108,7 +109,7 @@ def command(
     from mlx_attn.bench import show
     from mlx_attn.machine.facts import machine_facts
 
-    settings = {key: value for key, value in options.items() if value is not None}
+    settings = given(options)
     devices = _chosen_devices(device)
     works = part or (_WORKS[:1] if scaling else _WORKS)
     setups = setups_of(preset, variants, scaling, settings)

@@ -6,7 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from math import isfinite
@@ -260,14 +260,14 @@ def options_from(
     """
     options: list[click.Option] = []
     for field in fields(config):
-        name, kind = field.name, type(field.default)
+        name, kind = field.name, int if field.default is None else type(field.default)
         flag = name.replace("_", "-")
         if name in skip or not field.metadata:
             continue
         text = field.metadata["help"]
         default: Any = field.default
-        if shows_defaults and default not in ("", True):
-            text += f" (default: {','.join(map(str, default)) if kind is tuple else default})"
+        if shows_defaults and default is not True and default not in ("", None):
+            text += f"  [default: {','.join(map(str, default)) if kind is tuple else default}]"
         options.append(
             grouped(
                 section,
@@ -345,10 +345,15 @@ TRAIN_OPTIONS: list[click.Option] = [
 ]
 
 
+def given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a flag or the environment gives."""
+    return {key: value for key, value in settings.items() if value is not None}
+
+
 def layers_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the environment, and of the flags with shorthands expanded."""
     source = click.get_current_context().get_parameter_source
-    chosen = {key: value for key, value in options.items() if value is not None}
+    chosen = given(options)
     shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
     environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
     flags = {k: v for k, v in chosen.items() if k not in environment}

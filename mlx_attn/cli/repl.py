@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.options import given, takes_plugins
 from mlx_attn.cli.output import say
-from mlx_attn.cli.sample import run_argument, sampling_options
+from mlx_attn.cli.sample import SAMPLING_OPTIONS, run_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +24,8 @@ Examples:
 
 
 @takes_plugins
-@click.command(epilog=_EXAMPLES)
+@click.command(params=[*SAMPLING_OPTIONS], epilog=_EXAMPLES)
 @run_argument
-@sampling_options
 def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """Talk to a trained model: it continues any text; /help lists the commands.
 
@@ -43,7 +42,7 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     shown = screen.TerminalScreen() if at_terminal else Screen(echo, partial(echo, err=True))
     make_page = partial(_make_page, at_terminal)
     session = Session(load_run(run), shown, load_run, _list_runs, make_page)
-    session.settings = Settings(stop=stop, **settings)
+    session.settings = Settings(stop=stop, **given(settings))
     if at_terminal:
         commands.print_banner(session)
         prompt = screen.Prompt(shown.note, screen.open_history())

@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.options import given, grouped, options_from, takes_plugins
 from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.sampling.config import SamplerConfig
@@ -21,41 +22,21 @@ if TYPE_CHECKING:
     from mlx_attn.run_directory import Run
     from mlx_attn.sampling.generate import GenerationStep
 
-_Command = Callable[..., Any]
-
-
-def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
-    """Return an option that the environment may give too, as the prefix and its first name."""
-    variable = PREFIX + names[0].lstrip("-").replace("-", "_").upper()
-    return click.option(*names, envvar=variable, show_envvar=True, show_default=True, **attributes)
-
-
-_ALSO = {"temp": ("--temperature",)}
-_OPTIONS = (
-    _option("--max-tokens", "-m", default=200, help="most new tokens"),
-    *(
-        _option(
-            "--" + key.name.replace("_", "-"),
-            *_ALSO.get(key.name, ()),
-            key.name,
-            type=int if key.default is None else type(key.default),
-            default=key.default,
-            help=key.metadata["help"],
-        )
-        for key in fields(SamplerConfig)
-        if "help" in key.metadata
+_sampling = partial(grouped, "Sampling")
+SAMPLING_OPTIONS: list[click.Parameter] = [
+    _sampling(
+        "--max-tokens", "-m", default=200, help="most new tokens", envvar=PREFIX + "MAX_TOKENS"
     ),
-    # Without the environment: click would cut its value into words.
-    click.option("--stop", multiple=True, metavar="TEXT", help="stop before TEXT; repeatable"),
-    _option("--ignore-eos", is_flag=True, help="go on where a document, such as a story, ends"),
-)
-
-
-def sampling_options(command: _Command) -> _Command:
-    """Add the sampling options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    *options_from(SamplerConfig, "Sampling", shows_defaults=True),
+    # Not from the environment: click would cut its value into words.
+    _sampling("--stop", multiple=True, metavar="TEXT", help="stop before TEXT; repeatable"),
+    _sampling(
+        "--ignore-eos",
+        is_flag=True,
+        help="go on where a document, such as a story, ends",
+        envvar=PREFIX + "IGNORE_EOS",
+    ),
+]
 
 
 def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
@@ -95,11 +76,23 @@ Examples:
 
 
 @takes_plugins
-@click.command(epilog=_EXAMPLES)
+@click.command(params=[*SAMPLING_OPTIONS], epilog=_EXAMPLES)
 @run_argument
-@_option("--prompt", "-p", default="", metavar="TEXT", help="Text to continue; - reads stdin.")
-@_option("--num-samples", "-n", default=1, help="continuations; number k has the seed SEED + k")
-@sampling_options
+@click.option(
+    "--prompt",
+    "-p",
+    default="",
+    metavar="TEXT",
+    help="Text to continue; - reads stdin.",
+    envvar=PREFIX + "PROMPT",
+)
+@click.option(
+    "--num-samples",
+    "-n",
+    default=1,
+    help="Continuations; number k has the seed SEED + k.",
+    envvar=PREFIX + "NUM_SAMPLES",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object each instead.")
 def command(
     run: str | None,
@@ -120,7 +113,7 @@ def command(
     """
     from mlx_attn.sampling.generate import load_run
 
-    config = SamplerConfig(**sampler)
+    config = SamplerConfig(**given(sampler))
     text = standard_input() if prompt == "-" else prompt
     loaded = load_run(run)
     stop += () if ignore_eos else loaded.document_ends

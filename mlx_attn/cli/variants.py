@@ -10,6 +10,7 @@ import click
 from mlx_attn.attention.config import MAPS, NEEDS, VARIANTS, choices_of
 from mlx_attn.cli.options import (
     SectionedCommand,
+    given,
     grouped,
     options_from,
     plugin_option,
@@ -86,7 +87,7 @@ def command(
     if choices:
         _show_choices(as_json)
         return
-    sizes = {key: value for key, value in flags.items() if value is not None}
+    sizes = given(flags)
     model = resolve({"preset": preset, **sizes}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
     length = tokens or config_from(model).context_length

@@ -44,7 +44,7 @@ def test_json_is_one_object_with_the_seed_that_was_drawn(place):
     assert (record["prompt"], len(record["text"]), record["tokens"]) == ("a\nb", 4, 4)
     assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
     assert record["tok_s"] > 0
-    flags = ("-p", "abc", "--temperature", "0.9", "--json", "-m", "30")
+    flags = ("-p", "abc", "--temp", "0.9", "--json", "-m", "30")
     record = json.loads(sample(*flags).stdout)
     again = json.loads(sample(*flags, "--seed", str(record["seed"])).stdout)
     assert again["text"] == record["text"]
