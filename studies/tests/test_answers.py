@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
+from mlx_attn.cli import compare
 from mlx_attn.errors import ConfigError
 from studies import answers
 from studies.answers import NUMBERS, PAGE, ROOT
@@ -41,10 +43,14 @@ def test_every_question_is_answered_in_bold_below_it_and_in_the_numbers():
         assert numbers[name]["measured"] or question.holds_for
 
 
-def test_every_number_of_a_question_has_a_command():
-    lines = [*answers.show("query")]
+@pytest.mark.parametrize("question", [q for q in table().questions if q != "chapter5"])
+def test_every_number_of_a_question_has_a_command_that_compare_understands(question):
+    lines = [*answers.show(question)]
     assert len(lines) % 4 == 0
-    assert all(line.startswith("  mlx-attn compare ") for line in lines[3::4])
+    for line in lines[3::4]:
+        program, name, *arguments = shlex.split(line)
+        assert (program, name) == ("mlx-attn", "compare")
+        assert compare.command.make_context(name, arguments).params["start"] == "book"
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_name():
