@@ -16,13 +16,14 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
-from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.answers import questions
+from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.convert.model import convert
+from mlx_attn.cost import ModelCost, model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS, GPTConfig
-from mlx_attn.model.gpt import GPT, ModelCost, model_cost
+from mlx_attn.model.gpt import GPT
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

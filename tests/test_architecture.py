@@ -16,19 +16,24 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts): f for f in FILES}
 
 GROUND = ("about", "errors", "files", "keys", "records", "arrays", "ui")
-ROOMS = (
-    *GROUND,
-    "machine",
-    *("attention", "plugins", "model", "text", "run_directory", "runs"),
-    *("sampling", "training", "convert", "probe", "verify"),
-    *("explore", "comparison", "bench", "interop", "repl", "api", "cli"),
+HEART = (
+    *("machine", "attention", "plugins", "model", "text", "run_directory", "runs"),
+    *("sampling", "training"),
 )
-"""Bottom to top: a room imports from rooms before it, never from one after it."""
+LABORATORY = (
+    *("laws", "cost", "convert", "probe", "verify", "explore", "comparison"),
+    *("bench", "interop", "repl", "api", "cli"),
+)
+ROOMS = (*GROUND, *HEART, *LABORATORY)
+"""Bottom to top: a room imports from rooms before it, never from one after it.
+
+So who reads a model and its training meets no conversion, no probe and no law of a choice.
+"""
 
 SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py"}
 SHARED_NAMES = {"config.py", "show.py", "report.py", "page.py", "__init__.py", "__main__.py"}
 LONGEST_FILE = 450
-BUDGETS = {"mlx_attn": 25_275, "studies": 1_301, "tests": 16_453}
+BUDGETS = {"mlx_attn": 25_315, "studies": 1_301, "tests": 16_467}
 SHORTEST_FILE_FOR_ONE = 60
 """A file with one importer and fewer lines belongs in its importer."""
 
@@ -190,13 +195,15 @@ def _key(node: ast.AST) -> str:
 def test_no_choice_of_a_map_is_named_outside_of_attention():
     """What others ask of a choice is a fact of `Choice`, so that a user's choice has it too.
 
-    But flags of one map, which are settings of the command line.
+    But a conversion leads to a form by its name.
     """
+    forms = {"convert/conversions.py", "convert/writers.py"}
 
     def names_one(file: Path) -> bool:
         return any(names_a_choice(node) for node in ast.walk(tree(file)))
 
-    assert where(names_one, [file for file in FILES if room(file) != "attention"]) == []
+    outside = [file for file in FILES if room(file) != "attention"]
+    assert {*where(names_one, outside)} == forms
 
 
 def used(file: Path) -> set[str]:

@@ -1,7 +1,7 @@
 import pytest
 
 from mlx_attn.attention.config import VARIANTS
-from mlx_attn.attention.conversions import CONVERSIONS
+from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
 from mlx_attn.model.config import BLOCKS, PRESETS
 from mlx_attn.text.downloads import CORPORA

@@ -14,9 +14,11 @@ from make import PAGE, card, config_of, moved
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import VARIANTS
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import probe
+from mlx_attn.probe.tracking import track
 from mlx_attn.run_directory import open_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, decode
@@ -26,7 +28,6 @@ from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
-from mlx_attn.training.tracking import track
 from mlx_attn.training.trainer import Trainer
 from tests.runs import create_run
 

@@ -8,7 +8,7 @@
 # %%
 # isort: off
 from mlx_attn.attention import MultiHeadAttention  # before MLX, because it loads a fast BLAS
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 import mlx.core as mx
 import numpy as np
 

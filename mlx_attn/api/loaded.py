@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, plural, python_words
 from mlx_attn.keys import plain
 from mlx_attn.plugins import Plugins, load_named_plugins

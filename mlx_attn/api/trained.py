@@ -16,6 +16,7 @@ from mlx_attn.convert.model import start_from_run
 from mlx_attn.errors import RunError, python_words
 from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
+from mlx_attn.probe.tracking import track_heads
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus, prepare
@@ -190,6 +191,7 @@ def new_training(
         check_in_files(settings.plugins)
     corpus = prepared(settings)
     trainer = Trainer(settings, corpus, draw)
+    track_heads(trainer)
     facts = _facts_of(corpus)
     if init_from:
         start_from_run(trainer, find_run(str(init_from)), corpus)
@@ -214,6 +216,7 @@ def resumed_training(
         settings = settings_from(run.settings, changes)
         corpus = prepared(settings)
         trainer = Trainer(settings, corpus, draw=not has_checkpoint)
+        track_heads(trainer)
         run.check_corpus(corpus, "name the old one with --data, or train a new run")
         _continue(trainer, run, corpus)
     return Training(trainer, corpus, run.path, facts=_facts_of(corpus), resumes=True)

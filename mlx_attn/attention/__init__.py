@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_attn.attention import catalog as _catalog  # noqa: F401 (fills VARIANTS)
 from mlx_attn.attention.config import (
+    TRIALS,
     VARIANTS,
     AttentionConfig,
     Choice,
@@ -35,6 +36,14 @@ __all__ = [
     "find_variant",
     "register",
 ]
+
+
+def _try_a_users_choices(layer: Any) -> None:
+    """Hold a layer to the laws, which are above this room: nothing here imports them."""
+    import_module("mlx_attn.laws").check_choices(layer)
+
+
+TRIALS.append(_try_a_users_choices)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,9 +17,8 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention import laws
 from mlx_attn.attention.cache import Kept, KVCache, Places, Position, StateCache, counted
-from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.config import MAPS, TRIALS, AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     Heads,
@@ -274,8 +273,8 @@ class Attention(MapWeights):
         self.dropout = nn.Dropout(config.drop_rate)
         # A reader needs the layer before, which has the same choices of a user's and tries them.
         own = any(not choice.is_built_in for choice in self.maps.all)
-        if own and config.cross_layer != "reader":
-            laws.check_choices(self)
+        for trial in TRIALS if own and config.cross_layer != "reader" else ():
+            trial(self)
 
     def like(self, config: AttentionConfig) -> "Attention":
         """Return a new layer of another configuration."""

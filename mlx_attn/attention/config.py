@@ -152,6 +152,10 @@ CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in (*MAPS, "position"
 """Every registered choice by map and name; of positions only a user's."""
 
 
+TRIALS: list[Callable[[Any], None]] = []
+"""Called with every new layer that has a user's choices, before it computes; see `laws`."""
+
+
 def register(entry: "Choice | Variant") -> None:
     """Add a choice of a map, a position in the heads, or a named variant.
 

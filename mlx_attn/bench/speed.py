@@ -23,13 +23,14 @@ from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import find_variant
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import device_name, on_device
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
 from mlx_attn.model.config import GPTConfig, config_from, find_preset
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler

@@ -68,7 +68,7 @@ def command(
     new run that trains on, samples and converts further. With several ranks nothing is
     converted for good: the loss at each rank is measured, printed and drawn.
     """
-    from mlx_attn.attention.conversions import find_conversion
+    from mlx_attn.convert.conversions import find_conversion
     from mlx_attn.runs import find_run
 
     if as_list:
@@ -89,7 +89,7 @@ def command(
 
 
 def _show_conversions(as_json: bool) -> None:
-    from mlx_attn.attention.conversions import CONVERSIONS
+    from mlx_attn.convert.conversions import CONVERSIONS
     from mlx_attn.convert.show import conversions_table
 
     keys = ("name", "identity", "exact", "ranked")

@@ -56,7 +56,7 @@ def emit(
 
 def model_facts(config: "GPTConfig") -> dict[str, Any]:
     """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
-    from mlx_attn.model.gpt import cache_bytes, model_cost
+    from mlx_attn.cost import cache_bytes, model_cost
 
     parameters = model_cost(config).parameters
     cache = cache_bytes(config, config.context_length, 4)

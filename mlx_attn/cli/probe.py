@@ -111,7 +111,7 @@ def _show_track(
 ) -> None:
     """Show a tracked training, or two and the drift between them if their weights were kept."""
     from mlx_attn.probe import show, tracks
-    from mlx_attn.training.tracking import TRACKED_TEXTS
+    from mlx_attn.probe.tracking import TRACKED_TEXTS
 
     tracked = [tracks.read_track(one) for one in (run, other) if one]
     pair = None

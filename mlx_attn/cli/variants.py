@@ -122,7 +122,7 @@ def _show_choices(as_json: bool) -> None:
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
     """Return a variant with its cost, or with the reason why these sizes do not allow it."""
-    from mlx_attn.model.gpt import cache_bytes, model_cost
+    from mlx_attn.cost import cache_bytes, model_cost
 
     variant = VARIANTS[name]
     row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}

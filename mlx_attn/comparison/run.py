@@ -15,9 +15,9 @@ from mlx_attn.comparison.plan import SHORTER, Trial, corpus_of, floor_of, trial_
 from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult, save_comparison
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import RunError
 from mlx_attn.machine.facts import versions
-from mlx_attn.model.gpt import model_cost
 
 FLOAT_BYTES = 4
 

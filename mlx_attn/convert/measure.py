@@ -15,14 +15,15 @@ import numpy as np
 from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.algebra import relative_error
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import explicit_attention
-from mlx_attn.attention.conversions import changes_output, changes_scores, find_conversion
+from mlx_attn.convert.algebra import relative_error
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
+from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
 from mlx_attn.convert.model import convert, converted_config, fold_norms
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import float64
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split

@@ -9,17 +9,17 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import writers
-from mlx_attn.attention.analysis import layer_weights, to_numpy
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.conversions import (
+from mlx_attn.attention.layer import WHOLE_VALUE
+from mlx_attn.convert import writers
+from mlx_attn.convert.circuits import layer_weights, to_numpy
+from mlx_attn.convert.conversions import (
     CONVERSIONS,
     Conversion,
     find_conversion,
     key_bias_cancels,
     weights_sum_to_one,
 )
-from mlx_attn.attention.layer import WHOLE_VALUE
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs

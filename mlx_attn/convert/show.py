@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.attention.conversions import CONVERSIONS, find_conversion
 from mlx_attn.convert import measure
+from mlx_attn.convert.conversions import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
 from mlx_attn.ui.terminal import count
 

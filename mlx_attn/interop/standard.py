@@ -13,11 +13,11 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.arrays import Arrays, check_weights, named_arrays
-from mlx_attn.attention import writers
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import MAPS, AttentionConfig
 from mlx_attn.attention.layer import maps_of
+from mlx_attn.convert import writers
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.measure import weight_errors
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError, RunError

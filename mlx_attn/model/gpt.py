@@ -1,8 +1,6 @@
-"""The GPT: feed-forward layers and blocks around the attention; the cost of a model."""
+"""The GPT: feed-forward layers and blocks around the attention."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,11 +9,8 @@ import mlx.nn as nn
 from jaxtyping import Float, Integer
 from mlx.utils import tree_flatten, tree_unflatten
 
-from mlx_attn.arrays import count_parameters
-from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
-from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
@@ -252,52 +247,6 @@ def _before(x: Inputs, cache: KVCache | None) -> Inputs:
     (embeddings,), _ = cache.extend((x[:, None],), in_order=True)
     # The T vectors that end one before the newest.
     return embeddings[:, 0, -x.shape[1] - 1 : -1]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCost:
-    """The cost of a model; see `AttentionCost`, of which it has the sums over all layers.
-
-    Attention is counted as computed (not the causal half only); embeddings are looked up and cost
-    no multiply-adds.
-    """
-
-    parameters: int  # embeddings included
-    attention_parameters: int
-    multiply_adds: int
-    cache_floats: int
-    state_floats: int = 0
-
-
-def model_cost(config: GPTConfig) -> ModelCost:
-    """Count a model of this configuration; nothing of its size is allocated."""
-    attention = [(n, attention_cost(layer)) for layer, n in _layers(config).items()]
-    # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
-    feed_forward = 2 * config.emb_dim * config.hidden_dim
-    # [C] x [C, V], and a token shift's product with one weight per channel.
-    head = config.emb_dim * (config.vocab_size + config.token_shift)
-    return ModelCost(
-        parameters=count_parameters(GPT(config, seed=None)),
-        attention_parameters=sum(n * cost.parameters for n, cost in attention),
-        multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
-        cache_floats=sum(n * cost.cache_floats for n, cost in attention),
-        state_floats=sum(n * cost.state_floats for n, cost in attention),
-    )
-
-
-def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
-    """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
-    floats = 0
-    for layer, n in _layers(config).items():
-        cost = attention_cost(layer)
-        held = min(layer.cache_window or tokens, tokens)
-        floats += n * (cost.cache_floats * held + cost.state_floats)
-    return floats * itemsize * batch
-
-
-def _layers(config: GPTConfig) -> Counter[AttentionConfig]:
-    """Return how many layers of each form a model has: equal ones are measured once."""
-    return Counter(config.attention(layer) for layer in range(config.n_layers))
 
 
 def attention_inputs(

@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
-from mlx_attn.attention import analysis
-from mlx_attn.attention.analysis import ov_circuit, qk_circuit
+from mlx_attn.convert import circuits
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -178,8 +178,8 @@ class Probe:
     maps: Float32[np.ndarray, "L B H T T"]  # see `attention_maps`
     statistics: _HeadStatistics  # of every head, averaged over the texts
     uniform: Mapping[str, float]  # of a head with uniform attention, for comparison
-    scores: analysis.Spectra | None  # the matrices S_h; None for a score map without them
-    value_outputs: analysis.Spectra | None  # V_h O_h; None for a value or output map without them
+    scores: circuits.Spectra | None  # the matrices S_h; None for a score map without them
+    value_outputs: circuits.Spectra | None  # V_h O_h; None for a value or output map without them
     reasons: Mapping[str, str]  # why a matrix is missing, by the name of the attribute
 
     @property
@@ -205,12 +205,12 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         >>> result.maps[layer, text, head]
     """
     config = model.config
-    spectra: dict[str, analysis.Spectra | None] = {}
+    spectra: dict[str, circuits.Spectra | None] = {}
     reasons: dict[str, str] = {}
     for name, circuit in {"scores": qk_circuit, "value_outputs": ov_circuit}.items():
         try:
-            spectra[name] = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
-        except analysis.NoMatrix as missing:
+            spectra[name] = circuits.spectra(circuit(block.att) for block in model.trf_blocks)
+        except circuits.NoMatrix as missing:
             spectra[name], reasons[name] = None, missing.reason
     maps = attention_maps(model, tokens)
     repeated = repeated_sequences(config.vocab_size, config.context_length)

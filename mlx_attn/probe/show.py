@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.attention import analysis
+from mlx_attn.convert import circuits
 from mlx_attn.errors import plural
 from mlx_attn.probe import tracks
 from mlx_attn.probe.heads import Probe
@@ -125,7 +125,7 @@ def caveat(probe: Probe) -> str:
     """Explain missing matrices, scores beyond S_h, and weights that do not add up to 1."""
     left_out = [f"No {_GROUPS[of][1]} is shown: {why}." for of, why in probe.reasons.items()]
     kinds = probe.config.kinds()
-    reason = "; ".join(dict.fromkeys(filter(None, map(analysis.why_not_one_matrix, kinds))))
+    reason = "; ".join(dict.fromkeys(filter(None, map(circuits.why_not_one_matrix, kinds))))
     if reason and "scores" not in probe.reasons:
         left_out.append(f"Scores are not one matrix here: {reason}.")
     mixings = [mixing for kind in kinds for mixing in kind.choices("mixing")]
@@ -215,7 +215,7 @@ def draw_maps(probe: Probe, text: int = 0) -> "Figure":
     return figure
 
 
-def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
+def draw_singular_values(matrices: circuits.Spectra) -> "Figure":
     """Draw the singular values of every head, a panel per layer."""
     values = matrices.singular_values
     figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
@@ -229,7 +229,7 @@ def draw_singular_values(matrices: analysis.Spectra) -> "Figure":
     return _with_legend(figure, axes[0], "singular value, the largest first")
 
 
-def draw_alignment(matrices: analysis.Spectra) -> "Figure":
+def draw_alignment(matrices: circuits.Spectra) -> "Figure":
     """Draw the alignment between the heads of a layer, a panel per layer."""
     figure, axes = panels(len(matrices.alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
     for layer, (axis, alignment) in enumerate(zip(axes, matrices.alignment, strict=True)):

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.probe.tracking import TRACKED_TOKENS, drift, snapshots
 from mlx_attn.run_directory import Run
-from mlx_attn.training.tracking import TRACKED_TOKENS, drift, snapshots
 
 Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
 """A number for every tracked step, layer and head, by name."""
@@ -25,7 +25,7 @@ class Track:
     scores: Curves  # effective rank, norm and symmetry of S_h
     value_outputs: Curves  # the same of V_h O_h
     # The distance of the heads from their start, or from another run's heads (see
-    # `training.tracking.drift`); empty if unknown.
+    # `probe.tracking.drift`); empty if unknown.
     drift: Curves
 
 

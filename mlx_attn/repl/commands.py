@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
-from mlx_attn.model.gpt import model_cost
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.sampling.generate import LoadedRun
 

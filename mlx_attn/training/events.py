@@ -52,7 +52,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """The matrices of every head; see `mlx_attn.training.tracking`. Lists are `[layer][head]`."""
+    """The matrices of every head; see `mlx_attn.probe.tracking`. Lists are `[layer][head]`."""
 
     event: ClassVar[str] = "track"
     step: int  # done so far

@@ -204,6 +204,7 @@ class _Monitor:
 
     def tracked(self) -> Tracked:
         """Measure the heads' matrices once the loss is known to be finite."""
+        assert self.trainer.track, "track= needs `probe.tracking.track_heads`"
         self._read()
         self.lap(trained=True)
         tracked = self.trainer.track()

@@ -12,9 +12,9 @@ from rich.console import Console, RenderableType
 from rich.table import Column
 from rich.text import Text
 
+from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import plural, printable
-from mlx_attn.model.gpt import model_cost
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import Tokenizer
@@ -97,12 +97,13 @@ def plan_facts(
     trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
 ) -> dict[str, Any]:
     """Return the plan of a training as JSON values."""
-    cost = model_cost(trainer.model.config)
+    model = trainer.model
+    parameters = count_parameters(model)
     facts: dict[str, Any] = {
         "event": "plan",
         "variant": trainer.settings.variant,
-        "params": cost.parameters,
-        "attention_params": cost.attention_parameters,
+        "params": parameters,
+        "attention_params": sum(count_parameters(block.att) for block in model.trf_blocks),
         "step": trainer.progress.step,
         "steps": trainer.steps,
         "tokens_per_step": trainer.tokens_per_step,
@@ -110,7 +111,7 @@ def plan_facts(
         "validation_tokens": len(corpus.val.tokens),
         "vocab_size": corpus.tokenizer.vocab_size,
         # Of weights, gradients and AdamW's two moments.
-        "memory": 4 * FLOAT_BYTES * cost.parameters,
+        "memory": 4 * FLOAT_BYTES * parameters,
     }
     if expected:
         facts["forecast"] = asdict(expected)

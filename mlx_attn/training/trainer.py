@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import stores_weights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import usable_memory
@@ -29,7 +28,6 @@ from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
-from mlx_attn.training.tracking import TRACKED_TEXTS, save_snapshot, snapshots, track
 
 FLOAT_BYTES = 4
 EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the loss of guessing
@@ -137,6 +135,8 @@ class Trainer:
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
         self.log: Callable[[Event], None] = lambda event: None  # see `recording.logging_to`
+        # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
+        self.track: Callable[[], Tracked] | None = None
         self.saved_step: int | None = None  # of the latest checkpoint
         self._saved: tuple[int, ...] | None = None
         self.progress = Progress()
@@ -168,9 +168,6 @@ class Trainer:
     def resume(self, run: Run) -> None:
         """Resume from a run's checkpoint; call this before the first step."""
         self.run = run
-        # The drift is from the first step's weights, not from the checkpoint's.
-        if self.config.track and 0 in snapshots(run):
-            self.origin = run.load_model(snapshots(run)[0])
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
         self.saved_step, self._saved = self.progress.step, self.progress.latest
 
@@ -217,13 +214,6 @@ class Trainer:
         if best and self.run:
             self.run.save_model(self.model)
         return result, best
-
-    def track(self) -> Tracked:
-        """Measure the heads; if there is a start to compare with, save the weights too."""
-        if self.run and self.origin:
-            save_snapshot(self.run, self.model, self.progress.step)
-        tokens = mx.array(self.evaluator.texts(TRACKED_TEXTS))
-        return track(self.model, self.progress.step, tokens, self.origin)
 
     def save(self) -> None:
         """Write a checkpoint unless this state has one; before any validation, also the weights.
@@ -288,8 +278,6 @@ def _new_model(config: GPTConfig, training: TrainConfig, draw: bool) -> GPT:
     if training.checkpoint_blocks:
         check_blocks_can_be_computed_again(model)
         model.checkpoint_blocks = True
-    for block in model.trf_blocks if training.track else ():
-        analysis.check_affine(block.att, "score", "value", "output")
     return model
 
 

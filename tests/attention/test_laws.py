@@ -9,12 +9,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from mlx_attn.attention import laws
+from mlx_attn import laws
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import POSITIONS, VARIANTS, AttentionConfig, choice_of
-from mlx_attn.attention.laws import LawBroken
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
+from mlx_attn.laws import LawBroken
 from mlx_attn.machine.exponentials import softmax
 from tests.attention.conftest import SIZES
 

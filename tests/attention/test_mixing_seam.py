@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention.analysis import why_not_one_matrix
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.conversions import find_conversion
+from mlx_attn.convert.circuits import why_not_one_matrix
+from mlx_attn.convert.conversions import find_conversion
 from mlx_attn.convert.model import fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig

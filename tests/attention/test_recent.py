@@ -11,11 +11,11 @@ import pytest
 from scipy.linalg import hadamard
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import attention_cost
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import VARIANTS, AttentionConfig
 from mlx_attn.attention.layer import Carry
+from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
 from tests.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 

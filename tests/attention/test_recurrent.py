@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import NoMatrix, attention_cost, qk_circuit
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
 from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
+from mlx_attn.convert.circuits import NoMatrix, qk_circuit
+from mlx_attn.cost import attention_cost, model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import config_from
-from mlx_attn.model.gpt import model_cost
 from tests.attention.conftest import SIZES, decoded, layer_of, text
 
 C, T, H = 16, 12, 4

@@ -3,8 +3,8 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.attention.conversions import CONVERSIONS
 from mlx_attn.cli.main import group
+from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from tests.cli.conftest import refused, untrained_run

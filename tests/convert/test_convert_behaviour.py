@@ -8,8 +8,9 @@ import pytest
 from mlx_attn.convert import measure
 from mlx_attn.convert.measure import compare_logits, float64_logits
 from mlx_attn.convert.model import convert
+from mlx_attn.cost import model_cost
 from mlx_attn.machine import attention_kernels, exponentials
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.training.batches import window_losses

@@ -13,6 +13,7 @@ from mlx_attn.interop import names
 from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from mlx_attn.probe.tracking import save_snapshot
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
@@ -20,7 +21,6 @@ from mlx_attn.training.config import resolve, settings_from
 from mlx_attn.training.loop import train
 from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.summaries import summarise_runs
-from mlx_attn.training.tracking import save_snapshot
 from mlx_attn.training.trainer import Trainer
 from tests.runs import create_run
 

@@ -9,9 +9,10 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import POSITIONS, VARIANTS
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from
-from mlx_attn.model.gpt import GPT, model_cost
+from mlx_attn.model.gpt import GPT
 
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
 

@@ -11,10 +11,11 @@ import pytest
 from mlx.utils import tree_map
 
 from mlx_attn.convert.model import convert, fold_norms
+from mlx_attn.cost import cache_bytes, model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.standard import obstacles
 from mlx_attn.model.config import GPTConfig, config_from
-from mlx_attn.model.gpt import GPT, cache_bytes, model_cost
+from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import probe
 from mlx_attn.training.trainer import check_blocks_can_be_computed_again
 

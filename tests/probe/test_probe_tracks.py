@@ -10,9 +10,9 @@ import pytest
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from mlx_attn.probe.tracking import save_snapshot
 from mlx_attn.probe.tracks import pair_drift, read_track
 from mlx_attn.run_directory import Run
-from mlx_attn.training.tracking import save_snapshot
 from tests.runs import create_run
 
 SIZES: dict[str, Any] = {"vocab_size": 20, "context_length": 8, "emb_dim": 8, "n_heads": 2}

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.analysis import qk_circuit
 from mlx_attn.attention.maps import merge_query_key
+from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.probe.tracking import drift, snapshots, track_heads
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Stepped, Tracked, as_record
 from mlx_attn.training.loop import train
-from mlx_attn.training.tracking import drift, snapshots
 from mlx_attn.training.trainer import Trainer
 from tests.runs import create_run
 
@@ -28,9 +28,11 @@ TOKENS = np.arange(12).reshape(2, 6)
 
 def trainer(corpus: Corpus, **settings: Any) -> Trainer:
     recipe = {"steps": 6, "batch_size": 2, "eval_every": 0, "log_every": 2, "warmup": 0}
-    return Trainer(
+    made = Trainer(
         resolve({"preset": "nano", "tokenizer": "char", **SIZES, **recipe, **settings}), corpus
     )
+    track_heads(made)
+    return made
 
 
 def tracked(training: Trainer) -> list[Tracked]:

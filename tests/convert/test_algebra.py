@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlx_attn
-from mlx_attn.attention.algebra import (
+from mlx_attn.convert.algebra import (
     balanced_factors,
     fit_shared_maps,
     relative_error,

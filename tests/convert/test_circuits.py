@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_attn.attention.analysis import (
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.config import VARIANTS
+from mlx_attn.convert.circuits import (
     ScoreFactors,
     alignment,
     effective_rank,
@@ -21,8 +23,6 @@ from mlx_attn.attention.analysis import (
     symmetry,
     why_not_one_matrix,
 )
-from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import VARIANTS
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import layer_of
 

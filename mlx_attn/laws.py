@@ -37,7 +37,7 @@ ROUNDING, SAME = 1e-3, 1e-5
 NOT_FINITE = "gives numbers that are not finite"
 
 Layer = Any
-"""An `Attention`, whose module imports this one."""
+"""An `Attention`."""
 Arrays = tuple[mx.array, ...]
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import algebra, analysis, conversions
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Inputs
 from mlx_attn.attention.maps import merge_value_output
+from mlx_attn.convert import algebra, circuits, conversions
 from mlx_attn.errors import ConfigError
 
 Weights = dict[str, np.ndarray]
@@ -44,11 +44,11 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
                 "form: train that form from the start"
             )
     # Later maps see the earlier ones: a value from keys needs the keys as they will be.
-    weights, written = analysis.layer_weights(attention), {}
+    weights, written = circuits.layer_weights(attention), {}
     if changes_scores and target.score == "latent":
         written |= _latent(attention, target)
     elif changes_scores:
-        written |= _SCORES[target.score](analysis.qk_circuit(attention), target)
+        written |= _SCORES[target.score](circuits.qk_circuit(attention), target)
     if changes_output and target.value != "latent":
         written |= _OUTPUTS[target.output](attention, target, x)
         written |= _VALUES[target.value](weights | written, target)
@@ -74,7 +74,7 @@ def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
     return mx.array(array, dtype) if array.dtype == np.float64 else mx.array(array)
 
 
-def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _separate(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Factor S_h: exact if, with u_h as one more row, its rank is at most head_dim."""
     wanted = (target.n_kv_heads, target.head_dim, target.d_in)
     if factors.key.shape != wanted or factors.key.shape[1] == target.d_in:
@@ -83,8 +83,8 @@ def _separate(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
 
 
 def _nearest_score(
-    factors: analysis.ScoreFactors, target: AttentionConfig
-) -> analysis.ScoreFactors:
+    factors: circuits.ScoreFactors, target: AttentionConfig
+) -> circuits.ScoreFactors:
     """Return the best factors of rank head_dim; decompose queries that share a key together."""
     H, C, D, KV = target.n_heads, target.d_in, target.head_dim, target.n_kv_heads
     if len(factors.key) == KV:
@@ -99,10 +99,10 @@ def _nearest_score(
     # [KV, rows, D] -> [H, D, C + 1]
     query = query.reshape(H, C + 1, D).swapaxes(1, 2)
     # The key's bias is dropped: it cancels in the softmax.
-    return analysis.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
+    return circuits.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
 
-def _merged(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _merged(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Multiply, exactly: S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h."""
     C = target.d_in
     return {
@@ -111,7 +111,7 @@ def _merged(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _no_query(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _no_query(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Move S into the key, exactly for one head without a query bias: q = x, k = x S^T."""
     if np.abs(factors.key_side_vectors).max() > 0:
         raise ConfigError(
@@ -122,7 +122,7 @@ def _no_query(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weight
     return {"W_key.weight": key, "W_key.bias": np.zeros(len(key))}
 
 
-def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _no_key(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Move S into the query, exactly for one head: q = x S + u, k = x."""
     return {
         "W_query.weight": factors.products[0].T,
@@ -130,7 +130,7 @@ def _no_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _collaborative(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Fit maps shared by all heads; exact if every S_h has a rank of at most head_dim."""
     maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
     return {
@@ -142,7 +142,7 @@ def _collaborative(factors: analysis.ScoreFactors, target: AttentionConfig) -> W
     }
 
 
-def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weights:
+def _shrunk_key(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Move the basis of W_key_h into W_query_h, exactly."""
     if factors.key.shape != (target.n_kv_heads, target.head_dim, target.d_in):
         factors = _nearest_score(factors, target)
@@ -160,7 +160,7 @@ def _shrunk_key(factors: analysis.ScoreFactors, target: AttentionConfig) -> Weig
     }
 
 
-_SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] = {
+_SCORES: dict[str, Callable[[circuits.ScoreFactors, AttentionConfig], Weights]] = {
     "separate": _separate,
     "merged": _merged,
     "no_query": _no_query,
@@ -172,7 +172,7 @@ _SCORES: dict[str, Callable[[analysis.ScoreFactors, AttentionConfig], Weights]] 
 
 def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Factor VO_h: exact if its rank is at most value_dim, otherwise the nearest of that rank."""
-    factors = analysis.ov_circuit(attention)
+    factors = circuits.ov_circuit(attention)
     wanted = (target.n_kv_heads, target.value_dim, target.d_in)
     if factors.value.shape != wanted or attention.config.output == "merged":
         factors = _nearest_output(factors, target)
@@ -180,8 +180,8 @@ def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | No
 
 
 def _nearest_output(
-    factors: analysis.OutputFactors, target: AttentionConfig
-) -> analysis.OutputFactors:
+    factors: circuits.OutputFactors, target: AttentionConfig
+) -> circuits.OutputFactors:
     """Return the best factors of rank value_dim; decompose heads that share a value together."""
     KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
     if len(factors.value) == KV:
@@ -193,12 +193,12 @@ def _nearest_output(
         output, value = algebra.balanced_factors(rows, D)
     # [H, d_out, D] -> [d_out, H D]
     output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
-    return analysis.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
+    return circuits.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
 
 
 def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Multiply, exactly: VO_h = W_value_h O_h; the values' biases become a constant."""
-    factors = analysis.ov_circuit(attention)
+    factors = circuits.ov_circuit(attention)
     value = factors.weights["W_value.weight"]
     merged = merge_value_output(value, factors.output, target.n_heads)
     return {"VO.weight": merged, "VO.bias": factors.total_constant}
@@ -206,10 +206,10 @@ def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | No
 
 def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Move out_proj into W_value: exactly for one head, by least squares for several."""
-    factors, gain = analysis.ov_circuit(attention), np.ones(1)
+    factors, gain = circuits.ov_circuit(attention), np.ones(1)
     if attention.config.output == "none":
         value, bias = factors.value.reshape(-1, target.d_in), factors.value_bias.reshape(-1)
-        gain = analysis.layer_weights(attention).get("residual_gain", gain)
+        gain = circuits.layer_weights(attention).get("residual_gain", gain)
     elif target.n_heads == 1:
         value, bias = factors.products[0].T, factors.total_constant
     elif x is None:
@@ -219,13 +219,13 @@ def _no_output(attention: Attention, target: AttentionConfig, x: Inputs | None) 
         )
     else:
         value, bias = _fit_slices(
-            factors, target, analysis.to_numpy(attention.weights(x) @ x[:, None])
+            factors, target, circuits.to_numpy(attention.weights(x) @ x[:, None])
         )
     return {"W_value.weight": value, "W_value.bias": bias, "residual_gain": gain}
 
 
 def _fit_slices(
-    factors: analysis.OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
+    factors: circuits.OutputFactors, target: AttentionConfig, mixed: Float[np.ndarray, "B H T C"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit the value map by which head h writes only the coordinates h D..(h+1) D of y.
 
@@ -263,7 +263,7 @@ def _fit_slices(
 def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     """Return the nearest latent of keys and values together, from one decomposition of both."""
     plain = replace(target, score="separate", value="linear")
-    weights = _separate(analysis.qk_circuit(attention), plain)
+    weights = _separate(circuits.qk_circuit(attention), plain)
     weights |= _linear_output(attention, plain, None)
     # One latent for both: rows of all keys and all values, [H K + H D, C].
     both = np.concatenate([weights["W_key.weight"], weights["W_value.weight"]])
@@ -306,7 +306,7 @@ def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
     arrays = completed({**weights, **changed}, layer.config).items()
     layer.load_weights([(name, to_mlx(array, mx.float64)) for name, array in arrays])
     # Of the layer with its new keys, whatever form they have.
-    keys = analysis.qk_circuit(layer)
+    keys = circuits.qk_circuit(layer)
     W_key = keys.key.reshape(-1, target.d_in)
     matrix = algebra.values_from_keys(W_key, weights["W_value.weight"])
     # v = M k, and k has a bias of its own, which v must not get twice.

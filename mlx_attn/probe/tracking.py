@@ -6,6 +6,7 @@ other: of the matrices, and of their effect on fixed windows of text.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,42 @@ import numpy as np
 from jaxtyping import Float64, Integer
 
 from mlx_attn.arrays import named_arrays, save_arrays
-from mlx_attn.attention import analysis
 from mlx_attn.attention.attention import Attention
+from mlx_attn.convert import circuits
 from mlx_attn.model.gpt import GPT, attention_inputs
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Tracked
+from mlx_attn.training.trainer import Trainer
 
 TRACKED_TEXTS = 4
 TRACKED_TOKENS = 64
 """The number of windows that the drift is measured on, and their greatest length."""
 
 PerHead = list[list[float]]  # one number for every layer and head, as in metrics.jsonl
+
+
+def track_heads(trainer: Trainer) -> None:
+    """Have a trainer measure its heads, if its settings say so.
+
+    Raises:
+        NoMatrix: A map of its model is not affine.
+    """
+    if trainer.config.track:
+        for block in trainer.model.trf_blocks:
+            circuits.check_affine(block.att, "score", "value", "output")
+        trainer.track = partial(_track, trainer)
+
+
+def _track(trainer: Trainer) -> Tracked:
+    """Measure the heads; if there is a start to compare with, save the weights too."""
+    run, step = trainer.run, trainer.progress.step
+    # The drift of a resumed training is from the first step's weights, not from the checkpoint's.
+    if run and not trainer.origin and 0 in snapshots(run):
+        trainer.origin = run.load_model(snapshots(run)[0])
+    if run and trainer.origin:
+        save_snapshot(run, trainer.model, step)
+    tokens = mx.array(trainer.evaluator.texts(TRACKED_TEXTS))
+    return track(trainer.model, step, tokens, trainer.origin)
 
 
 def track(
@@ -43,8 +69,8 @@ def track(
     tracked = Tracked(
         step=step,
         # S_h = W_query_h W_key_h^T makes the scores; V_h O_h maps x to head h's output.
-        scores=_spectra(model, analysis.qk_circuit),
-        value_outputs=_spectra(model, analysis.ov_circuit),
+        scores=_spectra(model, circuits.qk_circuit),
+        value_outputs=_spectra(model, circuits.ov_circuit),
         drift=drift(model, start, tokens[:, :TRACKED_TOKENS]) if start else None,
     )
     model.train(training)
@@ -52,7 +78,7 @@ def track(
 
 
 def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
-    spectra = analysis.spectra(circuit(block.att) for block in model.trf_blocks)
+    spectra = circuits.spectra(circuit(block.att) for block in model.trf_blocks)
     return {key: getattr(spectra, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
 
 
@@ -73,7 +99,7 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
     pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
     for (one, x), (other, y) in pairs:
         # [H, C, C]
-        S, S_other = (analysis.qk_circuit(layer).products for layer in (one, other))
+        S, S_other = (circuits.qk_circuit(layer).products for layer in (one, other))
         rows["matrices"].append(_relative(S, S_other))
         rows["scores"].append(_relative(_visible_scores(one, x), _visible_scores(other, y)))
         weights = (np.array(w.astype(mx.float32)) for w in (one.weights(x), other.weights(y)))
@@ -96,7 +122,7 @@ def snapshots(run: Run) -> dict[int, Path]:
 
 def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
     """Return the scores of tokens that attend to each other, minus the mean of every row."""
-    scores = analysis.to_numpy(analysis.raw_scores(attention, x))
+    scores = circuits.to_numpy(circuits.raw_scores(attention, x))
     T = scores.shape[-1]
     # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
     causal = np.tril(np.ones((T, T)))

@@ -19,13 +19,8 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    Carry,
-    attention_scores,
-    split_heads,
-)
+from mlx_attn.attention.layer import attention_scores, split_heads
 from mlx_attn.attention.maps import merge_query_key, merge_value_output
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
@@ -386,40 +381,3 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Divide in float64; return 0 where `below` is 0."""
     above, below = np.broadcast_arrays(np.asarray(above, np.float64), below)
     return np.divide(above, below, out=np.zeros(above.shape), where=below > 0)
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionCost:
-    """The cost of one layer."""
-
-    parameters: int  # trained numbers
-    multiply_adds: int  # per token, at full context, in the form used for training
-    cache_floats: int  # numbers that decoding caches of each token
-    state_floats: int  # numbers that decoding caches of a whole text
-
-
-def attention_cost(config: AttentionConfig) -> AttentionCost:
-    """Count one layer of this configuration, from the shapes of its maps."""
-    layer = Attention(config)
-    sizes = {name: array.size for name, array in named_arrays(layer.trainable_parameters()).items()}
-    # Matrices multiply a token; biases and gains are only counted, and tables are looked up.
-    matrices = sum(
-        n for name, n in sizes.items() if name.endswith("weight") and "table" not in name
-    )
-    _, key_width = layer.maps.score.shape(config)
-    _, value_width = layer.maps.value.shape(config)
-    seen = min(config.cache_window or config.context_length, config.context_length)
-    more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
-    more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
-    # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
-    cache = make_cache(1, caches_tokens=config.caches_tokens)
-    if config.cross_layer != "reader":
-        layer(mx.zeros((1, 1, config.d_in)), cache, Carry(mx.zeros((1, 1), mx.int32)))
-    cached = sum(array.size for array in cache.buffers)
-    of_tokens = cached if config.caches_tokens else 0
-    return AttentionCost(
-        parameters=sum(sizes.values()),
-        multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
-        cache_floats=of_tokens,
-        state_floats=sum(rows.size for rows in cache.rows) + cached - of_tokens,
-    )
