@@ -214,7 +214,7 @@ def read_state(path: Path) -> tuple[Arrays, int]:
             return load_arrays(path)[0], 0
         case ".npz":
             return _of_npz(path), 0
-        case ".pth" | ".pt" | ".bin":
+        case ".pth" | ".pt" | ".bin" | ".ckpt":
             return _of_torch(path)
     raise RunError(f"{path}: weights are read from .safetensors, .npz and PyTorch's .pth or .pt")
 
@@ -238,6 +238,9 @@ safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict",
 s.get("model", s)).items()}}, "{stem}.safetensors")"""
 
 
+_SAVE = "save with torch.save(model.state_dict(), path)"
+
+
 def _of_torch(path: Path) -> tuple[Arrays, int]:
     """Read a file of `torch.save` by PyTorch, restricted to weights.
 
@@ -248,9 +251,11 @@ def _of_torch(path: Path) -> tuple[Arrays, int]:
     torch: Any = importlib.import_module("torch")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever PyTorch raises
-        line = " ".join(str(error).split())[:200]
-        raise RunError(f"{path}: PyTorch reads no weights from it ({line})") from error
+    except Exception as error:  # whatever PyTorch raises, in many lines
+        raise RunError(
+            f"{path}: damaged, or it holds more than weights, which only running its code could "
+            f"read ({type(error).__name__}): {_SAVE}"
+        ) from error
     state = content
     for key in ("model_state_dict", "state_dict", "model"):  # beside an optimizer's
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -258,7 +263,7 @@ def _of_torch(path: Path) -> tuple[Arrays, int]:
     items = state.items() if isinstance(state, dict) else ()
     tensors = {str(name): part for name, part in items if isinstance(part, torch.Tensor)}
     if not tensors or len(tensors) < len(items):
-        raise RunError(f"{path}: no state dict: save with torch.save(model.state_dict(), path)")
+        raise RunError(f"{path}: no state dict: {_SAVE}")
     claimed = sum(part.numel() * part.element_size() for part in tensors.values())
     if claimed > 2 * path.stat().st_size:  # a tied head has its numbers once in the file
         raise RunError(f"{path}: its tensors claim {claimed:,} bytes, far more than the file has")

@@ -54,7 +54,7 @@ def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
 def _downloaded(name: str) -> Path:
     """Return the folder of a published model, which huggingface_hub downloads once."""
     is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
-    if not is_name or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors", ".npz"):
+    if not is_name or Path(name).suffix in (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".npz"):
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):
         raise RunError(

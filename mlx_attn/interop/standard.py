@@ -5,7 +5,7 @@ merged scores are one key head, x itself, with queries of width C. The conversio
 target's heads are as wide as that, or if S_h and V_h O_h have low enough ranks for narrower heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,13 +143,11 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Pat
     """
     model = GPT(config, seed=None)
     own = named_arrays(model)
-    for problem, found in (
-        ("it lacks", own.keys() - arrays.keys()),
-        ("the model has no place for", arrays.keys() - own.keys()),
-    ):
-        if found:
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            raise RunError(f"{place}: {problem} {', '.join(sorted(found)[:3])}{more}")
+    surplus, missing = arrays.keys() - own.keys(), own.keys() - arrays.keys()
+    problems = [f"the model has no place for {_some(surplus)}"] if surplus else []
+    problems += [f"it lacks {_some(missing)}"] if missing else []
+    if problems:
+        raise RunError(f"{place}: {', and '.join(problems)}")
     loaded: Arrays = {}
     for name, array in arrays.items():
         floats = mx.issubdtype(array.dtype, mx.floating)
@@ -158,6 +156,12 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Pat
     model.load_weights(list(loaded.items()))
     model.eval()
     return model
+
+
+def _some(names: Set[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(sorted(names)[:3]) + more
 
 
 def how_written(model: GPT, form: GPT) -> str:
