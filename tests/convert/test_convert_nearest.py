@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from mlx_attn.arrays import count_parameters
 from mlx_attn.convert.measure import (
     measure_model,
     measure_ranks,
-    validation_part,
     weight_errors,
 )
 from mlx_attn.convert.model import convert
@@ -29,31 +27,6 @@ def test_the_error_falls_as_the_rank_grows(trained, variant, to, ranks):
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-5
-
-
-def test_heads_that_share_their_maps_come_nearer_than_heads_apart(trained):
-    model = trained()
-    apart = weight_errors(model, convert(model, "separate", rank=4))
-    shared = weight_errors(model, convert(model, "collaborative", rank=4 * model.config.n_heads))
-    assert shared < apart
-
-
-def test_a_rank_sets_the_width_of_what_it_cuts_and_of_nothing_else(trained):
-    model = trained()
-    scores, values = convert(model, "separate", rank=12), convert(model, "separate-output", rank=3)
-    assert scores.config.head_dim == 12
-    assert scores.config.value_dim == 8
-    assert values.config.head_dim == 8
-    assert values.config.value_dim == 3
-
-
-def test_of_a_large_model_the_beginning_of_the_text_is_scored(run, corpus, monkeypatch):
-    parameters = count_parameters(run.load_model())
-    monkeypatch.setattr("mlx_attn.convert.measure._VALIDATION_WORK", 100.5 * parameters)
-    part = validation_part(corpus, parameters)
-    assert part.tokens.tolist() == corpus.val.tokens[:100].tolist()
-    assert part.n_bytes == len(corpus.tokenizer.decode(part.tokens).encode())
-    assert measure_ranks(run, "separate", (8,), corpus).original.tokens == 99
 
 
 def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):

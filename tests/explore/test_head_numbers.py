@@ -45,14 +45,6 @@ def test_heads_without_matrices_say_why(measured):
     ]
 
 
-def test_without_validation_text_the_first_text_is_read_unless_it_is_one_token(make_run):
-    run = make_run(data="gone.txt")
-    made = head_numbers(run, TEXT, 4)
-    assert made is not None
-    assert "the first text, 38 tokens" in made["measured"]
-    assert head_numbers(run, "B", 4) is None
-
-
 @pytest.fixture
 def unfolded(make_run, browser, tmp_path):
     """The page of a run, as `probe --html` writes it."""
@@ -61,6 +53,7 @@ def unfolded(make_run, browser, tmp_path):
     return browser.open(path.as_uri())
 
 
+@pytest.mark.slow
 def test_it_opens_at_the_heads_and_a_head_is_chosen_in_the_table(unfolded):
     assert unfolded.run("document.querySelector('.every-head').open") is True
     assert unfolded.run("document.querySelectorAll('.every-head tbody tr').length") == 4

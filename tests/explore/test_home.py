@@ -63,14 +63,7 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
     assert rows["broken"]["problem"]
 
 
-def test_runs_beyond_the_room_are_listed_and_not_held(runs):
-    rows, models = home_of(summarise_runs(runs), room=90_000)
-    assert len(models) == 1
-    closed = [row for row in rows if row["model"] is None and not row["problem"]]
-    assert {row["closed"] for row in closed} == {"the page has no room for it"}
-    assert len(closed) == 3
-
-
+@pytest.mark.slow
 def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
     assert sorted(page.run(NAMES)) == ["a", "b", "c", "half"]
     assert "5 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
@@ -78,18 +71,7 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
     assert len(page.requests) == 1
 
 
-def test_runs_of_a_text_are_together_with_their_curves_and_an_interrupted_one_is_marked(page):
-    headings = page.run("[...document.querySelectorAll('.group h2')].map((h) => h.innerText)")
-    assert headings[0] == "Trained on made-up stories (vocabulary of 21)"
-    assert headings[1].startswith("Trained on book.txt (vocabulary of 21) another text: its losses")
-    assert headings[2] == "These cannot be opened"
-    row = "[...document.querySelectorAll('tr')].find((r) => r.innerText.includes('half'))"
-    assert "unfinished: 2 of 9" in page.run(f"{row}.innerText")
-    charts = "[...document.querySelectorAll('.group svg')]"
-    assert page.run(f"{charts}.map((s) => s.querySelectorAll('polyline').length)") == [3, 1]
-    assert "lowest validation loss: " in page.run("document.querySelector('svg').ariaLabel")
-
-
+@pytest.mark.slow
 def test_a_name_opens_the_run_and_the_way_back_leads_to_the_list(page):
     link = "[...document.querySelectorAll('.group a')].find((a) => a.innerText === 'b')"
     address = page.run(f"{link}.href")
@@ -100,29 +82,6 @@ def test_a_name_opens_the_run_and_the_way_back_leads_to_the_list(page):
     page.open(page.run("document.getElementById('back').href"))
     assert len(page.run(NAMES)) == 4
     assert page.said == []
-
-
-def test_two_ticked_runs_are_compared_and_no_third_is_ticked(page):
-    boxes = "[...document.querySelectorAll('.group input')]"
-    assert page.run("document.getElementById('compare').hidden") is True
-    page.run(f"{boxes}.filter((box) => 'ab'.includes(box.dataset.run)).forEach((b) => b.click())")
-    assert page.run(f"{boxes}.filter((box) => box.disabled).length") == 2
-    link = "document.getElementById('compare')"
-    assert sorted(page.run(f"{link}.innerText").split()) == ["Compare", "a", "and", "b"]
-    page.open(page.run(f"{link}.href"))
-    assert page.run("explorer.models.length") == 2
-    assert page.run("document.title").startswith("Where do ")
-
-
-def test_a_heading_sorts(page):
-    page.run("[...document.querySelectorAll('.group th button')][1].click()")
-    assert page.run(NAMES)[:3] == ["b", "a", "half"]
-    assert page.run("document.querySelector('th[aria-sort]').innerText").startswith("loss")
-
-
-def test_the_list_does_not_scroll_sideways(page):
-    page.open(page.run("location.href"), width=400)
-    assert page.run("document.documentElement.scrollWidth") == 400
 
 
 def test_no_two_modules_declare_one_name():

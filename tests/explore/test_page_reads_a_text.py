@@ -5,13 +5,11 @@ import json
 import pytest
 
 import mlx_attn
-from mlx_attn.explore.manifest import page_model, training_words
-from mlx_attn.explore.page import render_page
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import load_run
-from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.tokenizers import train_tokenizer
 
+pytestmark = pytest.mark.slow
 TEXT = "Ben sees one of them; then it is gone?"
 TALES = {"corpus": "tales"}
 TOKENS = "[...document.querySelectorAll('.tokens button')].map((b) => b.innerText)"
@@ -53,12 +51,6 @@ def test_the_start_is_shown_once_and_is_not_part_of_the_text(make_run, show):
     assert page.run(LOSS) == before
 
 
-def test_a_task_keeps_its_one_separator(make_run, show):
-    run = make_run(tokenizer=SymbolTokenizer(["a", "b"]), facts={"corpus": "copy"})
-    page = show(run, texts=["a b"])
-    assert page.run("[...explorer.state.readings[0].tokens]") == [0, 1, 2]
-
-
 def test_it_writes_as_the_run_does(make_run, show):
     run = make_run(facts=TALES)
     page = show(run, texts=[TEXT])
@@ -69,39 +61,9 @@ def test_it_writes_as_the_run_does(make_run, show):
     assert written == TEXT + "".join(step.text for step in steps)
 
 
-@pytest.mark.parametrize("digests", [("same", "same"), ("one", "two")], ids=["one text", "two"])
-def test_two_runs_of_one_text_are_told_apart_by_their_validation_too(digests, make_run, show):
-    names = ("one", "two")
-    pair = [
-        make_run(name, facts={**TALES, "digest": digest})
-        for name, digest in zip(names, digests, strict=True)
-    ]
-    for run, loss in zip(pair, (1.25, 1.5), strict=True):
-        run.add_report({"event": "eval", "step": 1, "val_loss": loss})
-    page = show(*pair, texts=[TEXT])
-    answer = page.run("explorer.apart.answer().textContent")
-    assert "This text does not tell which is better: one " in answer
-    told = "On their whole validation text: one 1.250, two 1.500 (one training each)." in answer
-    assert told == ("validation" in answer) == (digests == ("same", "same"))
-
-
 def test_a_text_that_costs_more_than_guessing_is_said_to_be_unknown(make_run, show):
     page = show(make_run(facts=TALES), texts=[TEXT, "Ann"], words=["Ben", "sees"])
     note = page.run(f"{NOTE}.innerText")
     assert page.run(LOSS) > page.run("Math.log(explorer.models[0].config.vocab_size)")
     assert note.startswith("This model has only read made-up stories: this text costs it ")
     assert "Try text 1 to 2, or train on your own: mlx-attn train --data notes/" in note
-
-
-def test_words_that_the_training_text_lacks_are_marked_also_in_a_text_that_is_cut(make_run, show):
-    page = show(make_run(facts=TALES), texts=["Ben has " * 9 + "kite"], words=["Ben", "has"])
-    assert page.run("explorer.state.readings[0].trace.start") == 0
-    assert "never read: “kite”." in page.run(f"{NOTE}.innerText")
-    marked = "[...document.querySelectorAll('.tokens .unknown')].map((b) => b.innerText).join('')"
-    assert page.run(marked) == "kite"
-
-
-def test_words_are_those_of_the_text_that_was_learned_and_of_no_other(make_run):
-    assert '"words": null' in render_page([page_model(make_run())], [TEXT])
-    assert training_words(make_run(data="recall")) is None
-    assert training_words(make_run(facts={"corpus": "gone.txt"}, data="gone.txt")) is None

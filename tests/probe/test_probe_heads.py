@@ -20,7 +20,6 @@ from mlx_attn.probe.heads import (
     previous,
     probe,
     prompt_tokens,
-    repeated_sequences,
     uniform_map,
     uniform_statistics,
 )
@@ -71,14 +70,6 @@ def test_a_head_that_looks_after_the_last_occurrence_is_an_induction_head():
     assert induction(looks_at([0, 0, 0, 0, 0, 1, 2, 3])) == 0
     assert np.isnan(induction(looks_at([0, 0])))  # no room to repeat
     assert np.isnan(uniform_statistics(2, 2)["induction"])
-
-
-@pytest.mark.parametrize(("vocab_size", "context", "n"), [(50, 12, 6), (4, 12, 4), (500, 999, 64)])
-def test_a_repeated_sequence_has_no_token_twice_in_a_reading(vocab_size, context, n):
-    for sequence in repeated_sequences(vocab_size, context):
-        once, again = np.split(sequence, 2)
-        assert len(once) == len(set(once)) == n
-        np.testing.assert_array_equal(once, again)
 
 
 @pytest.mark.parametrize("variant", [n for n, v in VARIANTS.items() if v.group == "forms"])

@@ -12,15 +12,10 @@ from rich.console import Console, RenderableType
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.probe.show import (
     COLUMNS,
-    ROWS,
     caveat,
-    draw_singular_values,
-    draw_tracks,
     heads_table,
-    how_many_maps,
     legend,
     number,
-    patterns,
     record,
     save_figures,
     save_tracks,
@@ -28,7 +23,6 @@ from mlx_attn.probe.show import (
     track_table,
 )
 from mlx_attn.probe.tracks import Track
-from mlx_attn.ui.plots import figure_for_page
 
 
 def lines(shown: RenderableType) -> list[str]:
@@ -55,35 +49,6 @@ def test_the_table_has_a_row_per_head_with_its_numbers_and_one_to_compare_with(f
     assert f"S\nrank\nof {most}" in headings(heads_table(probed))
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(-0.001, "0.00"), (1.005, "1.00"), (-2.5, "-2.50"), (float("nan"), "-")]
-)
-def test_numbers_have_two_decimals_and_no_negative_zero(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({}, "2 layers of 3 heads: 3 attention maps per layer, 6 in all."),
-        ({"n_heads": 1}, "2 layers of 1 head: 1 attention map per layer, 2 in all."),
-        (
-            {"emb_dim": 16, "n_heads": 4, **VARIANTS["differential"].maps},
-            "2 layers of 4 heads: 8 attention maps per layer, 16 in all.",
-        ),
-    ],
-)
-def test_it_is_said_why_it_is_called_multi_headed(found, settings, sentence):
-    assert how_many_maps(found(**settings)) == sentence
-
-
-def test_it_is_said_when_scores_are_not_one_matrix(found):
-    assert caveat(found()) == ""
-    rotated = found(position="rope")
-    assert "RoPE" in caveat(rotated)
-    assert legend(rotated)[-1] == caveat(rotated)
-
-
 def test_it_is_said_when_weights_do_not_add_up_to_one(found):
     probed = found(mixing="sink")
     low, high = probed.row_sums
@@ -104,17 +69,6 @@ def test_json_holds_every_number_of_every_head(found):
     assert head["S"]["singular_values"] == probed.scores.singular_values[1, 1].tolist()
     assert head["VO"]["symmetry"] == probed.value_outputs.symmetry[1, 1]
     assert np.shape(facts["alignment"]["S"]) == (2, 3, 3)
-
-
-def test_the_heads_with_a_pattern_are_named(found):
-    probed = found()
-    shares = np.zeros((2, 3))
-    quiet = replace(probed.statistics, previous=shares, first=shares, induction=shares)
-    assert patterns(replace(probed, statistics=quiet)).startswith("No head keeps to the previous")
-    loud = shares.copy()
-    loud[1, 2] = 0.5
-    said = patterns(replace(probed, statistics=replace(quiet, previous=loud)))
-    assert said.startswith("Layer 1, head 2 attends to the previous token most: 50 %, where ")
 
 
 LEFT_OUT = {
@@ -147,14 +101,6 @@ def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, vari
     assert {path.stem for path in save_figures(probed, tmp_path)} == {"maps", *drawn}
 
 
-def test_the_same_probe_gives_the_same_figure_in_the_page_s_colour_of_text(found):
-    one, two = (figure_for_page(lambda: draw_singular_values(found().scores)) for _ in range(2))
-    assert one == two
-    assert one.startswith("<svg")
-    assert "fill: currentColor" in one
-    assert "#010203" not in one
-
-
 def track(name: str = "merged", n: int = 3, drift: bool = True) -> Track:
     steps = 10 * np.arange(n)
     curve = np.arange(n * 4, dtype=np.float64).reshape(n, 2, 2) / 10
@@ -170,24 +116,10 @@ def test_a_row_of_a_track_is_the_mean_over_all_heads_at_a_step():
     assert pair[-1].split() == ["20", "0.95", "0.95", "0.95"]
 
 
-def test_a_long_track_is_shown_whole_at_some_steps_from_the_first_to_the_last():
-    shown = lines(track_table(track(n=500)))
-    steps = [int(row[0]) for row in map(str.split, shown) if row and row[0].isdigit()]
-    assert (len(steps), steps[0], steps[-1]) == (ROWS, 0, 4990)
-
-
 def test_json_of_a_track_holds_every_step_layer_and_head():
     facts = json.loads(json.dumps(track_record(track())))
     assert (facts["run"], facts["steps"]) == ("merged", [0, 10, 20])
     assert np.shape(facts["scores"]["norm"]) == np.shape(facts["drift"]["maps"]) == (3, 2, 2)
-
-
-def test_one_run_has_a_line_per_head_and_several_a_colour_per_run():
-    one = draw_tracks([track()], "scores").axes[0]
-    two = draw_tracks([track(), track("separate")], "scores").axes[0]
-    assert [line.get_label() for line in one.lines] == ["head 0", "head 1"]
-    assert [line.get_color() for line in two.lines[:2]] == [two.lines[0].get_color()] * 2
-    assert two.lines[2].get_color() != two.lines[0].get_color()
 
 
 @pytest.mark.parametrize(

@@ -35,22 +35,6 @@ def test_a_talk_goes_on_from_what_was_said(typed, page, lines, answers):
     assert page.answers == answers
 
 
-def test_the_story_is_what_was_said_and_answered(typed, session):
-    typed("/stop ef", "/max 6", "a", "/more")
-    assert session.story("alpha") == "abcdefghijkl"
-    typed("/reset", "/stop none", "/max 2", "a", "/more", "/retry")
-    assert session.story("alpha") == "abcde"
-    assert typed("/model beta").run.name == "beta"
-
-
-def test_blank_lines_and_the_bare_word_of_a_command_are_no_prompts(typed, page):
-    typed("", "  ", "\n", " Exit ")
-    assert page.answers == []
-    assert page.messages == [
-        'commands start with /: /exit; for the word itself type """exit"""',
-    ]
-
-
 @pytest.mark.parametrize(
     ("lines", "judged"),
     [(["/max 1", "/vs beta", "zqzqz", "abcd"], 1), (["/max 1", "abcd", "/more zqzqz"], 0)],
@@ -59,13 +43,6 @@ def test_blank_lines_and_the_bare_word_of_a_command_are_no_prompts(typed, page):
 def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page, lines, judged):
     typed(*lines)
     assert len([line for line in page.messages if "your text costs it" in line]) == judged
-
-
-def test_an_answer_is_followed_by_what_it_cost(typed, page):
-    typed("/max 1", "a", "/max 2", "a" * 20)
-    assert page.messages[1] == "1 token"
-    assert page.messages[-1].startswith("2 tokens · ")
-    assert page.messages[-1].endswith("read the last 8 of 20 prompt tokens")
 
 
 @pytest.mark.parametrize(
@@ -115,13 +92,6 @@ def test_unknown_characters_are_named_and_nothing_is_kept(typed, page, session):
 def test_a_setting_is_typed_in_several_ways(typed, page, line):
     assert typed(line).settings.temp == 0.5
     assert page.messages == ["temp: 0.5"]
-
-
-def test_every_setting_can_be_typed(typed):
-    values = ["0.1", "5", "0.9", "0.05", "1.5", "7", "9", r"end\n", "on"]
-    session = typed(*(f"/{name} {value}" for name, value in zip(SETTINGS, values, strict=True)))
-    shown = [getattr(session.settings, key.name) for key in SETTINGS.values()]
-    assert shown == [0.1, 5, 0.9, 0.05, 1.5, 7, 9, ("end\n",), True]
 
 
 def test_set_alone_shows_every_setting(typed, page):
@@ -178,27 +148,6 @@ def test_attn_makes_a_page_of_the_last_text(typed, page, session):
     assert page.messages[-1] == "what the heads attend to in the last text: page.html"
 
 
-def test_two_runs_answer_one_after_the_other_with_the_same_seed(typed, page, session):
-    typed("/max 2", "/vs beta", "a", "/vs off", "x")
-    assert page.answers == ["[alpha]", "bc", "[beta]", "bc", "yz"]
-    assert "alpha answers against beta" in page.messages
-    first, second = session.turns[0].answers
-    assert first.seed == second.seed
-
-
-def test_each_run_goes_on_with_its_own_text(typed, session):
-    typed("/max 1", "/vs beta", "a")
-    session.turns[0].answers[1].text = "x"
-    typed("/more")
-    assert session.story("alpha") == "abc"
-    assert session.story("beta") == "axy"
-
-
-def test_quit_ends_the_conversation(typed, session):
-    assert not session.over
-    assert all(typed(line).over for line in ("/quit", "/q", "/exit"))
-
-
 def test_help_shows_every_command_and_setting_and_info_the_run(typed, page):
     typed("/help", "/info")
     assert {"run: runs/alpha", "context: 16 tokens", "temp: 0.8"} <= {*page.messages}
@@ -206,11 +155,3 @@ def test_help_shows_every_command_and_setting_and_info_the_run(typed, page):
     assert {command.usage for command in COMMANDS.values()} <= set(lines)
     assert set(SETTINGS) <= set(lines)
     assert set(ALIASES.values()) <= COMMANDS.keys()
-
-
-def test_the_documentation_has_every_command_and_setting():
-    page = (Path(__file__).parents[2] / "docs" / "repl.md").read_text()
-    for command in COMMANDS.values():
-        assert f"| `{command.usage.replace('|', chr(92) + '|')}` |" in page
-    for name in SETTINGS:
-        assert f"`{name}`" in page

@@ -3,7 +3,6 @@ import stat
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
@@ -13,8 +12,6 @@ from mlx_attn.repl.screen import (
     Prompt,
     open_history,
 )
-from mlx_attn.runs import RUNS
-from tests.runs import create_run
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 
@@ -66,29 +63,9 @@ def test_nothing_else_completes(line):
     assert completed(line) == []
 
 
-def test_the_menu_says_what_a_command_and_a_setting_are_for():
-    completions = CommandCompleter().get_completions(Document("/m"), CompleteEvent())
-    menu = {one.text: one.display_meta_text for one in completions}
-    assert menu["more"] == "continue the text so far, with TEXT added to it"
-    assert menu["max"] == "most tokens of an answer"
-
-
-def test_runs_complete_by_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("mild", "misty"):
-        create_run(RUNS / name, {"model": {}, "training": {}, "text": {}})
-    assert completed("/model mi") == ["/model misty", "/model mild"]
-    assert completed("/vs mis") == ["/vs misty"]
-
-
 def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
     directory = tmp_path / "state"
     read("once\r", history=open_history(directory))
     assert list(open_history(directory).load_history_strings()) == ["once"]
     path = directory / "repl_history"
     assert [stat.S_IMODE(p.stat().st_mode) for p in (directory, path)] == [0o700, 0o600]
-
-
-def test_without_a_place_for_it_history_stays_in_memory(tmp_path):
-    (tmp_path / "file").touch()
-    assert isinstance(open_history(tmp_path / "file" / "state"), InMemoryHistory)

@@ -1,6 +1,5 @@
 """A corpus is prepared once and then found."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.text.stories.grammar import ABILITIES
 from mlx_attn.text.tokenizers import KINDS
 
 TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
@@ -55,14 +53,6 @@ def test_the_tokens_are_the_text(kind, file, data):
     assert [split.n_bytes for split in (corpus.train, corpus.val)] == [
         len(text.encode()) for text in texts
     ]
-
-
-def test_subwords_are_trained_on_the_training_text_alone(tmp_path, data):
-    path = tmp_path / "file.txt"
-    path.write_text("the cat sat on the mat " * 90 + "zebra " * 20, encoding="utf-8")
-    tokenizer = prepare(str(path), "bpe", 400, data).tokenizer
-    assert len(tokenizer.encode(" cat")) == 1
-    assert len(tokenizer.encode(" zebra")) == 6
 
 
 def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_path, monkeypatch):
@@ -110,18 +100,6 @@ def test_whatever_file_is_missing_cut_short_or_changed_the_corpus_is_made_again(
             assert again.train.floor_nats == expected.train.floor_nats
 
 
-def test_the_tales_and_each_of_their_documents_start_with_a_newline(tales):
-    text = tales.tokenizer.decode(tales.val.tokens)
-    assert text[0] == text[-1] == "\n"
-    assert len(text.encode()) == tales.val.n_bytes
-    assert 4_001 <= tales.val.n_bytes < 8_000
-    for split in (tales.train, tales.val):
-        (newline,) = tales.tokenizer.encode("\n")
-        newlines = np.flatnonzero(split.tokens == newline)
-        assert split.document_starts is not None
-        assert split.document_starts.tolist() == newlines[:-1].tolist()
-
-
 def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
     told = sources.read_source("tales", Path(), *SIZES).splits()[1].stories
     assert told is not None
@@ -136,14 +114,3 @@ def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
             assert ability == told.abilities[first - 1]
         offset += len(piece)
     assert offset == len(stream)
-
-
-def test_the_floor_is_the_generator_s_and_the_sum_over_abilities(tales):
-    told = sources.read_source("tales", Path(), *SIZES).splits()[0].stories
-    assert told is not None
-    floor = tales.train.floor_nats
-    by_ability = tales.train.ability_floor_nats
-    assert floor == -told.log_probability > 0
-    assert by_ability is not None
-    assert list(by_ability) == list(ABILITIES)
-    assert math.isclose(sum(by_ability.values()), floor)

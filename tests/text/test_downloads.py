@@ -7,14 +7,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_attn.errors import RunError
 from mlx_attn.text import downloads
-from mlx_attn.text.downloads import CORPORA, GPT2_MERGES, Download, data_directory, fetch
+from mlx_attn.text.downloads import Download, fetch
 
 CONTENT = bytes(range(256)) * 1000
 Serve = Callable[..., Download]
@@ -73,12 +72,6 @@ def zipped(member: str) -> bytes:
     return archive.getvalue()
 
 
-def test_an_archive_is_unpacked_and_not_kept(serve, tmp_path):
-    download = replace(serve(zipped("corpus")), member="corpus")
-    assert fetch(download, tmp_path).read_bytes() == CONTENT
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
-
-
 @pytest.mark.parametrize(
     ("content", "changes", "message"),
     [
@@ -108,38 +101,3 @@ def test_a_transfer_that_stalls_or_is_cut_short_is_refused(
     monkeypatch.setattr(downloads, "_STALL", 0.1)
     with pytest.raises(RunError, match=message):
         fetch(serve(sent=128_000, stalls=stalls), tmp_path)
-
-
-@pytest.mark.parametrize("download", [*CORPORA.values(), GPT2_MERGES])
-def test_every_named_download_is_fully_described(download):
-    algorithm, digest = download.digest.split(":")
-    assert len(bytes.fromhex(digest)) == hashlib.new(algorithm).digest_size
-    assert download.url.startswith("https://")
-    assert bool(download.member) == (0 < download.archive_size < download.size)
-    assert download.licence
-
-
-@pytest.mark.parametrize(
-    ("platform", "readme", "variables", "expected"),
-    [
-        ("linux", "# Data of mlx_attn", {"MLX_ATTN_DATA_DIR": "chosen"}, "chosen"),
-        ("linux", "# Data of mlx_attn", {}, "data"),
-        ("darwin", "# My data", {}, "home/Library/Caches/mlx_attn"),
-        ("linux", "# My data", {}, "home/.cache/mlx_attn"),
-        ("linux", "# My data", {"XDG_CACHE_HOME": "caches"}, "caches/mlx_attn"),
-    ],
-    ids=["as the environment says", "in a clone", "on a Mac", "elsewhere", "a cache elsewhere"],
-)
-def test_the_data_directory_is_that_of_the_environment_the_clone_or_the_user(
-    monkeypatch, tmp_path, platform, readme, variables, expected
-):
-    for name in ("MLX_ATTN_DATA_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, folder in variables.items():
-        monkeypatch.setenv(name, str(tmp_path / folder))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "README.md").write_text(readme)
-    monkeypatch.setattr("sys.platform", platform)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert data_directory().absolute() == tmp_path / expected

@@ -1,6 +1,5 @@
 """Any text is read, or refused in one line."""
 
-import hashlib
 import io
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from mlx_attn.errors import RunError
 from mlx_attn.text import sources
-from mlx_attn.text.downloads import CORPORA
 from mlx_attn.text.sources import read_source
 
 LINES = "".join(f"line {number}\n" for number in range(100))
@@ -32,17 +30,6 @@ def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path, text, cut):
     assert (train.text, val.text) == (text[:cut], text[cut:])
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [("\ufeff" + LINES, LINES), (f"{CRLF}\r\r\n", f"{CRLF}\r\r\n")],
-    ids=["a byte order mark is removed", "line endings are kept"],
-)
-def test_text_and_digest_are_those_of_the_content(tmp_path, content, text):
-    source = read_source(written(tmp_path / "file.txt", content), tmp_path)
-    assert source.text == text
-    assert source.digest == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def test_a_folder_is_its_texts_by_path_with_blank_lines_between(tmp_path):
     written(tmp_path / "in" / "b.txt", "second file")
     written(tmp_path / "in" / "a.MD", "# the first file")
@@ -56,25 +43,6 @@ def test_a_folder_is_its_texts_by_path_with_blank_lines_between(tmp_path):
 def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("é" + LINES).encode()), "ascii"))
     assert read_source("-", tmp_path).text == "é" + LINES
-
-
-def test_a_corpus_is_downloaded_by_name(tmp_path, monkeypatch):
-    asked = []
-    path = Path(written(tmp_path / "downloaded.txt", LINES))
-    monkeypatch.setattr(sources.downloads, "fetch", lambda *what: asked.append(what) or path)
-    progress = print
-    source = read_source("enwik8", tmp_path, progress=progress)
-    assert (source.name, source.text) == ("enwik8", LINES)
-    assert asked == [(CORPORA["enwik8"], tmp_path, progress)]
-
-
-def test_the_tales_begin_with_a_newline_and_know_their_stories(tmp_path):
-    splits = read_source("tales", tmp_path, n_bytes=5_000, val_bytes=1_000).splits()
-    for split, size in zip(splits, (5_000, 1_000), strict=True):
-        assert split.stories is not None
-        assert split.text == "\n" + split.stories.text
-        assert size <= len(split.stories.text) < size + 5_000
-    assert splits[0].text[:500] != splits[1].text[:500]
 
 
 @pytest.mark.parametrize(
@@ -97,16 +65,3 @@ def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(
         read_source(path, tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_texts_or_with_a_link_out_of_it_is_refused(tmp_path):
-    folder = tmp_path / "in"
-    written(folder / "code.py", "print()")
-    with pytest.raises(RunError, match=r"no \.txt or \.md file"):
-        read_source(str(folder), tmp_path)
-    text = written(folder / "deep" / "a.txt", LINES)
-    (folder / "b.txt").symlink_to(text)
-    assert read_source(str(folder), tmp_path).text == f"{LINES}\n\n{LINES}"
-    (folder / "c.txt").symlink_to(written(tmp_path / "secret.txt", LINES))
-    with pytest.raises(RunError, match=r"c\.txt: a link out of .*in, to .*secret\.txt: put a copy"):
-        read_source(str(folder), tmp_path)
