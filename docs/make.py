@@ -54,7 +54,7 @@ def cost_line(cost: ModelCost, standard: ModelCost) -> str:
     names = ("attention_parameters", "multiply_adds", "cache_floats")
     ratios = [getattr(cost, name) / getattr(standard, name) for name in names]
     words = ("attention parameters", "multiply-adds", "cache")
-    return ", ".join(f"{ratio:.2f} x {word}" for ratio, word in zip(ratios, words, strict=True))
+    return ", ".join(f"{word} {ratio:.2f}" for ratio, word in zip(ratios, words, strict=True))
 
 
 def moved(model: GPT) -> GPT:
@@ -135,7 +135,7 @@ def card(variant: Variant, standard: ModelCost) -> str:
         *("", f"    {variant.formula}", ""),
         f"- From: {variant.source or '; '.join(sources)}",
         *measured_lines(variant.name),
-        f"- Costs relative to `standard`: {cost_line(model_cost(config), standard)}",
+        f"- Times `standard`: {cost_line(model_cost(config), standard)}",
         *cache_line(config, variant, chosen),
         *conversions_of(variant),
     ]
