@@ -3,9 +3,7 @@
 Progress is a bar on a terminal, a plain line an event in a pipe.
 """
 
-import math
 from collections.abc import Iterator, Mapping
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich import progress
@@ -13,16 +11,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlx_attn.comparison import stages
-from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
-from mlx_attn.comparison.result import ArmResult, Comparison, Tuning
+from mlx_attn.comparison import stages, tables
+from mlx_attn.comparison.judging import Verdict
+from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.tables import (
+    MISSING,
+    UNIT,
+    between,
+    interval_name,
+    number,
+    percent,
+    places,
+    probability,
+    seeds_needed,
+    signed,
+)
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import plural, visible
 from mlx_attn.ui.terminal import duration, is_live
-
-MISSING = "-"  # printed in place of a missing number
-UNIT = "nats per token"
 
 
 class Look(NamedTuple):
@@ -40,63 +47,6 @@ LOOKS = {
     "not known": Look("", "#7f7f7f", "o"),
 }
 """By the word of a verdict."""
-
-
-def places(delta: float) -> int:
-    """Return the decimals that show a tenth of delta, at least three."""
-    return max(3, 1 - math.floor(math.log10(delta))) if 0 < delta < 1 else 3
-
-
-def number(value: float | None, decimals: int) -> str:
-    """Return a number with these decimals, never -0; a dash for None and nan."""
-    if value is None or math.isnan(value):
-        return MISSING
-    # -0.0 + 0.0 is 0.0
-    return f"{round(value, decimals) + 0.0:,.{decimals}f}"
-
-
-def signed(value: float | None, decimals: int) -> str:
-    """Return a number with its sign."""
-    text = number(value, decimals)
-    return text if text == MISSING or text.startswith("-") else f"+{text}"
-
-
-def between(interval: tuple[float, float] | None, decimals: int) -> str:
-    """Return an interval from one end to the other, or a dash without one.
-
-    An end that would be rounded to zero gets up to three more decimals, because its sign matters.
-    """
-    if not interval:
-        return MISSING
-    # Up to three more decimals.
-    wider = range(decimals, decimals + 4)
-    return " to ".join(
-        signed(end, next((n for n in wider if round(end, n)), decimals)) for end in interval
-    )
-
-
-def probability(p: float | None) -> str:
-    """Return a p-value in three decimals."""
-    if p is None:
-        return MISSING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def percent(share: float | None) -> str:
-    """Return a share of 1, as 97.3 %."""
-    return MISSING if share is None else f"{100 * share:.1f} %"
-
-
-def seeds_needed(verdict: Verdict) -> str:
-    """Return the seeds that would decide; a dash if decided."""
-    if verdict.seeds_needed is None:
-        return MISSING
-    return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
-
-
-def seed_by_seed(verdict: Verdict, decimals: int) -> str:
-    """Return the difference of every seed."""
-    return ", ".join(signed(difference, decimals) for difference in verdict.differences)
 
 
 def question_of(comparison: Comparison) -> str:
@@ -207,18 +157,6 @@ def notes_of(comparison: Comparison) -> list[str]:
     return notes
 
 
-def interval_name(confidence: float) -> str:
-    """Name an interval, as in "95 % interval"."""
-    return f"{100 * confidence:g} % interval"
-
-
-def mean_of(arm: ArmResult, field: str) -> float | None:
-    """Return a field's mean over the trainings that have it, or None."""
-    values = [getattr(training, field) for training in arm.trainings]
-    measured = [value for value in values if value is not None]
-    return fmean(measured) if measured else None
-
-
 def summary_lines(comparison: Comparison) -> list[str]:
     """Return the answer for every arm and what limits it, one line each."""
     answers = [answer_of(comparison, arm)[1] for arm in comparison.judged]
@@ -235,44 +173,23 @@ def comparison_parts(comparison: Comparison) -> Iterator[Any]:
 
 
 def tables_of(comparison: Comparison) -> Iterator[Any]:
-    """Yield a table of the verdicts, one of the costs, and the differences seed by seed."""
-    control, decimals = visible(comparison.control), places(comparison.delta)
-    yield Text(f"{UNIT}, differences to {control}")
-    verdicts = _table("loss", "difference", interval_name(comparison.confidence), "verdict")
-    costs = _table("parameters", "ms a step", "seconds", "cache bytes")
-    for arm in comparison.arms:
-        name, cells = Text(visible(arm.arm)), ["", "", ""]
-        if verdict := comparison.verdicts.get(arm.arm):
-            interval = between(verdict.interval, decimals)
-            cells = [signed(verdict.mean, decimals), interval, _word(comparison, arm.arm)]
-        verdicts.add_row(name, number(mean_of(arm, "val_loss"), max(4, decimals)), *cells)
-        costs.add_row(name, *costs_of(arm))
-    yield from (verdicts, "", costs, "")
-    for arm, verdict in comparison.verdicts.items():
-        yield Text(f"{visible(arm)}, seed by seed: {seed_by_seed(verdict, decimals)}")
+    """Yield the tables of the answer and of the costs."""
+    shown = (tables.solved_of, tables.differences_of, tables.seeds_of)
+    for make in (*shown, tables.losses_of, tables.costs_of):
+        if (table := make(comparison)).rows:
+            yield from (Text(visible(table.caption), "dim"), _drawn(table), "")
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("arm", overflow="fold")
-    for heading in headings:
-        side = "left" if heading == "verdict" else "right"
-        table.add_column(heading, justify=side, no_wrap=True)
-    return table
-
-
-def _word(comparison: Comparison, arm: str) -> Text:
-    if arm == comparison.reference:
-        return Text("the reference", "dim")
-    word = comparison.word(arm)
-    return Text(word, LOOKS[word].terminal)
-
-
-def costs_of(arm: ArmResult) -> list[str]:
-    """Return parameters, milliseconds per step, seconds of training, bytes of cache per token."""
-    step = 1000 * (mean_of(arm, "step_seconds") or 0.0)
-    seconds = number(mean_of(arm, "seconds"), 1)
-    return [f"{arm.params:,}", f"{step:.1f}", seconds, f"{arm.cache_bytes_per_token:,}"]
+def _drawn(table: tables.Table) -> Table:
+    drawn = Table(box=None, padding=(0, 2, 0, 0))
+    first, *others = table.headings
+    drawn.add_column(first, overflow="fold")
+    for heading in others:
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for row in table.rows:
+        words = [Text(visible(cell), LOOKS[cell].terminal if cell in LOOKS else "") for cell in row]
+        drawn.add_row(*words)
+    return drawn
 
 
 def verdict_lines(

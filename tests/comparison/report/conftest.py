@@ -1,4 +1,4 @@
-"""Comparisons as a laboratory would find them, made of smooth curves and seeded noise."""
+"""A comparison as a laboratory would find it, made of smooth curves and seeded noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,97 +10,51 @@ import pytest
 
 from mlx_attn.comparison.result import ArmResult, Comparison, Point, TrialResult, Tuning
 
-from ..conftest import judge
+from ..conftest import judge, training
 
 DELTA = 0.02
-EFFECTS = {
-    "standard": (0.0, 0.0),
-    "merged": (0.003, 0.004),
-    "no-out-proj": (0.045, 0.008),
-    "no-value": (0.012, 0.02),
-    "key-as-value": (-0.031, 0.006),
-    "no-value-no-out-proj": (0.08, 0.02),
-}
-"""Each arm's true difference of loss, and the spread of its pairs."""
+EFFECTS = {"merged": (0.003, 0.004), "no-out-proj": (0.045, 0.008), "no-value": (0.012, 0.02)}
+"""Each arm's true difference of loss, and the spread of its pairs: the same, worse, not known."""
 
-
-def training(seed: int, loss: float, at: float, points: int) -> TrialResult:
-    """A training of 400 steps whose loss falls smoothly; seconds pass `at` times as slowly."""
-    places = [round(400 * (i + 1) / points) for i in range(points)]
-    falls = [loss + 2.2 * math.exp(-6 * place / 400) - 2.2 * math.exp(-6) for place in places]
-    curve = [
-        Point(step=step, tokens=512 * step, seconds=at * step / 40, val_loss=fallen)
-        for step, fallen in zip(places, falls, strict=True)
-    ]
-    return TrialResult(
-        seed=seed,
-        lr_scale=1.0,
-        steps=400,
-        tokens=512 * 400,
-        val_loss=curve[-1].val_loss,
-        bits_per_byte=loss * 0.36,
-        above_floor=loss - 0.52,
-        curve=tuple(curve),
-        tok_s=15_000 / at,
-        seconds=at * 10,
-        peak_memory=125_000_000,
-    )
-
-
-def arms_of(names: Sequence[str], seeds: int, points: int) -> list[ArmResult]:
-    generator = np.random.default_rng(13)
-    base = 0.9 + 0.02 * generator.normal(size=seeds)
-    arms: list[ArmResult] = []
-    for place, arm in enumerate(names):
-        effect, noise = EFFECTS.get(arm, (0.01, 0.01))
-        losses = base + (effect + noise * generator.normal(size=seeds) if place else 0)
-        trained = [
-            training(seed, float(loss), 1 + 0.2 * place, points) for seed, loss in enumerate(losses)
-        ]
-        result = ArmResult(
-            arm=arm,
-            settings={} if place == 0 else {"variant": arm, "n_heads": 4 + place},
-            lr_scale=2.0 ** (place % 3 - 1),
-            params=120_000 + 14_000 * place,
-            multiply_adds=150_000 + 30_000 * place,
-            cache_bytes_per_token=2048 // (1 + place % 2),
-            trainings=tuple(trained),
-        )
-        arms.append(result)
-    return arms
-
-
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FACTS: dict[str, Any] = {
     "name": "merged scores",
     "question": "May W_query and W_key be merged into one matrix?",
-    "command": "mlx-attn compare standard merged no-out-proj no-value --seeds 5",
-    "settings": {"preset": "nano", "steps": 400, "lr": 0.003, "position": "alibi"},
+    "command": "mlx-attn compare --variants standard,merged,no-out-proj,no-value",
     "reference": "",
+    "settings": {"preset": "nano", "steps": 400, "position": "alibi"},
     "delta": DELTA,
     "delta_tokens": 0.0,
-    "diverged": {"merged-both": "with seed 2 it diverged: loss nan at step 3"},
-    "solving": {},
     "confidence": 0.95,
     "text": {"name": "tales", "digest": "3f9a" * 8, "floor": 0.52},
-    "versions": {"python": "3.11.2", "mlx": "0.32.4", "machine": "a test"},
+    "versions": {"python": "3.11.2", "mlx": "0.32.4"},
+    "diverged": {"merged-both": "with seed 2 it diverged: loss nan at step 3"},
+    "solving": {},
     "seconds": 4210.5,
 }
 """What does not depend on the arms."""
 
 
-def tuning(place: int, arm: str) -> Tuning:
-    """Losses on a parabola over the factors; the second arm diverges at the largest one."""
-    losses = {
-        factor: 0.9 + 0.02 * (math.log2(factor) + 1 - place % 3) ** 2 + 0.003 * place
-        for factor in FACTORS
-    }
-    return Tuning(
-        arm=arm,
-        losses={**losses, 4.0: None} if place == 1 else losses,
-        best=2.0 ** (place % 3 - 1),
-        interior=place != 2,
-        seeds=(101, 102),
+def falling(seed: int, loss: float, points: int) -> TrialResult:
+    """A training of 400 steps whose loss falls smoothly."""
+    steps = [round(400 * (i + 1) / points) for i in range(points)]
+    falls = [loss + 2.2 * (math.exp(-step / 67) - math.exp(-6)) for step in steps]
+    curve = [
+        Point(step=step, tokens=512 * step, seconds=step / 40, val_loss=fallen)
+        for step, fallen in zip(steps, falls, strict=True)
+    ]
+    facts = {"steps": 400, "tokens": 204_800, "tok_s": 15_000.0, "bits_per_byte": 0.36 * loss}
+    return training(seed, falls[-1], curve=tuple(curve), **facts)
+
+
+def arm_of(name: str, place: int, losses: Sequence[float], points: int) -> ArmResult:
+    return ArmResult(
+        arm=name,
+        settings={"variant": name},
+        lr_scale=2.0,
+        params=120_000 + 14_000 * place,
+        multiply_adds=150_000,
+        cache_bytes_per_token=2048,
+        trainings=tuple(falling(seed, loss, points) for seed, loss in enumerate(losses)),
     )
 
 
@@ -114,21 +68,24 @@ def comparison() -> Callable[..., Comparison]:
         points: int = 20,
         **changes: Any,
     ) -> Comparison:
-        control, *others = made = arms_of(arms, seeds, points)
-        differences = {
-            arm.arm: [
-                own.val_loss - control.trainings[seed].val_loss
-                for seed, own in enumerate(arm.trainings)
-            ]
-            for arm in others
-        }
-        comparison = Comparison(
+        random = np.random.default_rng(13)
+        losses = {arms[0]: 0.9 + 0.02 * random.normal(size=seeds)}
+        differences: dict[str, Sequence[float]] = {}
+        for arm in arms[1:]:
+            effect, noise = EFFECTS.get(arm, (0.01, 0.01))
+            differences[arm] = (effect + noise * random.normal(size=seeds)).tolist()
+            losses[arm] = losses[arms[0]] + differences[arm]
+        tuned: dict[str, Any] = {"best": 2.0, "interior": False, "seeds": (101, 102)}
+        made = Comparison(
             control=arms[0],
-            tunings=tuple(tuning(place, arm) for place, arm in enumerate(arms)),
-            arms=tuple(made),
+            tunings=(Tuning(arm=arms[0], losses={1.0: 0.9, 2.0: 0.8, 4.0: None}, **tuned),),
+            arms=tuple(
+                arm_of(arm, place, each.tolist(), points)
+                for place, (arm, each) in enumerate(losses.items())
+            ),
             verdicts=judge(differences, DELTA),
             **FACTS,
         )
-        return replace(comparison, **changes)
+        return replace(made, **changes)
 
     return make
