@@ -19,7 +19,6 @@ from typing import Any
 
 WITHOUT: dict[str, dict[str, Any]] = {
     "the preset": {},
-    "no token shift": {"token_shift": False},
     "no windows": {"window": 0},
     "Muon's momentum 0.95": {"muon_momentum": 0.95},
 }

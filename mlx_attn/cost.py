@@ -31,10 +31,8 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     """Count one layer of this configuration, from the shapes of its maps."""
     layer = Attention(config)
     sizes = {name: array.size for name, array in named_arrays(layer.trainable_parameters()).items()}
-    # Matrices multiply a token; biases and gains are only counted, and tables are looked up.
-    matrices = sum(
-        n for name, n in sizes.items() if name.endswith("weight") and "table" not in name
-    )
+    # Matrices multiply a token; biases and gains are only counted.
+    matrices = sum(n for name, n in sizes.items() if name.endswith("weight"))
     _, key_width = layer.maps.score.shape(config)
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
@@ -43,7 +41,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
     cache = make_cache(1, caches_tokens=config.caches_tokens)
     if config.cross_layer != "reader":
-        layer(mx.zeros((1, 1, config.d_in)), cache, Carry(mx.zeros((1, 1), mx.int32)))
+        layer(mx.zeros((1, 1, config.d_in)), cache, Carry())
     cached = sum(array.size for array in cache.buffers)
     of_tokens = cached if config.caches_tokens else 0
     return AttentionCost(
@@ -74,8 +72,7 @@ def model_cost(config: GPTConfig) -> ModelCost:
     attention = [(n, attention_cost(layer)) for layer, n in _layers(config).items()]
     # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
     feed_forward = 2 * config.emb_dim * config.hidden_dim
-    # [C] x [C, V], and a token shift's product with one weight per channel.
-    head = config.emb_dim * (config.vocab_size + config.token_shift)
+    head = config.emb_dim * config.vocab_size  # [C] x [C, V]
     return ModelCost(
         parameters=count_parameters(GPT(config, seed=None)),
         attention_parameters=sum(n * cost.parameters for n, cost in attention),

@@ -137,21 +137,20 @@ def broken_law(a: Layer) -> str:
     a.eval()
     T = min(TOKENS, a.config.context_length)
     x = _drawn(0, _SEQUENCES, T, a.config.d_in)  # [B, T, C]
-    tokens = mx.arange(_SEQUENCES * T).reshape(_SEQUENCES, T) % max(a.config.vocab_size, 1)
-    y = a(x, None, Carry(tokens))
+    y = a(x, None, Carry())
     if not mx.isfinite(y).all():
         return NOT_FINITE
-    groups = (_wrong_maps(a, x, tokens), _bent_maps(a, x, tokens), _wrong_facts(a, x))
-    return next(chain(_wrong_outputs(a, x, tokens, y), *groups), "")
+    groups = (_wrong_maps(a, x), _bent_maps(a, x), _wrong_facts(a, x))
+    return next(chain(_wrong_outputs(a, x, y), *groups), "")
 
 
 # The laws, each yielded as the sentence that says how it is broken.
 
 
-def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator[str]:
+def _wrong_outputs(a: Layer, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield what is wrong with y: random, read from later tokens, or decoded differently."""
     T, window = x.shape[1], a.config.cache_window
-    if differ(a(x, None, Carry(tokens)), y, SAME):
+    if differ(a(x, None, Carry()), y, SAME):
         yield (
             "computes something else each time: draw random numbers only if a.training, or once, "
             "as a weight"
@@ -159,7 +158,7 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
     for seen in sorted({1, T // 2, T - 1} - {0}):
         # The same first tokens and other later ones: the first outputs must not change.
         other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
-        changed = a(other, None, Carry(tokens))
+        changed = a(other, None, Carry())
         if moved := differ(changed[:, :seen], y[:, :seen], SAME):
             yield (
                 f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the outputs "
@@ -169,8 +168,7 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
         cache = make_cache(T + 3, window, a.config.caches_tokens)
         cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
-        pieces = zip(mx.split(x, cuts, axis=1), mx.split(tokens, cuts, axis=1), strict=True)
-        read = [a(part, cache, Carry(ids)) for part, ids in pieces]
+        read = [a(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = "a map sees new tokens only, and a hook or mixing what it remembers="
             if window and a.maps.with_memory:
@@ -178,7 +176,7 @@ def _wrong_outputs(a: Layer, x: Inputs, tokens: mx.array, y: Inputs) -> Iterator
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 
-def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
+def _wrong_maps(a: Layer, x: Inputs) -> Iterator[str]:
     """Yield what is wrong with the maps: with what they cache, and with `after`."""
     maps, T = a.maps, x.shape[1]
     k = a.score(x)[1]
@@ -188,7 +186,7 @@ def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
     inputs = a.value_input(x, k)
-    values = a.value(inputs, k, None, Carry(tokens))
+    values = a.value(inputs, k, None, Carry())
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
@@ -199,12 +197,12 @@ def _wrong_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
             yield f"computes something else with after= than before the weighted sum, by {off}"
 
 
-def _bent_maps(a: Layer, x: Inputs, tokens: mx.array) -> Iterator[str]:
+def _bent_maps(a: Layer, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
     k = a.score(x)[1]
 
     def value(x: Inputs, k: mx.array) -> mx.array:
-        return a.value(a.value_input(x, k), k, None, Carry(tokens))
+        return a.value(a.value_input(x, k), k, None, Carry())
 
     heads = (_SEQUENCES, a.config.n_maps, x.shape[1], value(x, k).shape[-1])
     functions = ((a.score, (x.shape,)), (value, (x.shape, k.shape)), (a.output, (heads,)))
@@ -289,7 +287,7 @@ def _check_shapes(a: Layer) -> None:
     """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     c, maps, H = a.config, a.maps, a.config.n_maps
     B, T = _SEQUENCES, min(3, c.context_length)
-    x, carry = mx.zeros((B, T, c.d_in)), Carry(mx.zeros((B, T), mx.int32))
+    x, carry = mx.zeros((B, T, c.d_in)), Carry()
 
     def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
         name = f"{choice.map}={choice.name}"

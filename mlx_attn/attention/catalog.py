@@ -107,14 +107,6 @@ _PAPERS = {
         "the first layer's values are mixed into the values of every layer",
         value="residual",
     ),
-    "value-embedding": _row(
-        "v = x W_value + g table[token]",
-        "a vector per token of the vocabulary is added to the value",
-        value="embedding",
-    ),
-    "bank-of-values": _row(
-        "v = table[token]", "the value is looked up by token, without its context", value="bank"
-    ),
     "gated": _row(
         "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
         "a gate for every output number of the heads",
@@ -129,16 +121,6 @@ _PAPERS = {
         "y = concat(head_h - its part along v_h) out_proj",
         "heads lose the direction of the token's own value",
         output="exclusive",
-    ),
-    "hadamard": _row(
-        "y = a * (concat(heads) Hadamard) + b",
-        "a fixed mixing of heads replaces out_proj",
-        output="hadamard",
-    ),
-    "orthogonal": _row(
-        "y = a * (concat(heads) Q) + b",
-        "the control of hadamard: Q is random, orthogonal and fixed",
-        output="orthogonal",
     ),
     "differential": _row(
         "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",

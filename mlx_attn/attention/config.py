@@ -236,7 +236,6 @@ class AttentionConfig(AttentionSettings):
         d_out: Width of the output.
         context_length: Longest sequence T.
         out_bias: Whether the output map has a bias.
-        vocab_size: Tokens in the vocabulary, for values that are looked up. 0: unknown.
         residual_gain: Scale an output without a map by one trained number.
         cross_layer: "source" if later layers read this layer's keys and values, "reader" if it
             reads those of an earlier layer and has none itself (arXiv:2405.12981), else "".
@@ -246,7 +245,6 @@ class AttentionConfig(AttentionSettings):
     d_out: int
     context_length: int
     out_bias: bool = True
-    vocab_size: int = 0
     residual_gain: bool = False
     cross_layer: str = ""
 

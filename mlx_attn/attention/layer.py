@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache, Places
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
@@ -130,13 +130,11 @@ class Carry:
     """What one forward pass hands from layer to layer.
 
     Attributes:
-        tokens: The token ids that the model reads.
         first_values: The values of the first layer, once it has computed them.
         shared: Keys and values that layers share, as scores see them, with their positions; while
             decoding, the cached ones too.
     """
 
-    tokens: Integer[mx.array, "B T"] | None = None
     first_values: Values | None = None
     shared: tuple[Keys, Values, Places] | None = None
 

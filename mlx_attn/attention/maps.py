@@ -286,23 +286,6 @@ def _needs_a_key_per_head(c: AttentionConfig) -> str:
     return ""
 
 
-choice(
-    "value",
-    "from_key",
-    "v = concat(k) W_value",
-    input_weights=(),
-    source="Graef and Wasielewski, arXiv:2503.05840 (slim attention)",
-    weights={
-        "W_value": lambda c: nn.Linear(
-            c.n_kv_heads * c.head_dim, c.n_kv_heads * c.value_dim, bias=c.qkv_bias
-        )
-    },
-    after=linear_after,
-    cache="k",  # the keys of all heads hold all of x
-    refuses=_needs_a_key_per_head,
-)(linear_value)
-
-
 def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     D, group = a.config.value_dim, a.config.n_heads // a.config.n_kv_heads
     # Head h needs only the columns of its value head's slice.

@@ -4,12 +4,8 @@ Each is one function with its formula and source, registered as the book's forms
 `mlx_attn.attention.maps`.
 """
 
-import math
-from typing import Any
-
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
@@ -20,7 +16,6 @@ from mlx_attn.attention.layer import (
     W_VALUE,
     Carry,
     Heads,
-    Initializer,
     Inputs,
     Keys,
     MapWeights,
@@ -32,7 +27,6 @@ from mlx_attn.attention.layer import (
     out_width,
     split_heads,
 )
-from mlx_attn.machine.layers import TokenTable
 
 # Score maps.
 
@@ -144,14 +138,8 @@ def latent_value(a: MapWeights, c: Float[mx.array, "B T L"], k: Keys) -> Values:
     return split_heads(a["W_up_value"](c), a.config.n_kv_heads)
 
 
-def _value_table(c: AttentionConfig) -> TokenTable:
-    return TokenTable(c.vocab_size, c.n_kv_heads * c.value_dim)
-
-
 def _reads_more_than_x(c: AttentionConfig) -> str:
-    """Refuse a cache of x, and a table of tokens whose number is unknown."""
-    if c.value in ("bank", "embedding") and not c.vocab_size:
-        return f"value={c.value} looks tokens up: set vocab_size, or use it inside a GPT"
+    """Refuse a cache of x."""
     if c.score == "merged":
         return f"value={c.value} is not a function of only x, and score=merged caches only x"
     return ""
@@ -175,45 +163,6 @@ def residual_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     if carry.first_values is None:
         carry.first_values = v
     return a["value_mix"][0] * carry.first_values + a["value_mix"][1] * v
-
-
-@choice(
-    "value",
-    "bank",
-    "v_h = table_h[token]",
-    input_weights=(),
-    source="Bank of Values, arXiv:2606.02780",
-    weights={"value_table": _value_table},
-    carries=True,
-    affine=False,
-    refuses=_reads_more_than_x,
-)
-def bank_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
-    """Look up a value per token of the vocabulary, which does not see the context."""
-    # [B, T] -> [B, T, kv_heads D] -> [B, kv_heads, T, D]
-    return split_heads(a["value_table"](carry.tokens), a.config.n_kv_heads)
-
-
-@choice(
-    "value",
-    "embedding",
-    "v_h = x W_value_h + g table_h[token]",
-    input_weights=("W_value",),
-    source="value embeddings, modded-nanogpt",
-    weights={
-        **W_VALUE,
-        "value_table": _value_table,
-        "value_gain": lambda c: mx.zeros((1,)),
-    },
-    carries=True,
-    affine=False,
-    refuses=_reads_more_than_x,
-)
-def embedding_value(a: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
-    """Add a vector per token of the vocabulary, with a gain that starts at 0."""
-    # At gain 0 the layer computes the standard form and learns how much to add.
-    table = a["value_gain"] * a["value_table"](carry.tokens)
-    return split_heads(a.W_value(x) + table, a.config.n_kv_heads)
 
 
 # Output maps.
@@ -278,7 +227,7 @@ def differential_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     affine=False,
     refuses=lambda c: (
         ""
-        if c.value in ("linear", "shrunk", "identity")
+        if c.value in ("linear", "identity")
         else f"output=exclusive needs a value that only x gives, and value={c.value} is not"
     ),
 )
@@ -291,93 +240,3 @@ def exclusive_output(a: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     lengths = (v * v).sum(axis=-1, keepdims=True)
     # The small number keeps a value of 0 from dividing by 0.
     return a.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
-
-
-class FixedMixing(nn.Module):
-    """A random orthogonal matrix that is never trained, the same for every seed.
-
-    Args:
-        width: Its rows and columns.
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        normal = np.random.Generator(np.random.Philox(width)).normal(size=(width, width))
-        # With the signs of R's diagonal, Q is uniform over orthogonal matrices (Mezzadri, 2007).
-        Q, R = np.linalg.qr(normal)
-        self.matrix = mx.array(Q * np.sign(np.diag(R)), mx.float32)
-        self.freeze()
-
-    def __call__(self, y: Float[mx.array, "B T width"]) -> Float[mx.array, "B T width"]:
-        """Return the rotated vectors."""
-        return y @ self.matrix
-
-
-def _fixed_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    """Match the spread of the random out_proj that it replaces; see `maps.no_output`."""
-    # An orthogonal matrix keeps lengths; entries of spread s multiply them by s sqrt(width).
-    gain = mx.std(draw("out_proj", c.d_out, c.d_out, residual=True)) * c.d_out**0.5
-    return {"out_scale": gain * mx.ones((c.d_out,))}
-
-
-def _fixed_refuses(c: AttentionConfig) -> str:
-    if out_width(c) != c.d_out:
-        return (
-            f"output={c.output} mixes {out_width(c)} numbers to as many, which must be "
-            f"{c.d_out}: keep out_proj or change head_dim"
-        )
-    # The sizes that MLX's transform takes.
-    powers = {m * 2**k for m in (1, 12, 20, 28) for k in range(20)}
-    if c.output == "hadamard" and c.d_out not in powers:
-        return (
-            f"there is no Hadamard matrix here for emb_dim={c.d_out}: use a power of two, or 12, "
-            "20 or 28 times one"
-        )
-    return ""
-
-
-_FIXED = {
-    "out_scale": lambda c: mx.ones((c.d_out,)),
-    "out_shift": lambda c: mx.zeros((c.d_out,)),
-}
-
-
-@choice(
-    "output",
-    "hadamard",
-    "y = a * (concat(heads) Hadamard) + b",
-    input_weights=(),
-    same_as="linear",
-    source="arXiv:2603.08343",
-    weights=_FIXED,
-    init=_fixed_init,
-    multiply_adds=lambda c: int(c.d_out * math.log2(c.d_out)),  # only additions
-    refuses=_fixed_refuses,
-)
-def hadamard_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
-    """Mix the heads by a fixed matrix, with a trained scale and shift of each coordinate."""
-    y = merge_heads(heads)
-    # Entries of 1 and -1, over sqrt(width): orthogonal.
-    size = 1 / math.sqrt(y.shape[-1])
-    if y.dtype == mx.float64:  # which the transform does not take
-        mixed = y @ mx.hadamard_transform(mx.eye(y.shape[-1]), 1.0).astype(mx.float64) * size
-    else:
-        mixed = mx.hadamard_transform(y, size)
-    return a["out_scale"] * mixed + a["out_shift"]
-
-
-@choice(
-    "output",
-    "orthogonal",
-    "y = a * (concat(heads) Q) + b",
-    input_weights=(),
-    same_as="linear",
-    source="the control of output=hadamard",
-    weights={**_FIXED, "fixed": lambda c: FixedMixing(c.d_out)},
-    init=_fixed_init,
-    multiply_adds=lambda c: c.d_out**2,
-    refuses=_fixed_refuses,
-)
-def orthogonal_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
-    """Rotate by a fixed random matrix in place of the Hadamard matrix."""
-    return a["out_scale"] * a["fixed"](merge_heads(heads)) + a["out_shift"]

@@ -1,6 +1,6 @@
-"""Linear maps that store fewer weights than a whole matrix: shrunk ones, and block-diagonal ones.
+"""Block-diagonal linear maps: x is cut into heads before the projection.
 
-Both are the book's maps with a constraint on the matrix, so they compute what `separate` and
+They are the book's maps with a constraint on the matrix, so they compute what `separate` and
 `linear` compute with the whole matrix, and convert to it exactly.
 """
 
@@ -10,94 +10,11 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
-    W_QUERY,
     choice,
     merge_heads,
     split_heads,
 )
 from mlx_attn.attention.maps import linear_after, linear_value, separate
-
-
-class ShrunkLinear(nn.Module):
-    """y_h = x[kept_h] + x[rest_h] R_h, for each head h: D coordinates of x pass as they are.
-
-    Where only the product of two maps matters, W_1 W_2 = (W_1 B) (B^-1 W_2) for every invertible B.
-    The B that turns D rows of W_2 into the identity leaves D^2 weights fewer to keep and computes
-    the same (Wasielewski and Graef, "MatShrink").
-
-    Args:
-        C: Width of x.
-        n_heads: Number of heads H.
-        head_dim: Width D of a head, less than C.
-        bias: Whether a bias is added.
-
-    Attributes:
-        weight: The matrices R_h as (out, in): [H D, C - D], head h in rows h D..(h+1) D.
-        places: Position of coordinate c of x in (kept_h, rest_h): [H, C] integers, not trained.
-    """
-
-    def __init__(self, C: int, n_heads: int, head_dim: int, bias: bool):
-        super().__init__()
-        self.weight = mx.zeros((n_heads * head_dim, C - head_dim))
-        # At first head h keeps the coordinates h D..(h+1) D; a conversion writes others.
-        self.places = (mx.arange(C)[None] - head_dim * mx.arange(n_heads)[:, None]) % C
-        if bias:
-            self.bias = mx.zeros((n_heads * head_dim,))
-        # Indices: saved with the layer, never trained.
-        self.freeze(recurse=False, keys=["places"])
-
-    def __call__(self, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B T width"]:
-        """Return the heads of x, side by side."""
-        # Training pays for the whole matrix; only the number of trained weights is smaller.
-        y = x @ self.dense_weight().T
-        return y + self.bias if "bias" in self else y
-
-    def dense_weight(self) -> Float[mx.array, "width C"]:
-        """Return the matrix with the identity written out, as (out, in)."""
-        # [H, D, C - D]
-        n_heads, C = self.places.shape
-        rest = self.weight.reshape(n_heads, -1, self.weight.shape[1])
-        D = rest.shape[1]
-        identity = mx.broadcast_to(mx.eye(D, dtype=rest.dtype), (n_heads, D, D))
-        dense = mx.concatenate([identity, rest], axis=2)
-        places = mx.broadcast_to(self.places[:, None], dense.shape)
-        # [H, D, C] in the order (kept, rest) -> the order of x -> [H D, C]
-        return mx.take_along_axis(dense, places, axis=2).reshape(-1, C)
-
-
-def _needs_a_rest(word: str, width: int, c: AttentionConfig) -> str:
-    if width < c.d_in:
-        return ""
-    return (
-        f"{word} passes {width} coordinates of x on as they are, which must be fewer "
-        f"than emb_dim={c.d_in}: use more heads"
-    )
-
-
-choice(
-    "score",
-    "shrunk",
-    "q_h = x W_query_h, k_h = x[kept_h] + x[rest_h] R_h",
-    same_as="separate",
-    source="Wasielewski and Graef, MatShrink",
-    weights={
-        **W_QUERY,
-        "W_key": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.head_dim, c.qkv_bias),
-    },
-    refuses=lambda c: _needs_a_rest("score=shrunk", c.head_dim, c),
-)(separate)
-
-
-choice(
-    "value",
-    "shrunk",
-    "v_h = x[kept_h] + x[rest_h] R_h",
-    same_as="linear",
-    source="Wasielewski and Graef, MatShrink",
-    weights={"W_value": lambda c: ShrunkLinear(c.d_in, c.n_kv_heads, c.value_dim, c.qkv_bias)},
-    after=linear_after,
-    refuses=lambda c: _needs_a_rest("value=shrunk", c.value_dim, c),
-)(linear_value)
 
 
 class SlicedLinear(nn.Module):

@@ -121,21 +121,6 @@ def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
     }
 
 
-def _shrunk(config: AttentionConfig, rank: int) -> _Keys:
-    """Drop redundant weights of the keys, and of the values if out_proj reads them."""
-    # out_proj takes over the basis of the values; other outputs cannot.
-    values = {"value": "shrunk"} if config.output == "linear" else _without_keys(config)
-    return {"score": "shrunk", **values}
-
-
-def _collaborative(config: AttentionConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.n_heads * config.d_in, "n_heads * emb_dim")
-    if rank % config.n_heads:
-        raise ConfigError(f"rank {rank} is shared, so it must be a multiple of {config.n_heads}")
-    head_dim = rank // config.n_heads or config.head_dim
-    return {"score": "collaborative", "head_dim": head_dim, **_without_keys(config)}
-
-
 def _mla(config: AttentionConfig, rank: int) -> _Keys:
     _check_rank(rank, config.d_in, "emb_dim")
     # Without --rank: the latent as it is, or one that can hold everything.
@@ -236,17 +221,6 @@ def _of_slices_of_y(c: AttentionConfig) -> str:
     return _of_latent(c)
 
 
-def _of_values_from_keys(c: AttentionConfig) -> str:
-    if c.score in ("merged", "collaborative"):
-        return f"score={c.score} caches x or one wide key, which is no less: nothing is gained"
-    if c.output not in ("linear", "none"):
-        return (
-            f"output={c.output} leaves no matrix W_value that a key could stand for: convert it "
-            "--to standard first"
-        )
-    return _of_latent(c) or _of_keys(c)
-
-
 _ROWS = (
     Conversion(
         name="standard",
@@ -309,26 +283,6 @@ _ROWS = (
         exact="for one head; others are refused",
         keys=lambda c, rank: {"score": "no_key", "head_dim": c.d_in, **_without_keys(c)},
         refuses=_of_several_heads,
-    ),
-    Conversion(
-        name="shrunk",
-        identity="W_1 W_2 = (W_1 B) (B^-1 W_2), where B^-1 W_2 holds an identity",
-        exact="unless a merged matrix has a rank above head_dim",
-        keys=_shrunk,
-    ),
-    Conversion(
-        name="collaborative",
-        identity="S_h = W_query diag(m_h) W_key^T, fitted by alternating least squares",
-        exact="if the rank of S_h is no more than --rank / n_heads",
-        keys=_collaborative,
-        ranked="width shared by all heads",
-    ),
-    Conversion(
-        name="slim",
-        identity="v = k W_key^-1 W_value, so that only the key is cached",
-        exact="up to rounding times the condition number of W_key",
-        keys=lambda c, rank: {"value": "from_key"},
-        refuses=_of_values_from_keys,
     ),
     Conversion(
         name="mla",

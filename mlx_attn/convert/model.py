@@ -165,10 +165,11 @@ def _from_arrays(
 ) -> GPT:
     """Return a model of these arrays in evaluation mode; convert NumPy's arrays to `dtype`."""
     model = GPT(config, seed=None)
-    plain = {
-        name: writers.to_mlx(array, dtype) if isinstance(array, np.ndarray) else array
-        for name, array in arrays.items()
-    }
+    plain: dict[str, mx.array] = {}
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray):  # integers keep their type
+            array = mx.array(array, dtype if array.dtype == np.float64 else None)
+        plain[name] = array
     model.load_weights(list(plain.items()))
     model.eval()
     return model

@@ -6,7 +6,6 @@ The algebra is NumPy's, in float64. A table for each map has the function that w
 from collections.abc import Callable
 from dataclasses import replace
 
-import mlx.core as mx
 import numpy as np
 from jaxtyping import Float
 
@@ -35,7 +34,7 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
     """
     changes_scores = conversions.changes_scores(attention.config, target)
     changes_output = conversions.changes_output(attention.config, target)
-    tables = {"score": _SCORES, "value": _VALUES, "output": _OUTPUTS}
+    tables = {"score": _SCORES, "value": ("linear",), "output": _OUTPUTS}
     for key, table in tables.items():
         changes = changes_scores if key == "score" else changes_output
         if changes and getattr(target, key) not in {*table, "latent"}:
@@ -43,7 +42,6 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"
             )
-    # Later maps see the earlier ones: a value from keys needs the keys as they will be.
     weights, written = circuits.layer_weights(attention), {}
     if changes_scores and target.score == "latent":
         written |= _latent(attention, target)
@@ -51,7 +49,6 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
         written |= _SCORES[target.score](circuits.qk_circuit(attention), target)
     if changes_output and target.value != "latent":
         written |= _OUTPUTS[target.output](attention, target, x)
-        written |= _VALUES[target.value](weights | written, target)
     complete = completed(weights | written, target)
     for name in written.keys() - complete.keys() - {"W_key.bias"}:  # which cancels in the softmax
         if name.endswith(".bias") and np.abs(written[name]).max() > 1e-9:
@@ -67,11 +64,6 @@ def completed(weights: Weights, config: AttentionConfig) -> Weights:
     arrays = named_arrays(Attention(config)).items()
     zeros = {name: np.zeros(array.shape) for name, array in arrays if name.endswith(".bias")}
     return {name: {**zeros, **weights}[name] for name, _ in arrays}
-
-
-def to_mlx(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """Return the same numbers in that type; integers keep theirs."""
-    return mx.array(array, dtype) if array.dtype == np.float64 else mx.array(array)
 
 
 def _separate(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
@@ -130,43 +122,11 @@ def _no_key(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
-def _collaborative(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Fit maps shared by all heads; exact if every S_h has a rank of at most head_dim."""
-    maps = algebra.fit_shared_maps(factors.products_with_bias, target.n_heads * target.head_dim)
-    return {
-        "W_query.weight": maps.query[:-1].T,
-        "W_query.bias": maps.query[-1],
-        "W_key.weight": maps.key.T,
-        "W_key.bias": np.zeros(len(maps.key.T)),
-        "mixing": maps.mixing,
-    }
-
-
-def _shrunk_key(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
-    """Move the basis of W_key_h into W_query_h, exactly."""
-    if factors.key.shape != (target.n_kv_heads, target.head_dim, target.d_in):
-        factors = _nearest_score(factors, target)
-    shrunk = [algebra.shrink(key) for key in factors.key]
-    # [H, D, D]: the queries of a group share the basis of their key.
-    basis = np.repeat([s.basis for s in shrunk], target.n_heads // target.n_kv_heads, axis=0)
-    # k = B k' makes q . k = (B^T q) . k'
-    query = basis.swapaxes(1, 2) @ factors.query
-    bias = np.einsum("hkl,hk->hl", basis, factors.query_bias)
-    factors = replace(factors, query=query, query_bias=bias, key_bias=0 * factors.key_bias)
-    return {
-        **factors.weights,
-        "W_key.weight": np.concatenate([s.rest for s in shrunk]),
-        "W_key.places": np.stack([s.places for s in shrunk]),
-    }
-
-
 _SCORES: dict[str, Callable[[circuits.ScoreFactors, AttentionConfig], Weights]] = {
     "separate": _separate,
     "merged": _merged,
     "no_query": _no_query,
     "no_key": _no_key,
-    "collaborative": _collaborative,
-    "shrunk": _shrunk_key,
 }
 
 
@@ -279,74 +239,8 @@ def _latent(attention: Attention, target: AttentionConfig) -> Weights:
     }
 
 
-def _shrunk_value(weights: Weights, target: AttentionConfig) -> Weights:
-    """Move the basis of W_value_h into out_proj, exactly."""
-    H, KV, D = target.n_heads, target.n_kv_heads, target.value_dim
-    shrunk = [algebra.shrink(value) for value in weights["W_value.weight"].reshape(KV, D, -1)]
-    basis = np.stack([s.basis for s in shrunk])
-    # [d_out, H D] -> [H, d_out, D], times each head's basis.
-    output = weights["out_proj.weight"].reshape(target.d_out, H, D).swapaxes(0, 1)
-    output = (output @ np.repeat(basis, H // KV, axis=0)).swapaxes(0, 1).reshape(target.d_out, -1)
-    # W_value x + b = B (shrunk x + B^-1 b)
-    bias = np.linalg.solve(basis, weights["W_value.bias"].reshape(KV, D, 1))
-    return {
-        "W_value.weight": np.concatenate([s.rest for s in shrunk]),
-        "W_value.places": np.stack([s.places for s in shrunk]),
-        "W_value.bias": bias.reshape(-1),
-        "out_proj.weight": output,
-    }
-
-
-def _value_from_key(weights: Weights, target: AttentionConfig) -> Weights:
-    """Solve W_value = M W_key: exact up to rounding times the condition number."""
-    changed = {}
-    if target.score == "separate" and not target.rotates and not target.qk_norm:
-        changed = _orthonormalize_keys(weights, target)
-    layer = Attention(replace(target, value="linear"))
-    arrays = completed({**weights, **changed}, layer.config).items()
-    layer.load_weights([(name, to_mlx(array, mx.float64)) for name, array in arrays])
-    # Of the layer with its new keys, whatever form they have.
-    keys = circuits.qk_circuit(layer)
-    W_key = keys.key.reshape(-1, target.d_in)
-    matrix = algebra.values_from_keys(W_key, weights["W_value.weight"])
-    # v = M k, and k has a bias of its own, which v must not get twice.
-    bias = weights["W_value.bias"] - matrix @ keys.key_bias.reshape(-1)
-    return {**changed, "W_value.weight": matrix, "W_value.bias": bias}
-
-
-def _orthonormalize_keys(weights: Weights, target: AttentionConfig) -> Weights:
-    """Write each head's key in an orthonormal basis, and its query in the matching one: exact.
-
-    W_key_h = Q_h R_h gives S_h = (W_query_h R_h^T) Q_h^T. Then a nearly singular key does no harm,
-    and values computed from keys lose less to rounding. The key's bias, which cancels in the
-    softmax, becomes 0.
-    """
-    H, KV, D = target.n_heads, target.n_kv_heads, target.head_dim
-    # [KV, C, D] = Q R with orthonormal columns, for each key head.
-    key = weights["W_key.weight"].reshape(KV, D, -1).swapaxes(1, 2)
-    orthonormal, triangle = np.linalg.qr(key)
-    orthonormal = algebra.widened(orthonormal, D)  # a head may be wider than x
-    triangle = algebra.widened(triangle.swapaxes(1, 2), D).swapaxes(1, 2)
-    triangle = np.repeat(triangle, H // KV, axis=0)
-    # [H, D, D] x [H, D, C]
-    query = triangle @ weights["W_query.weight"].reshape(H, D, -1)
-    changed = {
-        "W_query.weight": query.reshape(H * D, -1),
-        "W_key.weight": orthonormal.swapaxes(1, 2).reshape(KV * D, -1),
-    }
-    if target.qkv_bias:
-        bias = np.einsum("hkl,hl->hk", triangle, weights["W_query.bias"].reshape(H, D))
-        changed |= {"W_query.bias": bias.reshape(-1), "W_key.bias": np.zeros(KV * D)}
-    return changed
-
-
 _OUTPUTS: dict[str, Callable[[Attention, AttentionConfig, Inputs | None], Weights]] = {
     "linear": _linear_output,
     "merged": _merged_output,
     "none": _no_output,
-}
-_VALUES: dict[str, Callable[[Weights, AttentionConfig], Weights]] = {
-    "linear": lambda weights, target: {},
-    "shrunk": _shrunk_value,
-    "from_key": _value_from_key,
 }

@@ -263,7 +263,7 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
         T, c = x.shape[1], a.config
         # A layer may read the keys and values of an earlier one.
         keys, values = (mx.zeros((1, c.n_kv_heads, T, D)) for D in (c.head_dim, c.value_dim))
-        carry = Carry(_tokens(T), shared=(keys, values, Places.of_text(T)))
+        carry = Carry(shared=(keys, values, Places.of_text(T)))
         q, k = a.score(x, None, carry)
         return [q, k, a.value(a.value_input(x, k), k, None, carry)]
 

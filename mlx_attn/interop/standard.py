@@ -37,7 +37,6 @@ _GPT2 = {
     "window": (0,),
     "qk_norm": (False,),
     "short_conv": ("none",),
-    "token_shift": (False,),
 }
 """The values that GPT-2 requires, by key."""
 

@@ -87,7 +87,7 @@ class Inspectable(nn.Module):
             return edited
 
         # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
-        x, carry = record("embedding", self.embed(tokens)), Carry(tokens)
+        x, carry = record("embedding", self.embed(tokens)), Carry()
         for layer, block in enumerate(self.trf_blocks):
             x = _block(block, x, carry, record, f"trf_blocks.{layer}")
         x = record("final_norm", self.final_norm(x))

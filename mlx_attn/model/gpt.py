@@ -20,9 +20,6 @@ from mlx_attn.model.activations import Inspectable
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 
-_SHIFT = 0.3
-"""Initial value of a token shift's weights."""
-
 
 class SquaredReLU(nn.Module):
     """max(0, x)^2 (Primer, arXiv:2109.08668)."""
@@ -154,8 +151,6 @@ class GPT(Inspectable):
         self.config = config
         self.checkpoint_blocks = False
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
-        if config.token_shift:
-            self.shift = mx.full((config.emb_dim,), _SHIFT)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
         self.drop_emb = nn.Dropout(config.drop_rate)
@@ -173,8 +168,7 @@ class GPT(Inspectable):
 
         Args:
             tokens: Token ids; with caches, only those that the caches do not hold yet.
-            caches: From `new_caches`: one per block, and with a token shift one for the
-                embeddings; they are extended.
+            caches: From `new_caches`, one per block; they are extended.
 
         Raises:
             ConfigError: The sequence is longer than the context, or than the caches.
@@ -187,7 +181,7 @@ class GPT(Inspectable):
         """Return the residual stream after the last block; arguments as for logits."""
         # [B, T, C]
         x = self.drop_emb(self.embed(tokens, caches))
-        carry = Carry(tokens)
+        carry = Carry()
         for i, block in enumerate(self.trf_blocks):
             run = partial(block, cache=caches[i] if caches else None, carry=carry)
             # Decoding and validation run without a backward pass and so compute nothing again.
@@ -206,16 +200,8 @@ class GPT(Inspectable):
     def embed(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Inputs:
-        """Return token embeddings e with the configured additions.
-
-        With a token shift x_t = e_t + m * e_(t-1), where m is trained, one weight per channel; it
-        shows every layer the token before, which attention has to learn to find. It is the token
-        shift of RWKV (arXiv:2305.13048), once and on the embeddings, known from modded-nanogpt as
-        smear. With learned positions, theirs.
-        """
+        """Return token embeddings, with learned positions plus theirs."""
         x, offset = self.tok_emb(tokens), caches[0].offset if caches else 0
-        if self.config.token_shift:
-            x = x + self.shift * _before(x, caches[-1] if caches else None)
         if self.config.position != "learned":
             return x
         positions, T = self.pos_emb.weight, tokens.shape[1]
@@ -234,26 +220,14 @@ class GPT(Inspectable):
         """Return empty caches for one batch of sequences, as long as the context or `length`."""
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
-        caches = [make_cache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
-        # A token shift caches two embeddings: the newest one and the one before it.
-        return [*caches, *([make_cache(length, 2)] if self.config.token_shift else [])]
-
-
-def _before(x: Inputs, cache: KVCache | None) -> Inputs:
-    """Return each token's predecessor vector; 0 for the first token of a text."""
-    if cache is None:
-        return mx.concatenate([mx.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
-    # A cache holds heads, [B, 1, T, C]; it returns older embeddings before the new ones.
-    (embeddings,), _ = cache.extend((x[:, None],), in_order=True)
-    # The T vectors that end one before the newest.
-    return embeddings[:, 0, -x.shape[1] - 1 : -1]
+        return [make_cache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
 
 
 def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
 ) -> Iterator[tuple[Attention, Inputs]]:
     """Yield each attention layer with the x that it reads, from first to last, lazily."""
-    x, carry = model.drop_emb(model.embed(tokens)), Carry(tokens)
+    x, carry = model.drop_emb(model.embed(tokens)), Carry()
     for block in model.trf_blocks:
         y = block.norm1(x)  # [B, T, C]
         x = x + block.att(y, None, carry)

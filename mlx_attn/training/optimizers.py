@@ -227,7 +227,7 @@ class _Group:
 def _is_hidden_matrix(name: str, array: mx.array) -> bool:
     """Return whether a parameter is a matrix in a block that is multiplied, not looked up."""
     in_block = name.startswith("trf_blocks.") and name.endswith("weight")
-    return array.ndim == 2 and in_block and "table" not in name
+    return array.ndim == 2 and in_block
 
 
 def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width

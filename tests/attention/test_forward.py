@@ -35,7 +35,7 @@ def tokens() -> mx.array:
 
 def test_layers_of_the_standard_maps_and_no_others_run_it():
     runs = {
-        name: Attention(AttentionConfig(**{**SIZES, **row.maps, "vocab_size": 8})).forward
+        name: Attention(AttentionConfig(**{**SIZES, **row.maps})).forward
         for name, row in VARIANTS.items()
     }
     short = {name for name, forward in runs.items() if forward is standard_forward}

@@ -24,7 +24,6 @@ LINEAR: Any = choice_of("value", "linear")
 
 FORMS = {
     **{name: row.maps for name, row in VARIANTS.items()},
-    "slim": {"value": "from_key"},
     "two hooks": {"logits": "forget+temperature"},
 }
 
@@ -32,7 +31,7 @@ FORMS = {
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_keeps_every_law(form, position):
-    settings: dict[str, Any] = {**SIZES, **FORMS[form], "vocab_size": 7}
+    settings: dict[str, Any] = {**SIZES, **FORMS[form]}
     for window, qk_norm in ((0, False), (5, True)):
         try:
             config = AttentionConfig(

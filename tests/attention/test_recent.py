@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from scipy.linalg import hadamard
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
@@ -19,8 +18,7 @@ from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
 from tests.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 
-C, T, H, V = 16, 12, 4, 11
-TOKENS = np.random.default_rng(1).integers(0, V, (2, T))
+C, T, H = 16, 12, 4
 FIRST_VALUES = np.random.default_rng(2).normal(size=(2, H, T, C // H))
 NO_POSITION = {"position": "none"}
 CASES: dict[str, dict[str, Any]] = {
@@ -39,13 +37,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def layer(case: str, **settings: Any) -> Attention:
-    settings = {**CASES.get(case, NO_POSITION), **settings, "vocab_size": V}
+    settings = {**CASES.get(case, NO_POSITION), **settings}
     settings.pop("global_every", None)
     return layer_of(**settings | ({"window": 3} if settings.get("window") else {}))
 
 
 def run(module: Attention) -> mx.array:
-    return module(text(), None, Carry(mx.array(TOKENS), mx.array(FIRST_VALUES, mx.float32)))
+    return module(text(), None, Carry(mx.array(FIRST_VALUES, mx.float32)))
 
 
 def sigmoid(y: np.ndarray) -> np.ndarray:
@@ -100,9 +98,7 @@ def queries_keys_values(c: AttentionConfig, w: Arrays, x: np.ndarray, i: int) ->
     else:
         q = through("W_query", heads=2 * H if c.score == "paired" else H)
         k = q if c.score == "shared" else through("W_key")
-    table = w.get("value_table.weight", np.zeros((V, C)))
-    v = split(table[TOKENS[i]]) if c.value == "bank" else through("W_value")
-    v = v + w["value_gain"] * split(table[TOKENS[i]]) if c.value == "embedding" else v
+    v = through("W_value")
     if c.value == "residual":
         v = w["value_mix"][0] * FIRST_VALUES[i] + w["value_mix"][1] * v
     return [q, k, v]
@@ -142,10 +138,6 @@ def output(c: AttentionConfig, w: Arrays, x: np.ndarray, heads: np.ndarray) -> n
     if c.output in ("gated", "normed_gated"):
         gate = x @ w["W_gate.weight"].T
         y = y * sigmoid(gate) * (gate if c.output == "normed_gated" else 1)
-    if c.output == "hadamard":
-        return w["out_scale"] * (y @ hadamard(C) / C**0.5) + w["out_shift"]
-    if c.output == "orthogonal":
-        return w["out_scale"] * (y @ w["fixed.matrix"]) + w["out_shift"]
     return y @ w["out_proj.weight"].T + w["out_proj.bias"]
 
 
@@ -160,9 +152,9 @@ def test_outputs_and_the_gradient_of_every_weight_are_the_reference_s(case):
 def test_the_cost_counts_parameters_and_cache(variant):
     if VARIANTS[variant].kv_sharing:
         return  # tests/model/test_kv_sharing.py
-    module = layer_of(**VARIANTS[variant].maps, position="none", vocab_size=V)
+    module = layer_of(**VARIANTS[variant].maps, position="none")
     cache = make_cache(T, caches_tokens=module.config.caches_tokens)
-    module(text(), cache, Carry(mx.array(TOKENS)))
+    module(text(), cache, Carry())
     cost, trained = attention_cost(module.config), named_arrays(module.trainable_parameters())
     assert 4 * cost.cache_floats == cache.bytes_per_token
     assert cost.parameters == sum(array.size for array in trained.values())

@@ -39,12 +39,12 @@ def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place
 
 
 def test_json_is_one_object_with_every_figure(place):
-    facts = json.loads(convert("nano", "--to", "slim", "--json").stdout)
-    assert (facts["run"], facts["to"]) == ("runs/nano-slim", "slim")
+    facts = json.loads(convert("nano", "--to", "merged", "--json").stdout)
+    assert (facts["run"], facts["to"]) == ("runs/nano-merged", "merged")
     assert facts["exact_difference"] <= facts["logit_difference"] < 1e-3
     assert 0 <= facts["rounding"] <= facts["largest_logit"]
     assert abs(facts["loss_change"]) < 1e-3
-    assert facts["after"]["cache_bytes_per_token"] == facts["before"]["cache_bytes_per_token"] / 2
+    assert (facts["before"]["variant"], facts["after"]["variant"]) == ("standard", "merged")
 
 
 def test_a_run_is_not_converted_onto_itself(place):

@@ -55,7 +55,7 @@ def test_every_row_keeps_its_name_and_its_numbers_at_any_width(run_command, monk
 def test_choices_are_listed_by_their_flag(run_command):
     found = json.loads(run_command("variants", "--choices", "--json").stdout)["choices"]
     names = {(row["map"], row["name"]) for row in found}
-    assert {("score", "separate"), ("value", "from_key"), ("logits", "forget")} <= names
+    assert {("score", "separate"), ("value", "latent"), ("logits", "forget")} <= names
     lines = run_command("variants", "--choices").stdout.splitlines()
     assert [line for line in lines if line.startswith("--")] == [f"--{key}" for key in MAPS]
     assert "  sink          w_h = e^s_h / (e^b_h + sum e^s_h)" in lines

@@ -29,14 +29,10 @@ from tests.attention.conftest import layer_of
 FORMS = {
     **{name: variant.maps for name, variant in VARIANTS.items() if variant.group == "forms"},
     "grouped": {"n_kv_heads": 2},
-    "shrunk": {"score": "shrunk", "value": "shrunk"},
-    "from_key": {"value": "from_key"},
     "narrow values": {"value_dim": 2},
     "alibi": {"position": "alibi"},
     "gain": {"output": "none", "residual_gain": True},
     "mla": VARIANTS["mla"].maps,
-    "hadamard": VARIANTS["hadamard"].maps,
-    "orthogonal": VARIANTS["orthogonal"].maps,
 }
 
 

@@ -15,7 +15,7 @@ from mlx_attn.sampling.generate import stream_generate
 from .conftest import of_type
 
 MODERN = {"block": "modern", "qk_norm": True, "position": "rope"}
-SPEAKING = ["merged", "merged-both", "shrunk", "collaborative", "slim"]
+SPEAKING = ["merged", "merged-both"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, mon
         monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
     for kind in ({"qkv_bias": True}, MODERN):
         model = of_type(trained(**kind), mx.float64)
-        assert exact_difference(model, convert(model, "slim")) < 1e-12
+        assert exact_difference(model, convert(model, "merged-output")) < 1e-12
 
 
 def test_a_model_beside_itself_shows_its_rounding_alone(trained, corpus):

@@ -15,9 +15,9 @@ from mlx_attn.model.gpt import GPT
 
 from .conftest import logit_difference, of_type
 
-SEVERAL_HEADS = ("merged", "merged-output", "merged-both", "shrunk", "collaborative", "slim")
-SHARED = ("merged", "merged-both", "shrunk", "collaborative")
-ONE_HEAD = ("merged", "merged-both", "no-out-proj", "no-key", "slim")
+SEVERAL_HEADS = ("merged", "merged-output", "merged-both")
+SHARED = ("merged", "merged-both")
+ONE_HEAD = ("merged", "merged-both", "no-out-proj", "no-key")
 KINDS = [
     {"position": "learned", "qkv_bias": False},
     {"position": "alibi", "qkv_bias": True},
@@ -27,10 +27,6 @@ BACK = [
     ("merged", "separate"),
     ("merged-output", "separate-output"),
     ("merged-both", "standard"),
-    ("shrunk", "standard"),
-    ("slim", "standard"),
-    ("collaborative", "merged"),
-    ("shrunk", "slim"),
 ]
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -98,8 +94,6 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
 @pytest.mark.parametrize(
     ("wide", "form", "to"),
     [
-        ("head_dim", "standard", "slim"),
-        ("head_dim", "standard", "collaborative"),
         ("head_dim", "merged", "separate"),
         ("head_dim", "merged-output", "standard"),
         ("value_dim", "standard", "merged-output"),

@@ -18,7 +18,6 @@ from mlx_attn.training.evaluation import Evaluator
     [
         ("merged", "separate", (1, 4, 8, 32)),
         ("merged-output", "separate-output", (1, 4, 8, 32)),
-        ("merged", "collaborative", (4, 16, 128)),
     ],
 )
 def test_the_error_falls_as_the_rank_grows(trained, variant, to, ranks):

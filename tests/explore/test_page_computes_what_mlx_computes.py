@@ -53,8 +53,6 @@ SETTINGS = {
     "the book's block": {"block": "book"},
     "a tied head": {"tied_head": True},
     "several hooks": {"logits": "temperature+self_mask"},
-    "a token shift": {"token_shift": True},
-    "values from keys": {"value": "from_key"},
     "convolved queries, keys and values": {"short_conv": "linear"},
     "layers of two forms": {"pattern": "deltanet,standard"},
     "layers that share rotated keys": {"kv_sharing": 2, "position": "rope"},

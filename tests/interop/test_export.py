@@ -21,7 +21,6 @@ EXACT = (
     "scores-off",
     *("standard", "no-out-proj", "no-query", "no-key", "shared-query-key", "no-value"),
     *("no-value-no-out-proj", "key-only", "key-as-value", "sliced-heads", "mla", "temperature"),
-    *("hadamard", "orthogonal"),
 )
 """The variants that are GPT-2, after an exact conversion where it needs one."""
 

@@ -28,9 +28,8 @@ def close(one: mx.array, other: mx.array) -> bool:
     [
         *({"variant": name} for name in VARIANTS),
         {"position": "rope", "score": "merged"},
-        {"position": "learned", "qkv_bias": True, "value": "from_key"},
+        {"position": "learned", "qkv_bias": True, "value": "key"},
         {"position": "rope", "qk_norm": True, "n_kv_heads": 2, "window": 3, "global_every": 2},
-        {"token_shift": True, "tied_head": True},
         {"alibi_slopes": "learned", "logits": "temperature+forget"},
     ],
     ids=str,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import POSITIONS, VARIANTS
+from mlx_attn.attention.config import VARIANTS
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from
@@ -31,28 +31,6 @@ def config(**choices: Any) -> GPTConfig:
 def loss(model: GPT, tokens: mx.array) -> float:
     logits = model(tokens[:, :-1])
     return float(np.array(mx.fast.cross_entropy(logits, tokens[:, 1:]).mean()))
-
-
-@pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize("position", POSITIONS)
-def test_a_token_shift_decodes_as_it_reads(position, window):
-    settings = config(start="book", position=position, token_shift=True, window=window)
-    model = GPT(settings)
-    caches = model.new_caches()
-    parts = [model(piece, caches) for piece in mx.split(TOKENS, [5, *range(6, 16)], axis=1)]
-    assert mx.allclose(mx.concatenate(parts, axis=1), model(TOKENS), atol=1e-5)
-
-
-def test_a_token_shift_adds_part_of_the_embedding_before():
-    model = GPT(config(token_shift=True, position="none"))
-    model.shift = mx.array(np.linspace(-1, 1, 32), mx.float32)
-    table, m = np.array(model.tok_emb.weight), np.array(model.shift)
-    expected = table[np.array(TOKENS)]
-    expected[:, 1:] += m * table[np.array(TOKENS)][:, :-1]
-    assert np.allclose(np.array(model.embed(TOKENS)), expected, atol=1e-6)
-    plain, shifted = GPT(config(start="book")), GPT(config(start="book", token_shift=True))
-    shifted.shift = mx.zeros((32,))
-    assert mx.array_equal(plain(TOKENS), shifted(TOKENS))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_weights_optimizer_and_later_losses_are_the_same_bits(
         assert np.array_equal(array, state(resumed)[name]), name
 
 
-QUICK = ("standard", "value-embedding")
+QUICK = ("standard", "value-residual")
 """Variants whose bits on a GPU's path the ordinary suite compares; `-m slow` compares all."""
 
 
