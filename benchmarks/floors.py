@@ -380,15 +380,14 @@ def main(
     variants: str,
     part: Sequence[str],
     seconds: float,
-    scaling: str | None,
     peers: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Measure speed, floors, parts and peers."""
     given = {key: value for key, value in given.items() if value is not None}
-    works = part or (("train",) if scaling else tuple(speed.WORKLOADS))
-    setups = command_line.setups_of(preset, variants, scaling, given)
+    works = part or tuple(speed.WORKLOADS)
+    setups = command_line.setups_of(preset, variants, given)
     measured: list[dict[str, Any]] = []
     for rows in measure(setups, works, seconds):
         measured += rows
@@ -407,7 +406,7 @@ def main(
         _print("compared with other programs, at the same sizes", peers_table(compared))
 
 
-NOT_HERE = ("figure", "device")
+NOT_HERE = ("device",)
 """Options of `mlx-attn bench` that a floor does not have."""
 
 command = SectionedCommand(

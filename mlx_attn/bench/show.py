@@ -1,17 +1,11 @@
-"""Speeds as a table for a terminal and as a figure."""
+"""Speeds as a table for a terminal."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from mlx_attn.bench.speed import Measurement, MedianIQR
-from mlx_attn.ui import plots
 from mlx_attn.ui.terminal import count, memory
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLES = {
     "train": "training step",
@@ -85,25 +79,3 @@ def speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:
 def half_iqr(spread: MedianIQR) -> str:
     """Return half the distance between the quartiles, in percent of the median."""
     return f"{(spread.high - spread.low) / 2 / spread.median:.0%}"
-
-
-def save_bench_figure(measured: Sequence[Measurement], path: Path) -> list[Path]:
-    """Write the figure as SVG and PNG; return their paths."""
-    return plots.save_figure(lambda: _draw(measured), path.with_suffix(""))
-
-
-def _draw(measured: Sequence[Measurement]) -> "Figure":
-    """Return a panel for each kind of work: every model's time as a multiple of the first one's."""
-    works = list(dict.fromkeys(row.work for row in measured))
-    models = len({*_row_names(measured)})
-    figure, axes = plots.panels(len(works), 3, (3.6, 1.2 + 0.22 * models), sharey=True)
-    for axis, work in zip(axes, works, strict=True):
-        rows = [row for row in measured if row.work == work]
-        names, ratios = _row_names(rows), [row.over_first for row in rows]
-        errors = [[r.median - r.low for r in ratios], [r.high - r.median for r in ratios]]
-        medians = [ratio.median for ratio in ratios]
-        axis.barh(names, medians, xerr=errors, color=plots.COLOURS[1], height=0.7)
-        axis.axvline(1, color=plots.COLOURS[-1], linewidth=1, linestyle="--")
-        axis.set(title=TITLES[work], xlabel=f"time, in times of {names[0]}'s")
-    axes[0].invert_yaxis()
-    return figure

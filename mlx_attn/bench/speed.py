@@ -319,7 +319,9 @@ def variant_setups(
     preset: str, settings: Mapping[str, Any], variants: Sequence[str]
 ) -> tuple[dict[str, Setup], dict[str, str]]:
     """Return variants at the sizes of a preset with these settings, and why others are refused."""
-    model, training = _resolved(preset, settings)
+    resolved = resolve({"preset": preset, **settings})
+    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
+    model, training = {**resolved.model, "vocab_size": vocab_size}, resolved.training
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for name in variants:
@@ -329,30 +331,3 @@ def variant_setups(
         except ConfigError as error:
             refused[variant.name] = str(error)
     return setups, refused
-
-
-AXES = {
-    "context": "context_length",
-    "width": "emb_dim",
-    "layers": "n_layers",
-    "batch": "batch_size",
-}
-"""What can grow, and the setting of each."""
-
-
-def scaled_setups(preset: str, settings: Mapping[str, Any], axis: str) -> dict[str, Setup]:
-    """Return one model at half to four times one of its sizes, from the smallest to the largest."""
-    key = AXES[axis]
-    model, training = _resolved(preset, settings)
-    usual = getattr(training if axis == "batch" else config_from(model), key)
-    setups: dict[str, Setup] = {}
-    for size in sorted({max(1, round(usual * factor)) for factor in (0.5, 1, 2, 4)}):
-        model, training = _resolved(preset, {**settings, key: size})
-        setups[f"{axis} {size}"] = config_from(model), training
-    return setups
-
-
-def _resolved(preset: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainConfig]:
-    resolved = resolve({"preset": preset, **settings})
-    vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
-    return {**resolved.model, "vocab_size": vocab_size}, resolved.training

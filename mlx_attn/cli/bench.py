@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +15,6 @@ from mlx_attn.cli.options import (
     FiniteRange,
     Named,
     SectionedCommand,
-    UserPath,
     given,
     grouped,
     options_from,
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from mlx_attn.bench import speed
 
 _WORKS = ("train", "forward", "decode")
-_AXES = ("context", "width", "layers", "batch")
 _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
     *("batch_size", "optimizer", "dtype", "compile")
 }
@@ -68,13 +65,7 @@ _OPTIONS = [
         "(default: the GPU if there is one)",
         envvar=PREFIX + "DEVICE",
     ),
-    _what(
-        "--scaling",
-        type=click.Choice(_AXES),
-        help="instead of variants, the training step at half to four times this size",
-    ),
     _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-    _what("--figure", type=UserPath(), metavar="FILE", help="also draw FILE.svg and FILE.png"),
     grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
     plugin_option(),
     *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
@@ -94,9 +85,7 @@ def command(
     variants: str,
     part: Sequence[str],
     seconds: float,
-    scaling: str | None,
     as_json: bool,
-    figure: Path | None,
     device: str | None,
     **options: Any,
 ) -> None:
@@ -106,16 +95,12 @@ def command(
     are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md says
     how to read them.
     """
-    from mlx_attn.bench import show
     from mlx_attn.machine.facts import machine_facts
 
     settings = given(options)
     devices = _chosen_devices(device)
-    works = part or (_WORKS[:1] if scaling else _WORKS)
-    setups = setups_of(preset, variants, scaling, settings)
-    rows = _measure(setups, works, seconds, devices, as_json)
-    for file in show.save_bench_figure(rows, figure) if figure else ():
-        note(f"wrote {file}")
+    setups = setups_of(preset, variants, settings)
+    rows = _measure(setups, part or _WORKS, seconds, devices, as_json)
     if as_json:
         facts = {"machine": machine_facts(), "preset": preset, "settings": settings}
         say(json.dumps({**facts, "measurements": [asdict(row) for row in rows]}))
@@ -155,14 +140,10 @@ def _measure(
     return measured
 
 
-def setups_of(
-    preset: str, variants: str, scaling: str | None, settings: Mapping[str, Any]
-) -> dict[str, "speed.Setup"]:
+def setups_of(preset: str, variants: str, settings: Mapping[str, Any]) -> dict[str, "speed.Setup"]:
     """Return the models to measure; name skipped variants and the reasons on stderr."""
     from mlx_attn.bench import speed
 
-    if scaling:
-        return speed.scaled_setups(preset, settings, scaling)
     names = list(VARIANTS) if variants == "all" else variants.split(",")
     setups, refused = speed.variant_setups(preset, settings, names)
     for name, reason in refused.items():

@@ -215,41 +215,9 @@ def draw_maps(probe: Probe, text: int = 0) -> "Figure":
     return figure
 
 
-def draw_singular_values(matrices: circuits.Spectra) -> "Figure":
-    """Draw the singular values of every head, a panel per layer."""
-    values = matrices.singular_values
-    figure, axes = panels(len(values), 4, (2.6, 2.1), sharex=True, sharey=True)
-    for layer, axis in enumerate(axes):
-        for head, line in enumerate(values[layer]):
-            colour = COLOURS[head % len(COLOURS)]
-            dashes = "-" if head < len(COLOURS) else "--"
-            place = np.arange(1, len(line) + 1)
-            axis.plot(place, line, dashes, color=colour, linewidth=1, label=f"head {head}")
-        axis.set(title=f"layer {layer}", ylim=(0, None))
-    return _with_legend(figure, axes[0], "singular value, the largest first")
-
-
-def draw_alignment(matrices: circuits.Spectra) -> "Figure":
-    """Draw the alignment between the heads of a layer, a panel per layer."""
-    figure, axes = panels(len(matrices.alignment), 4, (2.2, 2.2), sharex=True, sharey=True)
-    for layer, (axis, alignment) in enumerate(zip(axes, matrices.alignment, strict=True)):
-        axis.imshow(alignment, cmap="Oranges", vmin=0, vmax=1)
-        places = range(len(alignment))
-        axis.set(title=f"layer {layer}", xticks=places, yticks=places)
-    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label="|cosine|")
-    figure.supxlabel("head")
-    figure.supylabel("head")
-    return figure
-
-
 def save_figures(probe: Probe, directory: Path) -> list[Path]:
-    """Write all figures as SVG and PNG; return their paths."""
-    draws: dict[str, Draw] = {"maps": partial(draw_maps, probe)}
-    for name, matrices in (("s", probe.scores), ("vo", probe.value_outputs)):
-        if matrices is not None:
-            draws[f"singular-values-{name}"] = partial(draw_singular_values, matrices)
-            draws[f"alignment-{name}"] = partial(draw_alignment, matrices)
-    return _save(draws, directory)
+    """Write the figure of all maps as SVG and PNG; return their paths."""
+    return _save({"maps": partial(draw_maps, probe)}, directory)
 
 
 def _save(draws: Mapping[str, Draw], directory: Path) -> list[Path]:

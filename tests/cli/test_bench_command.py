@@ -1,7 +1,5 @@
 import json
 
-import pytest
-
 SMALL = ("--preset=nano", "--context-length=16", "--emb-dim=16", "--vocab-size=40", "--seconds=0")
 
 
@@ -19,16 +17,3 @@ def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
     result = run_command("bench", *SMALL, *wide)
     assert "key-as-value is left out" in result.stderr
     assert [row["name"] for row in json.loads(result.stdout)["measurements"]] == ["standard"]
-
-
-def test_the_figure_is_written_beside_its_name(run_command, tmp_path):
-    pytest.importorskip("matplotlib")
-    variants = ("--variants=standard", "--part=forward", f"--figure={tmp_path / 'speed'}")
-    run_command("bench", *SMALL, *variants)
-    assert {file.name for file in tmp_path.iterdir()} == {"speed.svg", "speed.png"}
-
-
-def test_one_size_is_scaled(run_command):
-    result = run_command("bench", *SMALL, "--scaling=layers", "--part=forward", "--json")
-    names = [row["name"] for row in json.loads(result.stdout)["measurements"]]
-    assert names == ["layers 1", "layers 2", "layers 4", "layers 8"]
