@@ -137,10 +137,3 @@ def test_keys_and_values_share_a_latent_exactly_at_full_rank_and_nearly_below(ke
     errors = [weight_errors(model, convert(model, "mla", rank=rank)) for rank in (4, 8, 16)]
     assert errors[0] > errors[1] > errors[2]
     assert max(errors[2]) < 1e-5
-
-
-def test_a_latent_can_be_cut_further():
-    model = convert(random_model("standard"), "mla", rank=8)
-    again = convert(convert(model, "standard"), "mla", rank=8)
-    assert max(weight_errors(model, again)) < 1e-5
-    assert convert(model, "mla", rank=4).config.latent_dim == 4

@@ -10,8 +10,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn.errors import ConfigError
-from mlx_attn.explore.manifest import page_model
-from mlx_attn.explore.traced import Constants, known_primitives, lengths_of, trace
+from mlx_attn.explore.traced import Constants, known_primitives, trace
 from mlx_attn.plugins import load_plugins, unload_plugins
 
 EXAMPLES = Path(mlx_attn.__file__).parent.parent / "examples"
@@ -95,13 +94,6 @@ def test_a_primitive_that_the_page_lacks_is_named():
         trace(lambda x: [mx.conv1d(x, mx.zeros((4, 2, 4)))], ["y"], [X], Constants([]))
 
 
-@pytest.mark.parametrize("context", [1, 16, 17, 160, 1024])
-def test_there_is_a_length_for_every_text(context):
-    lengths = lengths_of(context)
-    assert lengths == sorted(set(lengths))
-    assert lengths[-1] == min(context, 256)
-
-
 @pytest.mark.parametrize("count", [1, 16, 17, 62])
 def test_tokens_that_fill_a_text_up_change_nothing(count, page, make_run):
     tokens = [(7 * i) % 11 for i in range(count)]
@@ -143,10 +135,3 @@ def test_a_plugin_s_model_runs_in_the_page_and_its_switches_work(plugin_run, sho
     without, _ = model.run_with_cache(ids, {name: lambda heads: heads * keep})
     for logits, expected in zip(found, (model(ids), without), strict=True):
         assert np.abs(np.array(logits) - np.array(expected)[0]).max() < 1e-4
-
-
-@pytest.mark.parametrize("plugin_run", ["talking_heads.py"], indirect=True)
-def test_a_plugin_s_code_is_shown_by_the_name_of_its_file(plugin_run):
-    facts = page_model(plugin_run)
-    files = {source["file"] for step in facts["steps"] for source in step["sources"]}
-    assert "talking_heads.py" in {Path(file).name for file in files}

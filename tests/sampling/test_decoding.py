@@ -12,12 +12,11 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine import graphs
-from mlx_attn.machine.graphs import Graph
 from mlx_attn.machine.layers import TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenStep, cache_length, decode
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -66,12 +65,6 @@ def test_caches_that_grow_on_the_way_change_nothing(gpt, variant, monkeypatch):
     whole = texts(model, 24, temp=0.0)
     monkeypatch.setattr(decoding, "SHORTEST", 4)
     assert texts(model, 24, temp=0.0).tolist() == whole.tolist()
-
-
-def test_caches_are_a_few_lengths_up_to_the_context():
-    lengths = [cache_length(n, 1000) for n in (1, 256, 257, 512, 513, 1000)]
-    assert lengths == [256, 256, 512, 512, 1000, 1000]
-    assert cache_length(1, 64) == 64
 
 
 @pytest.mark.parametrize("variant", ["standard", "sliding-window", "mla"])
@@ -123,25 +116,6 @@ def test_a_step_leaves_the_model_as_it_was(gpt, fails, monkeypatch):
         state.following(mx.array([[3]], mx.uint32), Sampler(SamplerConfig(temp=0.0)))
     assert [type(layer) for layer in model.modules()] == layers
     assert all(named_arrays(model)[name] is array for name, array in weights.items())
-
-
-def test_an_operation_that_cannot_be_written_runs_as_it_is():
-    doubled: Any = mx.custom_function(lambda x: x * 2)
-    graph = Graph(lambda x: [doubled(x) + 1], [mx.zeros(3)])
-    assert graph(mx.arange(3.0))[0].tolist() == [1, 3, 5]
-
-
-def test_graphs_of_the_same_code_are_compiled_with_the_first(monkeypatch):
-    compiled: list[Any] = []
-    monkeypatch.setattr(graphs, "HOT", 3)
-    monkeypatch.setattr(graphs, "on_linux_cpu", lambda: True)
-    monkeypatch.setattr(graphs, "has_compiler", lambda: True)
-    monkeypatch.setattr(mx, "compile", lambda function: compiled.append(function) or function)
-    runs = graphs.Runs()
-    short, long = (Graph(lambda x: [x + 1], [mx.zeros(n)], runs) for n in (3, 5))
-    for n in (3, 5, 5, 3, 3):
-        (short if n == 3 else long)(mx.zeros(n))
-    assert len(compiled) == 2
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.documents import begin, document_ends, start_tokens, text_loss
-from mlx_attn.sampling.generate import LoadedRun, prompt_tokens, stream_generate
-from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer, SymbolTokenizer
+from mlx_attn.sampling.documents import start_tokens, text_loss
+from mlx_attn.sampling.generate import LoadedRun, stream_generate
+from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import prepare
 
 BYTES = ByteTokenizer()
@@ -37,23 +37,6 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
     for split in (made.train, made.val):
         places = np.asarray(split.document_starts)[:, None] + np.arange(len(start))
         assert (split.tokens[places] == start).all()
-
-
-def test_the_start_is_that_of_the_corpus_the_vocabulary_and_the_task():
-    assert start_tokens(BYTES, "tinystories") == list(b"<|endoftext|>\n")
-    assert start_tokens(BYTES, "book.txt") == []
-    assert start_tokens(CharacterTokenizer.train("abc"), "tales") == []
-    tokenizer = SymbolTokenizer(["a", "b"])
-    assert prompt_tokens(tokenizer, "a b", start_tokens(tokenizer, "copy"), 8) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "begun"),
-    [([65], [10, 65]), ([10, 65], [10, 65]), ([65] * 8, [65] * 8)],
-    ids=["is given the start", "has it", "leaves no room for it"],
-)
-def test_a_text_begins_with_the_start_once(tokens, begun):
-    assert begin(tokens, NEWLINE, 8) == begun
 
 
 def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(loaded):
@@ -87,11 +70,3 @@ def test_a_text_that_costs_more_than_guessing_is_said_to_be_foreign(loaded):
     # Every token is as likely: exactly what guessing costs.
     run.model.out_head.weight *= 0.0
     assert run.unfamiliar("Once") == ""
-
-
-def test_a_document_ends_where_the_corpus_and_the_tokenizer_say():
-    assert document_ends(BYTES, "tales") == document_ends(BYTES, "recall") == ("\n",)
-    assert document_ends(BYTES, "book.txt") == ()
-    tokenizer = ByteTokenizer()
-    tokenizer.end_of_text = "<|endoftext|>"
-    assert document_ends(tokenizer, "tinystories") == ("<|endoftext|>",)

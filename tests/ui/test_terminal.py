@@ -16,17 +16,6 @@ def test_in_a_pipe_a_row_is_a_line_whatever_its_length():
     )
 
 
-def test_on_a_terminal_rows_are_wrapped_beside_their_names(monkeypatch):
-    console = Console(file=io.StringIO(), width=40, color_system=None)
-    monkeypatch.setattr(console.file, "isatty", lambda: True, raising=False)
-    print_rows(ROWS, console)
-    lines = console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
-    assert lines[0].startswith("name       [bold]a text[/bold]")
-    assert len(lines) > 3
-    assert all(len(line) <= 40 for line in lines)
-    assert all(line.startswith(" " * 11) for line in lines[2:])
-
-
 STORY = "Anna saw a rabbit\nand  said: \u4f60\u597d\u4f60\u597d\u4f60\u597d and " + "x" * 15 + " ok"
 
 
@@ -42,16 +31,6 @@ def test_a_text_that_comes_in_pieces_is_wrapped_between_words(size):
         "\u597d and",
         "x" * 10,
         "xxxxx ok",
-    ]
-
-
-def test_a_word_waits_for_its_end():
-    wrap = WordWrap(10)
-    assert [wrap.push("one t"), wrap.push("wo"), wrap.push(" "), wrap.rest()] == [
-        "one",
-        "",
-        " two",
-        "",
     ]
 
 

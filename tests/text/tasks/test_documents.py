@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.tasks import TASKS, draw, task_of
 from tests.text.tasks.solvers import SOLVERS
 
@@ -64,16 +63,6 @@ def test_the_stream_is_the_documents_each_after_a_newline(task):
         assert np.array_equal(stream["token_abilities"], documents.answers[i])
 
 
-@tasks
-def test_the_floors_of_the_abilities_add_up(task):
-    documents = draw(task, 5)
-    facts = documents.facts()
-    text = SymbolTokenizer(documents.symbols).decode(documents.arrays()["tokens"])
-    assert len(text.encode()) == facts["n_bytes"]
-    assert sum(facts["ability_floor_nats"].values()) == pytest.approx(facts["floor_nats"])
-    assert documents.floor == pytest.approx(facts["floor_nats"] / documents.scored.sum())
-
-
 def test_a_name_with_sizes_is_a_task_with_documents_of_those_sizes():
     task = task_of("recall:pairs=3,keys=5")
     assert task
@@ -102,13 +91,6 @@ def test_sizes_without_documents_are_refused(name, message):
     with pytest.raises(ConfigError) as caught:
         task_of(name)
     assert message in str(caught.value)
-
-
-def test_no_product_of_a_group_tells_about_the_next_one():
-    documents = draw("parity", 4000, points=3, factors=8, groups=5)
-    answers = documents.places.reshape(4000, 5, 9)[..., 8]
-    table = np.histogram2d(answers[:, 0], answers[:, 1], bins=6)[0] / 4000
-    assert np.abs(table - 1 / 36).max() < 0.015
 
 
 def test_the_floor_is_where_theory_has_it():

@@ -4,7 +4,7 @@ import pytest
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.characters import SymbolTokenizer
-from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 
 SYMBOLS = SymbolTokenizer(["k0", "k1", "v0"])
 
@@ -33,26 +33,11 @@ def test_unknown_characters_are_named_in_one_short_line(text, message):
     assert len(str(caught.value)) < 250
 
 
-def test_as_many_characters_as_16_bits_hold_are_told_apart_and_more_are_refused():
-    text = "".join(chr(0x10000 + code) for code in range(65_536))
-    assert train_tokenizer("char", text).encode(text).tolist() == list(range(65_536))
-    with pytest.raises(ConfigError, match="65,537 tokens are more than 65,536"):
-        train_tokenizer("char", text + "a")
-
-
 def test_a_text_is_read_symbol_by_symbol_from_a_newline_on():
     assert isinstance(SYMBOLS, Tokenizer)
     assert SYMBOLS.encode("k0 v0  k1").tolist() == [0, 1, 3, 2]
     assert SYMBOLS.encode("\nk0").tolist() == SYMBOLS.encode("k0").tolist()
     assert SYMBOLS.encode("k0\nk1").tolist() == [0, 1, 0, 2]
-
-
-def test_what_it_writes_it_reads_when_saved_and_loaded_too(tmp_path):
-    SYMBOLS.save(tmp_path)
-    loaded = load_tokenizer(tmp_path)
-    assert loaded.kind == "symbols"
-    tokens = [0, 3, 1, 0, 2, 2]
-    assert loaded.encode(SYMBOLS.decode(tokens)).tolist() == tokens
 
 
 def test_what_is_no_symbol_is_named():
