@@ -45,13 +45,18 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
 
     Raises:
         RunError: It cannot be read, or is not a supported model.
-        ConfigError: No file says the number of heads, so it must be given.
+        ConfigError: No file says the number of heads, so it must be given; or it says another.
     """
-    if path.is_dir():
-        return _of_folder(path)
-    state, n_heads_saved = read_state(path)
+    checkpoint = _of_folder(path) if path.is_dir() else _of_file(path, n_heads)
+    if n_heads not in (0, said := checkpoint.model.config.n_heads):
+        raise ConfigError(f"{path}: it says that it has {said} heads: leave --n-heads out")
+    return checkpoint
+
+
+def _of_file(path: Path, n_heads: int) -> Checkpoint:
+    state, said = read_state(path)
     what, arrays = names.translated(state, path)
-    config = _config_of(path, arrays, n_heads or n_heads_saved)
+    config = _config_of(path, arrays, said or n_heads)
     if what == names.NANOGPT:
         config = replace(config, activation="gelu_exact")
     return Checkpoint(path, what, _model_of(config, arrays, path))

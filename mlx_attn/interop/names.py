@@ -117,16 +117,20 @@ _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
     """Translate a state dict of the book, GPT-2 or nanoGPT to our names and layout.
 
-    Masks are left out. Other names that are not known stay, to be refused by them.
+    Causal masks are left out. Other names that are not known stay, to be refused by them.
 
     Returns:
         A few words about the format, and the arrays.
 
     Raises:
-        RunError: The arrays belong to a classifier, or to another kind of model.
+        RunError: The arrays belong to a classifier or another kind of model, a mask is not causal,
+            or two arrays stand for one weight.
     """
-    named = {_PREFIXES.sub("", name): array for name, array in state.items()}
-    plain = {name: array for name, array in named.items() if not _MASKS.fullmatch(name)}
+    plain = {_PREFIXES.sub("", name): array for name, array in state.items()}
+    masks = {name: plain.pop(name) for name in [*plain] if _MASKS.fullmatch(name)}
+    for name, mask in masks.items():
+        if not _is_causal(mask):
+            raise RunError(f"{path}: {name} is not the causal mask, the only one computed here")
     with _understood(path):
         if "wte.weight" in plain:
             what, ours = _from_gpt2(plain)
@@ -137,8 +141,25 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
             some = ", ".join(sorted(state)[:4]) or "nothing"
             raise RunError(f"{path}: no state dict of the book, GPT-2 or nanoGPT: it holds {some}")
         _check_head(ours, path)
-        what = MINGPT if what == NANOGPT and len(plain) < len(named) else what
-        return what, _with_three_maps(ours)
+        divided = _with_three_maps(ours)
+        joined = sum(".att.qkv." in name for name in ours)
+        if len(divided) != len(state) - len(masks) + 2 * joined:
+            raise RunError(f"{path}: two of its arrays stand for one weight")
+        return MINGPT if what == NANOGPT and masks else what, divided
+
+
+def _is_causal(mask: mx.array) -> bool:
+    """Return True for a mask of later tokens, its complement, or the number that GPT-2 puts there.
+
+    The book's mask [T, T] is 1 for later tokens, and GPT-2's [1, 1, T, T] is 1 for the others.
+    """
+    if mask.ndim == 0:
+        return True
+    T = mask.shape[-1]
+    later, rows = mx.triu(mx.ones((T, T)), k=1), mask.reshape(-1, T).astype(mx.float32)
+    return rows.shape == (T, T) and any(
+        bool(mx.array_equal(rows, each).item()) for each in (later, 1 - later)
+    )
 
 
 @contextmanager

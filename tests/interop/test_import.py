@@ -100,6 +100,10 @@ REFUSED = {
     "no place for trf_blocks.0.att.gate.weight": more(
         trf_blocks__0__att__gate__weight=mx.ones((2, 2))
     ),
+    "two of its arrays stand for one weight": more(module__final_norm__scale=mx.ones((32,))),
+    "trf_blocks.1.att.mask is not the causal mask": more(
+        trf_blocks__1__att__mask=mx.triu(mx.ones((48, 48)), k=1) + mx.tril(mx.ones((48, 48)), k=-8)
+    ),
     "lacks trf_blocks.1.norm2.bias": without("trf_blocks.1.norm2.shift"),
     "lacks trf_blocks.1.att.out_proj.bias": without("trf_blocks.1.att.out_proj.bias"),
     "2 classes and not a vocabulary's 256 tokens": more(out_head__weight=mx.ones((2, 32))),
@@ -216,8 +220,10 @@ def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
     read = find_checkpoint(str(tmp_path / "ckpt.pt"))
     assert (read.model.config.bias, read.model.config.n_heads) == (False, 4)
     assert read.what == "nanoGPT (exact GELU)"
+    with pytest.raises(ConfigError, match="it says that it has 4 heads: leave --n-heads out"):
+        find_checkpoint(str(tmp_path / "ckpt.pt"), n_heads=2)
     assert mx.allclose(read.model(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
-    tensors["transformer.h.0.attn.bias"] = Tensor(np.ones((1, 1, 48, 48), np.float32))
+    tensors["transformer.h.0.attn.bias"] = Tensor(np.tril(np.ones((1, 1, 48, 48), np.float32)))
     read = find_checkpoint(str(tmp_path / "ckpt.pt"))
     assert read.what == "minGPT (GELU in the tanh form)"
     assert read.model.config.activation == "gelu"
@@ -233,7 +239,7 @@ def gpt2_folder(model, folder):
     arrays = {
         f"transformer.{name}": mx.contiguous(a) for name, a in to_gpt2(named_arrays(model)).items()
     }
-    arrays["transformer.h.0.attn.bias"] = mx.ones((1, 1, 48, 48))  # a mask
+    arrays["transformer.h.0.attn.bias"] = mx.tril(mx.ones((1, 1, 48, 48)))  # a mask
     mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "pt"})
     return folder
 
