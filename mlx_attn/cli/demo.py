@@ -145,7 +145,7 @@ def _model(variant: str, overwrite: bool) -> Run:
 
 def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterator[str]:
     """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
-    from mlx_attn.comparison.show import answer_of
+    from mlx_attn.comparison.show import answer_of, notes_of
 
     unit = "nats per token"
     width = max(len(unit), *(len(arm.arm) for arm in comparison.arms))
@@ -156,6 +156,7 @@ def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterato
     (name,) = comparison.verdicts
     question = QUESTIONS.get(name, f"What does {name} cost or gain?")
     yield f"\n{question} {answer_of(comparison, name)[1]}"
+    yield from notes_of(comparison)
     apart = max(losses[STANDARD]) - min(losses[STANDARD])
     yield f"""
 One seed each does not tell: {STANDARD} itself ends up to {apart:.3f} nats apart with \

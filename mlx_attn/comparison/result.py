@@ -52,7 +52,6 @@ class TrialResult(Evaluation):
     curve: tuple[Point, ...]  # the validations during training, the last one included
     tok_s: float  # tokens per second of training
     seconds: float  # training time, validation included
-    peak_memory: int  # bytes
     # What trained it: the chip, and all that another machine may round differently.
     machine: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,7 +80,6 @@ class ArmResult:
     settings: Mapping[str, Any]  # those that differ from the other arms', flat
     lr_scale: float  # the tuned factor of the learning rates
     params: int
-    multiply_adds: int  # per token, forward, at full context
     cache_bytes_per_token: int
     trainings: tuple[TrialResult, ...]
 

@@ -101,7 +101,6 @@ class ComparisonRun:
             settings=arm.settings,
             lr_scale=arm.lr_scale,
             params=cost.parameters,
-            multiply_adds=cost.multiply_adds,
             cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,
             trainings=trainings,
         )

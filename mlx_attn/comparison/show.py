@@ -124,9 +124,12 @@ def _solving_text(comparison: Comparison, arm: str) -> str:
     return f"{how}: {' against '.join(each)}, Fisher's p {probability(solving.p_holm)}."
 
 
+_PARTS = {"scores-off": "queries and keys are", "attention-off": "attention is"}
+"""What a reference arm lacks."""
+
+
 def _part(comparison: Comparison) -> str:
-    scores_only = comparison.reference == "scores-off"
-    return "queries and keys are" if scores_only else "attention is"
+    return _PARTS.get(comparison.reference, "the part is")
 
 
 def notes_of(comparison: Comparison) -> list[str]:
@@ -134,7 +137,7 @@ def notes_of(comparison: Comparison) -> list[str]:
     notes: list[str] = []
     if verdict := comparison.verdicts.get(comparison.reference):
         against = f"{comparison.reference} against {comparison.control}"
-        part = "Queries and keys are" if comparison.reference == "scores-off" else "Attention is"
+        part = _part(comparison).capitalize()
         notes.append(f"{part} worth, {against}: {_numbers(comparison, verdict)}.")
     if comparison.settings.get("start") == "zero":
         notes.append(
@@ -146,15 +149,19 @@ def notes_of(comparison: Comparison) -> list[str]:
             f"{', '.join(edges)}: the best learning rate is the last one tried; a better one may "
             "lie beyond it."
         )
-    if any(not v.lent and v.interval for v in comparison.verdicts.values()):
-        notes.append(
-            "Nothing but these pairs shows how far they spread, neither tuning nor other arms: if "
-            "one run in ten of one form fails, better and worse are wrong in 14 to 28 % of such "
-            "comparisons."
-        )
-    for arm, why in comparison.diverged.items():
-        notes.append(f"{arm} has no result: {why}.")
+    notes += _doubts({arm: comparison.verdicts[arm] for arm in comparison.judged})
+    notes += [f"{arm} has no result: {why}." for arm, why in comparison.diverged.items()]
     return notes
+
+
+def _doubts(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return a warning of a plain paired t, whose variance only the pairs themselves show."""
+    if all(verdict.lent or not verdict.interval for verdict in verdicts.values()):
+        return []
+    return [
+        "Nothing but these pairs shows how far they spread, neither tuning nor other arms: if one "
+        "run in ten of one form fails, better and worse are wrong in 14 to 28 % of comparisons."
+    ]
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
@@ -195,7 +202,7 @@ def _drawn(table: tables.Table) -> Table:
 def verdict_lines(
     control: str, verdicts: Mapping[str, Verdict], confidence: float
 ) -> Iterator[str]:
-    """Yield a line for each verdict on runs of another program."""
+    """Yield a line for each verdict on runs of another program, and what limits them."""
     for arm, verdict in verdicts.items():
         shown = "too few for an interval"
         if verdict.interval:
@@ -205,6 +212,7 @@ def verdict_lines(
         pairs = plural(len(verdict.differences), "pair")
         answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
         yield f"{answer} ({shown}, {pairs}){more}"
+    yield from _doubts(verdicts)
 
 
 class Display(progress.Progress):

@@ -192,6 +192,5 @@ class _Recorder:
             curve=tuple(self._points),
             tok_s=ended.tok_s,
             seconds=ended.seconds,
-            peak_memory=ended.peak_memory,
             machine={"chip": chip_name(), **arithmetic()},
         )

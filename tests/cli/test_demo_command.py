@@ -21,6 +21,7 @@ def test_a_demo_answers_its_question_and_tells_what_one_seed_can_say(showing, wo
     result = showing()
     assert result.exit_code == 0
     assert demo.QUESTIONS[demo.DEFAULT] in result.stdout
+    assert "Nothing but these pairs shows how far they spread" in result.stdout
     assert "One seed each does not tell: standard itself ends up to 0." in result.stdout
     assert "to the other:       /vs runs/demo-shared-query-key" in result.stdout
     page = (workshop / "runs" / "demo-shared-query-key.html").read_text()

@@ -32,9 +32,10 @@ def judged(tmp_path):
 def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judged):
     found = judged(TABLE)
     assert found == judge({"merged": [1.15 - 1.05, 1.11 - 1.0, 1.2 - 1.1]}, 0.01)
-    (line,) = verdict_lines("standard", found, 0.95)
+    line, doubt = verdict_lines("standard", found, 0.95)
     assert line.startswith("merged, compared with standard: worse, +0.1033 (95 % interval +0.08")
     assert "3 pairs" in line
+    assert doubt.startswith("Nothing but these pairs shows how far they spread")
 
 
 @pytest.mark.parametrize(

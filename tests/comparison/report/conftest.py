@@ -52,7 +52,6 @@ def arm_of(name: str, place: int, losses: Sequence[float], points: int) -> ArmRe
         settings={"variant": name},
         lr_scale=2.0,
         params=120_000 + 14_000 * place,
-        multiply_adds=150_000,
         cache_bytes_per_token=2048,
         trainings=tuple(falling(seed, loss, points) for seed, loss in enumerate(losses)),
     )

@@ -25,7 +25,7 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     ("facts", "note"),
     [
         ({"settings": {"start": "zero"}}, "Branches start at zero here"),
-        ({"reference": "merged"}, "Attention is worth, merged against standard: +0.0"),
+        ({"reference": "merged"}, "The part is worth, merged against standard: +0.0"),
         ({"arms": ["standard", "merged"], "tunings": ()}, "Nothing but these pairs shows"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_margin_that_the_part_caps_says_so(comparison):
     made = comparison(reference="no-out-proj")
     capped = replace(made.verdicts["merged"], margin=0.012)
     line = summary_lines(replace(made, verdicts={**made.verdicts, "merged": capped}))[0]
-    assert "within 0.012 nats per token (half of what attention is worth)" in line
+    assert "within 0.012 nats per token (half of what the part is worth)" in line
 
 
 def test_numbers_are_shown_so_that_nothing_misleads():
