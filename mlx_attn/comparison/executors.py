@@ -8,14 +8,16 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.streams import concurrent_trainings
+from mlx_attn.training.loop import never
 
 CONNECT = 10.0  # seconds that a scheduler has to answer
 
@@ -85,6 +87,23 @@ def worker_pool(size: int) -> Iterator[Executor]:
             # A pool's own shutdown would wait for the running trainings.
             child.kill()
         pool.shutdown(cancel_futures=True)
+
+
+def given_up() -> Callable[[], bool]:
+    """Return what says that nobody waits any longer for the task that a Dask worker does now.
+
+    Dask cannot end a thread: a task that was cancelled, or whose scheduler is gone, ends itself.
+    """
+    distributed: Any = sys.modules.get("distributed")
+    try:
+        worker = distributed.get_worker() if distributed else None
+    except ValueError:  # a process that is no worker
+        worker = None
+    if not worker:
+        return never
+    task = worker.state.tasks[worker.get_current_task()]
+    connected = distributed.Status.running, distributed.Status.paused
+    return lambda: task.state != "executing" or worker.status not in connected
 
 
 class _Pool(ProcessPoolExecutor):

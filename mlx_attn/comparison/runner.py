@@ -11,7 +11,7 @@ from dataclasses import asdict
 from math import isfinite
 
 from mlx_attn import plugins
-from mlx_attn.comparison.executors import open_executor, trials_at_once
+from mlx_attn.comparison.executors import given_up, open_executor, trials_at_once
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from, record_of, train_trial
@@ -56,7 +56,7 @@ def train_order(order: Object) -> Object:
         try:
             trial = as_record(order["trial"], Trial, "the trial")
             plugins.load_recorded(trial.plugins)
-            outcome = single_stream(train_trial)(trial)
+            outcome = single_stream(train_trial)(trial, given_up())
         except Exception as error:
             # One line, since not every exception of a library or a plugin can be sent.
             lines = str(error).strip().splitlines() or [type(error).__name__]

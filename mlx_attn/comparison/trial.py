@@ -5,6 +5,7 @@ and another seed or arm costs only its own trials.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -24,7 +25,7 @@ from mlx_attn.training import events
 from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
-from mlx_attn.training.loop import train
+from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
@@ -109,11 +110,11 @@ def write_object(path: Path, content: Object) -> None:
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
-def train_trial(trial: Trial) -> Outcome:
+def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcome:
     """Train one trial.
 
     Raises:
-        RunError: The text is not the one that the trial is of.
+        RunError: The text is not the one that the trial is of, or it was told to stop.
     """
     settings = resolve(trial.settings)
     corpus = corpus_of(settings)
@@ -122,7 +123,7 @@ def train_trial(trial: Trial) -> Outcome:
     trainer = Trainer(settings, corpus)
     recorder = _Recorder(trial, trainer, corpus)
     try:
-        for event in train(trainer):
+        for event in train(trainer, should_stop):
             recorder.record(event)
     except DivergedError as error:
         return Diverged(str(error))
@@ -177,6 +178,8 @@ class _Recorder:
         """Return what became of the trial, once it has ended."""
         ended, last, floor = self._ended, self._last, floor_of(self.corpus)
         assert ended
+        if ended.reason == INTERRUPTED:
+            raise RunError("it was told to stop")
         assert last
         if not isfinite(last.val_loss):
             return Diverged("the loss is not finite")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,8 @@ def trained(
     return losses
 
 
-def test_workers_end_like_the_local_pool_and_finished_trainings_are_not_repeated(
-    cluster, runner, brief, tmp_path
+def test_workers_end_like_trainings_here_and_finished_ones_are_not_repeated(
+    cluster, runner, brief, tmp_path, in_this_process
 ):
     cluster.add()
     there = trained(ComparisonRun(brief, runner))
@@ -133,3 +134,17 @@ def test_a_killed_worker_changes_no_number(cluster, runner, brief, tmp_path):
 
     there = trained(ComparisonRun(longer, runner), kill)
     assert there == trained(ComparisonRun(longer, Runner(Store(tmp_path / "here"), 1)))
+
+
+@pytest.mark.slow
+def test_whoever_stops_listening_frees_the_worker(cluster, runner, protocol, brief):
+    cluster.add()
+    endless = protocol("standard", "no-query, steps=1000000", seeds=1, tune=False, delta=0.01)
+
+    def press_ctrl_c(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        trained(ComparisonRun(endless, runner), press_ctrl_c)
+    assert len(list(runner.store.folder.iterdir())) == 1
+    assert trained(ComparisonRun(brief, runner))
