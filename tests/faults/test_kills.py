@@ -6,6 +6,7 @@ moments each kind of work is killed at: `KILLS=50 pytest tests/faults/test_kills
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,7 +60,8 @@ def run(folder: Path, command: str, number: int = 0, deadly: int = 0) -> tuple[i
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # so that all processes write equally often
     ended = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
     assert "Traceback" not in ended.stderr or ended.returncode == 130, ended.stderr
-    return ended.returncode, int(ended.stderr.rpartition("writes: ")[2] or 0)
+    writes = re.search(r"^writes: (\d+)$", ended.stderr, re.MULTILINE)
+    return ended.returncode, int(writes[1]) if writes else 0
 
 
 def learned(path: Path) -> dict[str, Any]:
