@@ -26,25 +26,19 @@ def user_path(text: str | Path) -> Path:
     """
     if not str(text) or "\0" in str(text):
         raise ConfigError(f"'{text}' names no file: give a path without NUL characters")
-    check_name(Path(text))
     try:
+        str(text).encode()
         path = Path(text).expanduser()
         path.exists()
+    except UnicodeEncodeError as error:  # MLX neither reads nor writes such a file
+        raise ConfigError(
+            f"'{text}' holds bytes that are not UTF-8: rename it, or choose another name"
+        ) from error
     except RuntimeError as error:
         raise ConfigError(f"'{text}': there is no such user; write './~...' for a file") from error
     except OSError as error:  # the name is too long
         raise ConfigError(f"'{text}': {error.strerror}") from error
     return path
-
-
-def check_name(path: Path) -> None:
-    """Refuse a name that is not UTF-8, under which MLX neither reads nor writes a file."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(
-            f"'{path}' holds bytes that are not UTF-8: rename it, or choose another name"
-        ) from error
 
 
 @contextlib.contextmanager

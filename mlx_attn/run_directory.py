@@ -296,10 +296,6 @@ def is_run(path: Path) -> bool:
 
 def open_run(path: Path) -> Run:
     """Return the run in a directory."""
-    try:
-        files.check_name(path)
-    except ConfigError as error:  # a name that was found in a folder, and not given by a user
-        raise RunError(str(error)) from error
     if not is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
@@ -312,8 +308,6 @@ def find_runs(directory: Path) -> list[Path]:
 
     Folders exported for other programs are left out.
     """
-    if directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK):
-        raise RunError(f"{directory}: cannot be read (Permission denied): see 'chmod u+rwx'")
     runs = [
         file for file in directory.glob(f"*/{CONFIG}") if file.is_file() and not _is_exported(file)
     ]

@@ -14,9 +14,6 @@ from typing import Any
 from mlx_attn.about import __version__
 from mlx_attn.machine import blas
 
-PROCESS_MEMORY = 250_000_000
-"""Bytes of Python, MLX and what a command imports, at most: 130 MB and more on Linux."""
-
 
 def versions() -> dict[str, str]:
     """Return the versions, the platform and the device of a run."""

@@ -54,12 +54,3 @@ def test_a_long_text_is_sampled_in_evenly_spread_passages(monkeypatch):
 def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
     with pytest.raises(ConfigError, match=rf"vocabulary of {size} .* 320 .* to 65536"):
         train_tokenizer(kind, TEXT, size)
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_a_text_without_words_is_refused_and_training_is_silent(kind, capfd):
-    with pytest.raises(ConfigError, match="no word to train"):
-        train_tokenizer(kind, "\n\n\n", 400)
-    train_tokenizer(kind, TEXT, 400)
-    train_tokenizer(kind, "x", 400)
-    assert capfd.readouterr() == ("", "")
