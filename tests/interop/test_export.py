@@ -29,7 +29,7 @@ def export(loaded: LoadedRun, to: str, out: Path, **options: Any) -> Exported:
     return export_run(loaded, TARGETS[to], out, **options)
 
 
-@pytest.mark.parametrize("variant", [name for name in EXACT if name in VARIANTS])
+@pytest.mark.parametrize("variant", EXACT)
 def test_a_form_that_converts_exactly_is_gpt2(variant, make_run, out):
     parity = export(make_run(**VARIANTS[variant].maps), "gpt2", out).parity
     assert parity.logit_difference < 1e-5 * max(1, parity.largest_logit)

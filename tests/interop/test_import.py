@@ -1,5 +1,6 @@
 """Import: the book, GPT-2 and nanoGPT, strictly; then a run like any other."""
 
+import ast
 import json
 import sys
 from types import SimpleNamespace
@@ -203,8 +204,8 @@ def test_a_pth_is_read_by_pytorch_and_without_it_two_lines_make_a_readable_file(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RunError) as told:
         find_checkpoint(str(path), n_heads=4)
-    assert len(str(told.value).splitlines()) == 3
-    assert "safetensors.torch.save_file(" in str(told.value)
+    lines = str(told.value).splitlines()[1:]
+    assert len(ast.parse(" ".join(lines)).body) == 3  # the command line prints them in one
 
 
 def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
@@ -260,23 +261,14 @@ def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(
         names = sorted(arrays)[n::2]
         mx.save_safetensors(str(folder / f"model-{n}"), {name: arrays[name] for name in names})
         places |= dict.fromkeys(names, f"model-{n}.safetensors")
-    whole.unlink()
-    with_index(folder, places)
+    whole.rename(folder.parent / whole.name)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     assert agrees(folder, model)
-
-
-@pytest.mark.parametrize("file", ["gone.safetensors", "../model.safetensors"])
-def test_an_index_names_files_of_its_folder(file, gpt2, tmp_path):
-    _, folder = gpt2
-    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    with_index(folder, {"wte.weight": file})
-    with pytest.raises(RunError, match=f"there is no file '{file}' in this folder"):
-        find_checkpoint(str(folder))
-
-
-def with_index(folder, places):
-    index = {"metadata": {"total_size": 1}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for other in ("gone.safetensors", "../model.safetensors"):  # only files of the folder
+        index.write_text(json.dumps({"weight_map": {**places, "wte.weight": other}}))
+        with pytest.raises(RunError, match=f"there is no file '{other}' in this folder"):
+            find_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
