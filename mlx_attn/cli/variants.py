@@ -60,7 +60,7 @@ _OPTIONS = [
     _what(
         "--choices",
         is_flag=True,
-        help="the names that --score, --value, --mixing, --norm, --optimizer, ... take",
+        help="the names that --score, --value, --mixing and the other maps take",
     ),
     _what("--json", "as_json", is_flag=True, help="as JSON"),
     plugin_option(),

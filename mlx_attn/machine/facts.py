@@ -93,7 +93,7 @@ def source_digest() -> str:
     """Return a digest of the package's files: other code may have the same version number."""
     package, content = Path(__file__).parents[1], blake2b(digest_size=6)
     for path in sorted(package.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
+        if path.is_file() and path.suffix != ".pyc" and not path.name.startswith("."):
             name = path.relative_to(package).as_posix()
             content.update(name.encode() + blake2b(path.read_bytes()).digest())
     return content.hexdigest()
