@@ -102,12 +102,7 @@ class Store:
         # Arm and settings are for people who read the file; only the outcome is read back.
         record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
-        write_object(self.path(trial), record)
-
-
-def write_object(path: Path, content: Object) -> None:
-    """Write a JSON object as a file that people can read, too."""
-    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+        write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcome:
