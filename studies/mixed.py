@@ -5,8 +5,8 @@ other rates. The mean over seeds of one search has the variance s^2 + tau^2, whe
 error of its seeds and tau the standard deviation between searches.
 
 - One search: a paired t over seeds, n - 1 degrees. It is about the rates of that search.
-- Two searches: two means cannot say how far searches lie apart, so tau is given (`between`); n - 2
-  degrees.
+- Two searches: two means cannot say how far searches lie apart, so tau is given (`between`); s is
+  from the variance of all seeds around the mean of their search, n - 2 degrees.
 - Three or more: tau by Paule and Mandel (1982), the interval by Hartung and Knapp (2001), at least
   as wide as without their factor; k - 1 degrees for k searches.
 """
@@ -73,6 +73,8 @@ def estimate(searches: Sequence[Sequence[float]], between: float) -> Estimate:
     everything = np.concatenate(groups)
     means, errors = _means(groups)
     k, n = len(groups), len(everything)
+    if k == 2:
+        errors = _pooled_errors(groups, means)
     tau = {1: 0.0, 2: between}.get(k, paule_mandel(means, errors))
     weights = 1 / (errors**2 + tau**2)
     mean = float((weights * means).sum() / weights.sum())
@@ -118,6 +120,16 @@ def _means(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of each group and its standard error."""
     means = np.array([group.mean() for group in groups])
     return means, np.array([group.std(ddof=1) / sqrt(len(group)) for group in groups])
+
+
+def _pooled_errors(groups: Sequence[np.ndarray], means: np.ndarray) -> np.ndarray:
+    """Return the standard errors of the means if all seeds have one variance.
+
+    Weights by the variance of three seeds alone would favour the group that is close by chance.
+    """
+    sizes = np.array([len(group) for group in groups])
+    squares = sum(float(((g - m) ** 2).sum()) for g, m in zip(groups, means, strict=True))
+    return np.sqrt(squares / (sizes.sum() - len(groups)) / sizes)
 
 
 def words(estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:

@@ -69,3 +69,13 @@ def test_a_word_counts_the_other_arms():
     alone, among = of(0.05, 0.022), {f"arm {place}": of(0.0, 0.05) for place in range(9)}
     assert words({"one": alone}, 0.01)["one"] == "worse"
     assert words({"one": alone, **among}, 0.01)["one"] == "not known"
+
+
+def test_the_interval_of_two_searches_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        searches = [rng.normal(rng.normal(0, 0.0024), 0.016, seeds) for seeds in (3, 9)]
+        low, high = estimate([[*one] for one in searches], between=0.0024).interval()
+        covered += low < 0 < high
+    assert covered >= 0.93 * 400  # 0.90 with the variance of each search alone
