@@ -131,7 +131,6 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"decay": "query-key", "optimizer": "muon"}, "by its rule: use optimizer='adamw'$"),
         ({"score": "paired"}, "use variant='differential', or neither"),
         ({"value": "latent"}, "use variant='mla', or neither"),
         ({"plugin": "f.py"}, r"plugin is no setting: .* plugins=\['f\.py'\]"),

@@ -240,16 +240,15 @@ def _attend_by_keys(
 
 
 def _is_hooked(config: AttentionConfig) -> bool:
-    """Tell whether a hook, or a slope that is trained, changes scores or weights."""
-    learned = config.position == "alibi" and config.alibi_slopes == "learned"
-    return learned or any(getattr(config, name) != MAPS[name] for name in ("logits", "mixing"))
+    """Tell whether a hook changes scores or weights."""
+    return any(getattr(config, name) != MAPS[name] for name in ("logits", "mixing"))
 
 
 class Attention(MapWeights):
     """One causal self-attention layer of any variant.
 
     Attributes:
-        alibi_slopes: ALiBi's slope of every head, or none; of its start if it is learned.
+        alibi_slopes: ALiBi's slope of every head, or none.
         attend: The weighted sum of values: `attend(self, q, k, v, positions, *memories)`.
         forward: `standard_forward` for the standard maps, `general_forward` for others.
         reads_in_order: Whether the cache must return its tokens in order of position.
@@ -257,10 +256,7 @@ class Attention(MapWeights):
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
-        learned = config.position == "alibi" and config.alibi_slopes == "learned"
         self.alibi_slopes = np.array(config.slopes() if config.position == "alibi" else ())
-        if learned:
-            self.log_slopes = mx.log(mx.array(config.slopes()))
         hooked = _is_hooked(config)
         self.attend = explicit_attention if hooked else fastest_attention
         plain = config.short_conv == "none" and not (config.cross_layer or self.maps.position)
@@ -351,16 +347,16 @@ class Attention(MapWeights):
 
     def bias(self, places: Places) -> mx.array | None:
         """Return the mask with window and ALiBi's bias in it; None if it is only causal."""
-        window, T, learned = self.config.window, places.keys.size, "log_slopes" in self
+        window, T = self.config.window, places.keys.size
         if places.whole and not self.alibi_slopes.size and not 0 < window < T:
             return None
-        if places.whole and not learned:
+        if places.whole:
             slopes = np.repeat(self.alibi_slopes, self.maps.score.queries_per_head)
             return text_mask(T, window, tuple(slopes.tolist()))
         mask = causal_mask(places.queries, places.keys, window)
         if not self.alibi_slopes.size:
             return mask
-        slopes = mx.exp(self.log_slopes) if learned else mx.array(self.alibi_slopes, mx.float32)
+        slopes = mx.array(self.alibi_slopes, mx.float32)
         slopes = mx.repeat(slopes, self.maps.score.queries_per_head)
         return alibi_bias(slopes, places.queries, places.keys) + mask
 

@@ -21,7 +21,6 @@ POSITIONS = ("learned", "alibi", "rope", "none")
 
 WORDS: dict[str, Collection[str]] = {
     "short_conv": ("none", "linear", "silu"),
-    "merged_start": ("product", "matched"),
 }
 MAPS = {
     "score": "separate",
@@ -217,14 +216,10 @@ class AttentionSettings:
     latent_dim: int = setting(0, "width of the latent of score latent (0: emb_dim / 2)")
     window: int = setting(0, "tokens that a token sees, itself included (0: all earlier ones)")
     position: str = setting("learned", "positions: learned, alibi, rope or none")
-    alibi_slopes: str = setting(
-        "range", "ALiBi's slopes: range, heads, learned, or numbers a,b,..."
-    )
     qk_norm: bool = setting(False, "RMS-normalise queries and keys")
     short_conv: str = setting(
         "none", "convolution of queries, keys and values over 4 tokens: none, linear or silu"
     )
-    merged_start: str = setting("product", "start of merged matrices: product or matched")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +249,6 @@ class AttentionConfig(AttentionSettings):
         self._derive_sizes()
         check_choices(self, WORDS | {"position": positions()})
         self._check_sizes()
-        self.slopes()
         self._check_combination()  # last, because a choice reads the derived sizes
 
     def _derive_sizes(self) -> None:
@@ -351,31 +345,12 @@ class AttentionConfig(AttentionSettings):
         return 0 if any(hook.remembers_all for hook in hooks) else self.window
 
     def slopes(self) -> tuple[float, ...]:
-        """Return ALiBi's slope of every head.
+        """Return ALiBi's slope of every head: 2^-2 to 2^-8, for any number of heads.
 
-        "heads" is the geometric series of arXiv:2108.12409 (section 3). For a power of two H it is
-        2^(-8/H), 2^(-16/H), ...; for other H the next smaller power of two gives its slopes, and
-        every second slope of the next larger one the rest.
+        The paper's slopes (arXiv:2108.12409) depend on that number, so that models with different
+        numbers of heads would also differ in their positions.
         """
-        H = self.n_heads
-        if self.alibi_slopes == "heads":
-            power = 2 ** math.floor(math.log2(H))
-            slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-            between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
-            return (*slopes, *between[: H - power])
-        if self.alibi_slopes in ("range", "learned"):
-            # A geometric series from 2^-2 to 2^-8, for any number of heads.
-            return tuple(2 ** -(2 + 6 * h / max(H - 1, 1)) for h in range(H))
-        try:
-            numbers = tuple(float(word) for word in self.alibi_slopes.split(","))
-        except ValueError:
-            numbers = ()
-        _require(
-            len(numbers) == H and all(0 <= slope < math.inf for slope in numbers),
-            f"alibi_slopes='{self.alibi_slopes}' must be range, heads, learned, or n_heads="
-            f"{H} numbers with commas",
-        )
-        return numbers
+        return tuple(2 ** -(2 + 6 * h / max(self.n_heads - 1, 1)) for h in range(self.n_heads))
 
 
 def _require(condition: bool, message: str) -> None:

@@ -106,22 +106,7 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.ar
     # The factors that separate maps with this seed would start with.
     query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
     key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
-    product = merge_query_key(query, key, c.n_heads)
-    return {
-        "S": _merged_start(c, draw, "S", product, c.head_dim**0.5 * mx.std(query) * mx.std(key))
-    }
-
-
-def _merged_start(
-    c: AttentionConfig, draw: Initializer, name: str, product: mx.array, spread: mx.array
-) -> mx.array:
-    """Return the product of the factors that the matrix replaces, or Gaussian with its spread.
-
-    An element is a sum of D independent products with standard deviation s_1 s_2, so the spread is
-    sqrt(D) s_1 s_2.
-    """
-    normal = draw.normal(name, product.shape)
-    return product if c.merged_start == "product" else normal * spread
+    return {"S": merge_query_key(query, key, c.n_heads)}
 
 
 @choice(
@@ -374,9 +359,7 @@ def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.a
     # As for S: the factors that separate maps would start with.
     value = draw("W_value", out_width(c), c.d_in)
     output = draw("out_proj", c.d_out, out_width(c), residual=True)
-    product = merge_value_output(value, output, c.n_heads)  # [d_out, H C], as VO is stored
-    spread = c.value_dim**0.5 * mx.std(value) * mx.std(output)
-    return {"VO": _merged_start(c, draw, "VO", product, spread)}
+    return {"VO": merge_value_output(value, output, c.n_heads)}  # [d_out, H C], as VO is stored
 
 
 @choice(

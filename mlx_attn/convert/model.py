@@ -175,7 +175,7 @@ def _from_arrays(
     return model
 
 
-_OF_TRAINING = frozenset({"drop_rate", "merged_start", "start"})
+_OF_TRAINING = frozenset({"drop_rate", "start"})
 """Keys that do not change the function of a trained model."""
 
 

@@ -115,7 +115,6 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
-    learned = np.exp(np.array(layer.log_slopes)).tolist() if "log_slopes" in layer else None
     keys = ("d_in", "n_heads", "n_kv_heads", "scale", "window", "position", "qk_norm")
     is_pointwise = config.short_conv == "none"
     # A pair of queries has a matrix for each of its maps.
@@ -123,7 +122,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
     return {
         **{key: getattr(config, key) for key in keys},
         "queries_per_head": maps.score.queries_per_head,
-        "slopes": learned or list(config.slopes()),
+        "slopes": list(config.slopes()),
         "choices": {
             "score": maps.score.name,
             "value": maps.value.name,

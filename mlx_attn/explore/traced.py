@@ -230,8 +230,7 @@ def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx
     mask = mx.where(sees, 0.0, mx.where(j < length, later, -mx.inf))
     if a.config.position != "alibi":
         return mask
-    slopes = mx.exp(a.log_slopes) if "log_slopes" in a else mx.array(a.config.slopes())
-    slopes = mx.repeat(slopes, a.maps.score.queries_per_head)
+    slopes = mx.repeat(mx.array(a.config.slopes()), a.maps.score.queries_per_head)
     return mask + positions * alibi_bias(slopes, mx.arange(T), j)
 
 

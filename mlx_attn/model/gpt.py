@@ -1,13 +1,11 @@
 """The GPT: feed-forward layers and blocks around the attention."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
-from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
@@ -100,34 +98,6 @@ class TransformerBlock(nn.Module):
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
-def checkpoint(block: nn.Module, run: Callable[[Inputs], Inputs], x: Inputs) -> Inputs:
-    """Run a block, keep only its input, and compute the rest again for its gradients.
-
-    MLX chooses the order in which it evaluates a graph. It may compute all blocks again before the
-    first gradient, or leave all weights' gradients for the end, which saves no memory. Two more
-    edges in the graph fix the order, on a GPU and in a compiled step too: a block is computed again
-    after the gradient of its output, and its weights' gradients come before its input's gradient
-    (arXiv:1604.06174).
-    """
-    # The weights are arguments too: a custom function has gradients only for its arguments.
-    paths, weights = zip(*tree_flatten(block.trainable_parameters()), strict=True)
-
-    def forward(x: Inputs, *weights: mx.array) -> Inputs:
-        block.update(tree_unflatten(list(zip(paths, weights, strict=True))))
-        return run(x)
-
-    checkpointed: Any = mx.custom_function(forward)
-
-    @checkpointed.vjp
-    def backward(inputs: Sequence[mx.array], gradient: Inputs, _: Inputs) -> tuple[mx.array, ...]:
-        # Compute the block again only once the gradient of its output exists.
-        of_x, *of_weights = mx.vjp(forward, mx.depends(list(inputs), [gradient]), [gradient])[1]
-        # Finish the weights' gradients before the block below may use the gradient of x.
-        return mx.depends([of_x], of_weights)[0], *of_weights
-
-    return checkpointed(x, *weights)
-
-
 class GPT(Inspectable):
     """A decoder-only transformer language model.
 
@@ -135,11 +105,6 @@ class GPT(Inspectable):
         config: Its sizes and choices.
         seed: Seed of the starting weights, each drawn by its name; with None they are left
             as MLX's layers draw them, for a model whose weights are loaded or only counted.
-
-    Attributes:
-        checkpoint_blocks: Keep only the input of every block for the backward pass, which computes
-            the rest again (arXiv:1604.06174). This needs blocks that pass on only x, and no
-            dropout, which would be drawn anew.
 
     Example:
         >>> model = GPT(GPTConfig(vocab_size=65, score="merged"))
@@ -149,7 +114,6 @@ class GPT(Inspectable):
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
         self.config = config
-        self.checkpoint_blocks = False
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
@@ -183,9 +147,7 @@ class GPT(Inspectable):
         x = self.drop_emb(self.embed(tokens, caches))
         carry = Carry()
         for i, block in enumerate(self.trf_blocks):
-            run = partial(block, cache=caches[i] if caches else None, carry=carry)
-            # Decoding and validation run without a backward pass and so compute nothing again.
-            x = checkpoint(block, run, x) if self.training and self.checkpoint_blocks else run(x)
+            x = block(x, caches[i] if caches else None, carry)
         return x
 
     def head(self, x: Inputs) -> Float[mx.array, "B T V"]:

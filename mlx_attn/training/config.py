@@ -23,7 +23,7 @@ CHOICES = {
     "optimizer": ("adamw", "muon"),
     "schedule": ("cosine", "wsd", "constant"),
     "windows": ("random", "epochs"),
-    "decay": ("matrices", "all", "query-key"),
+    "decay": ("matrices", "all"),
     "dtype": ("float32", "bfloat16"),
     "compile": ("auto", "on", "off"),
 }
@@ -47,13 +47,6 @@ class TrainConfig:
     min_lr: float = setting(0.0, "learning rate at the end of the schedule")
     muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
     muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
-    merged_lr: float = setting(0.0, "learning rate of S under AdamW, times lr (0: 1 / n_heads)")
-    query_key_lr: float = setting(
-        1.0, "learning rate of queries and keys (W_query, W_key, S), times that of other matrices"
-    )
-    base_width: int = setting(
-        0, "emb_dim for which lr was tuned: AdamW scales it to other widths (0: it does not)"
-    )
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
     schedule: str = setting(
         "cosine", "cosine, wsd (stable, then decay) or constant, after the warm-up"
@@ -61,23 +54,19 @@ class TrainConfig:
     warmup: int = setting(100, "steps of linear warm-up")
     cooldown: float = setting(0.6, "fraction of the training that wsd spends decaying")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
-    decay: str = setting("matrices", "weights that decay: matrices, all, or query-key")
+    decay: str = setting("matrices", "weights that decay: matrices or all")
     beta1: float = setting(0.9, "AdamW's first decay rate")
     beta2: float = setting(0.99, "AdamW's second decay rate")
     clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
     windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
     dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
     seed: int = setting(0, "seed of weights, batches and dropout")
-    init_seed: int = setting(-1, "seed of only weights and dropout (-1: seed)")
     eval_every: int = setting(250, "steps between validations (0: only at the end)")
     save_every: int = setting(0, "steps between checkpoints (0: at every validation)")
     log_every: int = setting(10, "steps between reports of the training loss")
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
     patience: int = setting(0, "stop after this many validations without a better one (0: never)")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
-    checkpoint_blocks: bool = setting(
-        False, "keep only each block's input for the backward pass: less memory, more time"
-    )
 
     def __post_init__(self):
         check_choices(self, CHOICES)
@@ -87,25 +76,12 @@ class TrainConfig:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
-        self._check_queries_and_keys()
         if self.schedule != "constant" and self.min_lr > self.lr:
             raise ConfigError(
                 f"min_lr={self.min_lr} must be at most lr={self.lr}: the schedule goes down"
             )
         if not (self.steps or self.epochs or self.minutes):
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
-
-    def _check_queries_and_keys(self):
-        if self.decay == "query-key" and self.optimizer != "adamw":
-            raise ConfigError(
-                f"decay=query-key is for AdamW, and {self.optimizer} moves W_query and W_key "
-                "by its rule: use --optimizer adamw"
-            )
-
-    @property
-    def random_seed(self) -> int:
-        """Return the seed of weights and dropout."""
-        return self.seed if self.init_seed < 0 else self.init_seed
 
     def as_dict(self) -> dict[str, Any]:
         """Return all keys with their values, for a file."""
@@ -115,15 +91,12 @@ class TrainConfig:
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
     **dict.fromkeys(("track", "patience"), (0, 2**62)),
-    "base_width": (0, 2**24),
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
-    **dict.fromkeys(("lr", "min_lr", "muon_lr", "merged_lr", "clip"), (0, float_info.max)),
-    "query_key_lr": (0, float_info.max),
+    **dict.fromkeys(("lr", "min_lr", "muon_lr", "clip"), (0, float_info.max)),
     **dict.fromkeys(("cooldown", "beta1", "beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
-    "init_seed": (-1, 2**32 - 1),
 }
 
 

@@ -19,7 +19,6 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
-from mlx_attn.errors import ConfigError
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
 
@@ -230,34 +229,15 @@ def _is_hidden_matrix(name: str, array: mx.array) -> bool:
     return array.ndim == 2 and in_block
 
 
-def _multiplies(name: str, array: mx.array) -> bool:  # its product sums over the width
-    return _is_hidden_matrix(name, array) or name == "out_head.weight"
-
-
-def _is_factor(name: str, _: mx.array) -> bool:  # of S = W_query W_key^T
-    return name.endswith(("att.W_query.weight", "att.W_key.weight"))
-
-
 def _is_merged(name: str, _: mx.array) -> bool:
     return name.endswith("att.S.weight")
 
 
-def _makes_scores(name: str, array: mx.array) -> bool:
-    return _is_factor(name, array) or _is_merged(name, array)
-
-
-def _groups(config: TrainConfig, n_heads: int, width: int) -> list[_Group]:
+def _groups(config: TrainConfig, n_heads: int) -> list[_Group]:
     """Return the groups in the order in which they claim parameters; the last one takes the rest.
 
     The merged S moves its scores about H times further per step of Adam than its factors do, so its
-    learning rate starts at lr / H.
-
-    A step of Adam changes every number of a matrix by about the learning rate, so it changes x W by
-    that times the width. Dividing by the width lets one rate serve every width (Tensor Programs V,
-    arXiv:2203.03466, for Adam). The norm of Muon's steps does not depend on the width.
-
-    Decay of both factors of S is a penalty on the nuclear norm of S (Kobayashi, Akram and von
-    Oswald, arXiv:2410.23819), so it is available on its own.
+    learning rate is lr / H.
     """
 
     def adamw(name: str, claims: _Claim, peak: float, decay: float) -> _Group:
@@ -267,21 +247,12 @@ def _groups(config: TrainConfig, n_heads: int, width: int) -> list[_Group]:
     def muon(name: str, claims: _Claim, peak: float) -> _Group:
         return _Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
 
-    lr, decay, ratio = config.lr, config.weight_decay, config.query_key_lr
-    product_lr = lr * (config.base_width / width if config.base_width else 1.0)
-    of_matrices = 0.0 if config.decay == "query-key" else decay
+    lr, decay = config.lr, config.weight_decay
     groups: list[_Group] = []
-    if config.optimizer == "muon" and ratio != 1:
-        groups.append(muon("scores", _makes_scores, ratio * config.muon_lr))
     if config.optimizer == "muon":
         groups.append(muon("hidden", _is_hidden_matrix, config.muon_lr))
-    if config.decay == "query-key" or ratio != 1:
-        groups.append(adamw("factors", _is_factor, ratio * product_lr, decay))
-    merged_lr = ratio * product_lr * (config.merged_lr or 1 / n_heads)
-    groups.append(adamw("merged", _is_merged, merged_lr, of_matrices))
-    if config.base_width:
-        groups.append(adamw("products", _multiplies, product_lr, of_matrices))
-    groups.append(adamw("matrices", lambda _, array: array.ndim >= 2, lr, of_matrices))
+    groups.append(adamw("merged", _is_merged, lr / n_heads, decay))
+    groups.append(adamw("matrices", lambda _, array: array.ndim >= 2, lr, decay))
     groups.append(adamw("rest", lambda *_: True, lr, decay if config.decay == "all" else 0.0))
     return groups
 
@@ -293,17 +264,13 @@ class GroupedOptimizer:
         model: Its parameters are divided among the groups; empty groups are dropped.
         config: The recipe.
         n_heads: Heads H, for the rate of a merged S.
-        width: Of the residual stream, for `base_width`.
-
-    Raises:
-        ConfigError: Only the factors of S should decay, and the model lacks them.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int, width: int):
+    def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int):
         parameters = named_arrays(model.trainable_parameters())
         self.groups: list[_Group] = []
         self._left: Arrays = {}
-        for group in _groups(config, n_heads, width):
+        for group in _groups(config, n_heads):
             # Each parameter goes to the first group that claims it.
             claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
             parameters = {n: a for n, a in parameters.items() if n not in claimed}
@@ -312,11 +279,6 @@ class GroupedOptimizer:
                 group.optimizer.init({str(i): array for i, array in enumerate(packed)})
                 group.parameters = tuple(claimed)
                 self.groups.append(group)
-            elif group.name == "factors" and config.decay == "query-key":
-                raise ConfigError(
-                    "decay=query-key: this attention has neither W_query nor W_key to decay; "
-                    "use --decay matrices"
-                )
         self.hold(model)
         self.leave(model)
 

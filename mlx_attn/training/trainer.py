@@ -34,13 +34,8 @@ EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the 
 _STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame for divergence
 
 
-def least_memory(
-    model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
-) -> int:
-    """Return a lower bound of the bytes that a training needs; on a processor up to 3.5 times less.
-
-    With `checkpoint_blocks` only one layer counts in full, and of the others the residual stream.
-    """
+def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
+    """Return a lower bound of the bytes that a training needs: it may take 3.5 times as much."""
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
@@ -50,41 +45,20 @@ def least_memory(
     keys = min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
     # Per token and layer: the residual stream, the hidden layer, and H attention weights per key.
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * keys
-    of_layers = model.n_layers * (model.emb_dim if checkpoint_blocks else of_layer)
-    of_layers += of_layer if checkpoint_blocks else 0
     # Weight, gradient and optimizer state; logits and their gradient.
-    numbers = 3 * weights + batch_size * T * (2 * model.vocab_size + of_layers)
+    numbers = 3 * weights + batch_size * T * (2 * model.vocab_size + model.n_layers * of_layer)
     return FLOAT_BYTES * numbers + 8 * batch_size * accumulate
 
 
-def check_memory(
-    model: GPTConfig, batch_size: int, accumulate: int = 1, checkpoint_blocks: bool = False
-) -> None:
+def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None:
     """Raise a `ConfigError` if the training needs more memory than is available."""
-    needed = least_memory(model, batch_size, accumulate, checkpoint_blocks)
+    needed = least_memory(model, batch_size, accumulate)
     available = usable_memory()
     if needed > available:
-        also = "" if checkpoint_blocks else ", or checkpoint_blocks"
         raise ConfigError(
             f"this training needs more than {needed / 1e9:,.1f} GB and there are "
             f"{available / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, a "
-            f"smaller batch_size with accumulate{also}"
-        )
-
-
-def check_blocks_can_be_computed_again(model: GPT) -> None:
-    """Raise a `ConfigError` if computing a block again would give another result."""
-    config, values = model.config, [block.att.maps.value for block in model.trf_blocks]
-    if config.drop_rate:
-        raise ConfigError(
-            f"checkpoint_blocks computes every block twice, and drop_rate={config.drop_rate} "
-            "would drop different numbers each time: use one of the two"
-        )
-    if carrying := [value.name for value in values if value.carries]:
-        sharing = f"kv_sharing={config.kv_sharing}" if config.kv_sharing else ""
-        raise ConfigError(
-            "checkpoint_blocks passes only x between blocks, and "
-            f"{sharing or f'value={carrying[0]}'} reads more: leave out one of the two"
+            f"smaller batch_size with accumulate"
         )
 
 
@@ -150,13 +124,13 @@ class Trainer:
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
         batch_size = self.sampler.batch_size
-        check_memory(model_config, batch_size, config.accumulate, config.checkpoint_blocks)
+        check_memory(model_config, batch_size, config.accumulate)
         keep_buffers()
-        self.model = _new_model(model_config, config, draw)
+        self.model = GPT(model_config, seed=config.seed if draw else None)
         # The model that it started from, in any form; the drift of its heads is measured from it.
         self.origin: GPT | None = None
-        sizes, text = (model_config.n_heads, model_config.emb_dim), corpus.train
-        self.optimizer = GroupedOptimizer(self.model, config, *sizes)
+        text = corpus.train
+        self.optimizer = GroupedOptimizer(self.model, config, model_config.n_heads)
         objective = Objective(text.tokens, T, text.scored)
         self.step = TrainStep(self.model, self.optimizer, objective, config)
 
@@ -181,7 +155,7 @@ class Trainer:
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
         self.optimizer.schedule(self._factor(self.progress.step))
-        mx.random.seed(_seed_of_step(self.config.random_seed, self.progress.step))
+        mx.random.seed(_seed_of_step(self.config.seed, self.progress.step))
         result = self.step(self.starts())
         # Starts computing and returns; meanwhile the host prepares the next step.
         mx.async_eval(*result, *self.step.state)
@@ -270,15 +244,6 @@ def _seed_of_step(seed: int, step: int) -> int:
     """
     high, low = np.random.SeedSequence([seed, step, 0]).generate_state(2)
     return (int(high) << 32) | int(low)
-
-
-def _new_model(config: GPTConfig, training: TrainConfig, draw: bool) -> GPT:
-    """Return the model to train; raise a ConfigError if it cannot be trained like this."""
-    model = GPT(config, seed=training.random_seed if draw else None)
-    if training.checkpoint_blocks:
-        check_blocks_can_be_computed_again(model)
-        model.checkpoint_blocks = True
-    return model
 
 
 def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:

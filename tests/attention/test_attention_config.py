@@ -47,7 +47,6 @@ def config(**choices: Any) -> AttentionConfig:
         ({"score": "latent", "value": "latent", "position": "rope"}, "cannot be rotated"),
         ({"score": "latent"}, "share one latent"),
         ({"score": "paired"}, "use --variant differential"),
-        ({"position": "alibi", "alibi_slopes": "1,2"}, "4 numbers with commas"),
         *(({"mixing": m, "logits": "forget"}, "leave --logits out") for m in IGNORE_SCORES),
         ({"mixing": "delta", "position": "alibi"}, "which position=alibi changes: use learned"),
         ({"mixing": "linear", "window": 4}, "which window=4 hides: leave --window out"),

@@ -18,7 +18,6 @@ POSITIONS: list[dict[str, Any]] = [
     {"position": "learned"},
     {"position": "rope", "qk_norm": True},
     {"position": "alibi"},
-    {"position": "alibi", "alibi_slopes": "learned"},
     {"position": "rope", "window": 3},
 ]
 WIDTHS: list[dict[str, Any]] = [{}, {"n_kv_heads": 2, "value_dim": 6, "qkv_bias": True}]

@@ -27,7 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
         for name, row in VARIANTS.items()
         if row.group != "forms" and not row.kv_sharing
     },
-    "learned slopes": {"position": "alibi", "alibi_slopes": "learned"},
     "two hooks": {"logits": "talking+self_mask", **NO_POSITION},
     "delta": {"mixing": "delta", **NO_POSITION},
     "normed": {"output": "normed", **NO_POSITION},

@@ -24,7 +24,7 @@ STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw t
 
 NOISE_KEYS = (
     *("score", "value", "output", "n_heads", "head_dim", "hidden_dim", "optimizer"),
-    *("lr", "merged_lr", "seed", "init_seed", "steps"),
+    *("lr", "seed", "steps"),
 )
 """The settings that the noise of a training by formula is a function of."""
 

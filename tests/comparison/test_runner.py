@@ -106,7 +106,7 @@ def test_trainings_whose_processes_are_killed_are_repeated_three_times_and_then_
     monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(Killed()))
     assert set(dict(Runner(store, 1)(trials))) == set(trials)
     losses = iter(range(4))
-    other = [replace(trial, settings=trial.settings | {"init_seed": 5}) for trial in trials]
+    other = [replace(trial, settings=trial.settings | {"seed": 5}) for trial in trials]
     with pytest.raises(RunError, match=r"killed 4 times in a row, .*; finished trainings are kept"):
         list(Runner(store, 1)(other))
 

@@ -44,7 +44,6 @@ SETTINGS = {
     "no positions": {"position": "none"},
     "rope": {"position": "rope"},
     "rope of the full width": {"position": "rope", "variant": "merged"},
-    "learned slopes": {"position": "alibi", "alibi_slopes": "learned"},
     "a window": {"window": 5},
     "windows, and every second layer sees all": {"window": 5, "global_every": 2},
     "queries that share a key": {"n_heads": 4, "n_kv_heads": 2},

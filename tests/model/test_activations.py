@@ -30,7 +30,7 @@ def close(one: mx.array, other: mx.array) -> bool:
         {"position": "rope", "score": "merged"},
         {"position": "learned", "qkv_bias": True, "value": "key"},
         {"position": "rope", "qk_norm": True, "n_kv_heads": 2, "window": 3, "global_every": 2},
-        {"alibi_slopes": "learned", "logits": "temperature+forget"},
+        {"position": "alibi", "logits": "temperature+forget"},
     ],
     ids=str,
 )

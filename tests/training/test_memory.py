@@ -9,7 +9,7 @@ from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.forecast import forecast
 from mlx_attn.training.show import plan_facts, plan_rows
-from mlx_attn.training.trainer import check_memory, least_memory
+from mlx_attn.training.trainer import check_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
 
@@ -49,40 +49,12 @@ def trained(trainer, no_lookahead):
     return train
 
 
-@pytest.mark.parametrize("compile", ["off", "on"])
-def test_blocks_computed_again_take_less_memory_and_give_the_same_bits(trained, trainer, compile):
-    whole, weights = trained(compile=compile)
-    less, same = trained(compile=compile, checkpoint_blocks=True)
-    assert less < 0.4 * whole
-    config = trainer(n_layers=8).model.config
-    assert least_memory(config, 32) < whole
-    assert least_memory(config, 32, checkpoint_blocks=True) < less
-    assert all(mx.array_equal(weights[name], same[name]) for name in weights)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"drop_rate": 0.1}, r"drop_rate=0\.1 would drop different numbers each time"),
-        ({"variant": "value-residual"}, "checkpoint_blocks passes only x between blocks"),
-    ],
-)
-def test_a_block_that_another_forward_pass_would_change_is_not_computed_twice(
-    trainer, settings, message
-):
-    with pytest.raises(ConfigError, match=message):
-        trainer(**settings, checkpoint_blocks=True)
-
-
 # What a training will take, beside what it takes.
 
 
-@pytest.mark.parametrize("settings", [{}, {"checkpoint_blocks": True}])
-def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
-    trainer, corpus, no_lookahead, settings
-):
+def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(trainer, corpus, no_lookahead):
     # Its activations are most of its memory.
-    deep = {"batch_size": 96, "n_layers": 6, "emb_dim": 32, **settings}
+    deep = {"batch_size": 96, "n_layers": 6, "emb_dim": 32}
     expected = forecast(trainer(**deep), corpus)
     gc.collect()
     mx.clear_cache()

@@ -139,7 +139,6 @@ def test_a_damaged_record_is_refused_by_name(record, table, key, value):
         ("beta1", 1.0, "beta1=1 never moves a weight"),
         ("steps", 10**30, "must be at most"),
         ("schedule", "linear", "one of cosine, wsd, constant"),
-        ("decay", "query-key", "decay=query-key is for AdamW"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_number(key, value, message):

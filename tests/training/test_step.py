@@ -82,15 +82,6 @@ def test_weights_that_are_set_between_steps_are_those_that_the_next_step_moves(t
     assert all(mx.array_equal(one[name], other[name]) for name in other)
 
 
-def test_weights_and_batches_have_seeds_and_weights_may_have_one_of_their_own(trainer):
-    one, same, other = trainer(seed=3), trainer(seed=3, init_seed=7), trainer(init_seed=3)
-    batches = [made.sampler.starts(made.config.seed, 0).tolist() for made in (one, same, other)]
-    assert batches[0] == batches[1] != batches[2]
-    weight, own, again = (made.model.tok_emb.weight for made in (one, same, other))
-    assert mx.array_equal(weight, again)
-    assert not mx.array_equal(weight, own)
-
-
 @pytest.mark.parametrize("mode", ["off", pytest.param("on", marks=pytest.mark.slow)])
 def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     made = trainer(dtype="bfloat16", compile=mode)
