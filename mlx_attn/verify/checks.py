@@ -21,6 +21,7 @@ from mlx_attn.attention.cache import Places
 from mlx_attn.attention.config import VARIANTS
 from mlx_attn.machine import device
 from mlx_attn.machine.attention_kernels import fused_attention
+from mlx_attn.machine.facts import FLOAT32, TF32, product_error
 from mlx_attn.machine.streams import compiles_step
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
@@ -30,9 +31,6 @@ from mlx_attn.training.optimizers import GroupedOptimizer
 from mlx_attn.training.step import TrainStep
 
 Array = np.ndarray
-FLOAT32, TF32 = 1e-5, 1e-3
-"""Bounds of a product; another result may differ ten times as much. MLX rounds factors to TF32 on
-newer Apple and NVIDIA GPUs, unless `MLX_ENABLE_TF32=0`. A device that rounds worse is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +89,6 @@ class Numbers(np.random.Generator):
     def tokens(self, vocab_size: int, *shape: int) -> Array:
         """Return token ids."""
         return np.floor(self.random(shape) * vocab_size).astype(np.int32)
-
-
-def product_error() -> float:
-    """Return the error of a product, as root mean square relative to the result's.
-
-    It is about 1e-7 in float32, 3e-4 in TF32 (10 bits after the point), 2e-3 in bfloat16 (7 bits).
-    """
-    numbers = Numbers(1)
-    a, b = numbers(256, 256), numbers(256, 256)
-    error = np.array(mx.array(a) @ mx.array(b)) - a @ b
-    return float(np.sqrt((error**2).mean() / ((a @ b) ** 2).mean()))
 
 
 _SIZES: dict[str, Any] = {"vocab_size": 65, "context_length": 32, "emb_dim": 128, "n_layers": 2}
@@ -281,7 +268,10 @@ def verify() -> Iterator[Finding]:
 
 
 def run(check: Callable[[float], Iterator[Comparison]]) -> Finding:
-    """Run a check on the default device; an error that it raises becomes a finding."""
+    """Run a check on the default device; an error that it raises becomes a finding.
+
+    A device that rounds products worse than TF32 gets the bounds of float32, and fails.
+    """
     began, comparisons, error = time.perf_counter(), [], ""
     try:
         bound = TF32 if FLOAT32 < product_error() <= TF32 else FLOAT32

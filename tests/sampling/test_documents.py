@@ -16,7 +16,6 @@ from mlx_attn.text.corpus import prepare
 
 BYTES = ByteTokenizer()
 GREEDY = SamplerConfig(temp=0.0)
-NEWLINE = [10]
 
 
 @pytest.fixture

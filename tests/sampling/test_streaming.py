@@ -47,7 +47,6 @@ def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
 # Pieces of text.
 
 LAWS = settings(max_examples=100)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 def pushed(tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[list[str], StreamingDetokenizer]:

@@ -11,7 +11,6 @@ from mlx_attn.text import sources
 from mlx_attn.text.sources import read_source
 
 LINES = "".join(f"line {number}\n" for number in range(100))
-CRLF = LINES.replace("\n", "\r\n")
 
 
 def written(path: Path, content: bytes | str) -> str:

@@ -11,8 +11,6 @@ from mlx_attn.text.stories.dataset import Story, generate_stories, generate_stor
 from mlx_attn.text.stories.grammar import ABILITIES, ENGLISH, WORDS
 from tests.text.stories.derivations import derivations, log_probability
 
-NAMES = {word.text for word in WORDS["people"]}
-
 
 def generated(count: int, seed: int) -> list[Story]:
     source = random.Random(seed)
