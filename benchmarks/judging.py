@@ -1,6 +1,6 @@
 """Simulate how often `compare` errs and how much it finds, and how large the error of tuning is.
 
-    python benchmarks/judging.py [--draws 10000]
+    python benchmarks/judging.py [DRAWS]
 
 For one and three arms, with three tuning seeds and none, and 3, 5 and 10 seeds: in how many percent
 of comparisons any arm, all equal to the control, is called better or worse, if the runs of both
@@ -8,7 +8,7 @@ forms have a shape or those of one form only; and in how many an arm is found wh
 standard deviations of a difference higher. Then the scatter of repeated searches for the rates.
 """
 
-import argparse
+import sys
 from collections.abc import Callable, Mapping
 from itertools import product
 from typing import NamedTuple
@@ -41,8 +41,7 @@ SHAPES: Mapping[str, Draw] = {
         (10.0 * (random.random(shape) < 0.1) + random.standard_normal(shape) - 1) / np.sqrt(10)
     ),
 }
-"""Distributions of mean 0, of deviation 1 but for the last, whose deviation is 1.05."""
-
+"""Distributions of mean 0 and standard deviation 1."""
 
 SHARPNESS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the best learning rate, see `excesses`
 
@@ -96,18 +95,16 @@ def excesses(random: Random, draws: int, sharpness: float, seeds: int) -> np.nda
 
 def found(random: Random, draw: Draw, design: Design, effect: float = 0.0) -> np.ndarray:
     """Return which arms are called better or worse, [draws, arms]; the first one has an effect."""
-    draws, arms, k, seeds, both = design
-    pairs = differences(random, draw, (draws, arms, seeds), both)
+    *shape, k, seeds, both = design
+    pairs = differences(random, draw, (*shape, seeds), both)
     pairs[:, 0] += effect
-    tuning = differences(random, draw, (draws, arms, GROUPS, k), both) if k else None
+    tuning = differences(random, draw, (*shape, GROUPS, k), both) if k else None
     return p_values(pairs, tuning) <= LEVEL
 
 
 def main() -> None:
     """Print all tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--draws", type=int, default=10_000)
-    draws, random = parser.parse_args().draws, np.random.default_rng(2026)
+    draws, random = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, np.random.default_rng(2026)
     click.echo(f"arms, tuning seeds, seeds: {', '.join(SHAPES)}; found: 1 sd, 1.5 sd")
     for arms, k, n, both in product((3, 1), (3, 0), (3, 5, 10), (True, False)):
         design = Design(draws, arms, k, n, both)

@@ -34,9 +34,13 @@ QUESTIONS = {
 """What a form asks; any other variant asks what it costs or gains."""
 
 RECIPE: dict[str, Any] = {
-    **{"preset": "nano", "n_heads": 4, "steps": 400},
+    "preset": "nano",
+    "n_heads": 4,
+    "steps": 400,
     # Found by trying: with these rates the standard form begins to recall within 400 steps.
-    **{"lr": 0.03, "muon_lr": 0.04, "muon_momentum": 0.9},
+    "lr": 0.03,
+    "muon_lr": 0.04,
+    "muon_momentum": 0.9,
 }
 SEEDS = 5
 MARGIN = 0.02  # nats per token: a smaller difference counts as none

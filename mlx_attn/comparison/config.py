@@ -137,8 +137,12 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
 DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
 
 DEFAULTS: dict[str, Any] = {
-    **{"preset": "nano", "n_heads": 4, "steps": 500, "batch_size": 4},
-    **{"lr": 0.02, "muon_lr": 0.03},
+    "preset": "nano",
+    "n_heads": 4,
+    "steps": 500,
+    "batch_size": 4,
+    "lr": 0.02,
+    "muon_lr": 0.03,
 }
 """The settings that all arms share if neither a preset nor a task is named.
 
