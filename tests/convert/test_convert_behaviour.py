@@ -51,13 +51,6 @@ def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, mon
         assert exact_difference(model, convert(model, "merged-output")) < 1e-12
 
 
-def test_a_model_beside_itself_shows_its_rounding_alone(trained, corpus):
-    model = trained()
-    same = compare_logits(model, model, corpus.val)
-    assert same.logit_difference == same.exact_difference == 0
-    assert 0 < same.rounding == same.rounding_after < 1e-5
-
-
 def test_an_exact_conversion_differs_by_rounding(trained, corpus):
     model = trained(qkv_bias=True)
     merged = compare_logits(model, convert(model, "merged"), corpus.val)

@@ -73,17 +73,3 @@ def test_what_stands_between_the_matrices(settings, reason, forms):
 def test_forms_and_ranks_that_a_model_cannot_have(to, rank, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         convert(model(**settings), to, rank=rank)
-
-
-def test_a_query_bias_where_there_would_be_no_query_map():
-    biased = model(n_heads=1, qkv_bias=True)
-    biased.trf_blocks[0].att.W_query.bias = mx.ones((16,))
-    with pytest.raises(ConfigError, match="a query's bias adds"):
-        convert(biased, "no-query")
-
-
-@pytest.mark.parametrize("to", ["merged", "merged-output"])
-def test_biases_count_where_weights_do_not_add_up_to_one(to):
-    reason = "need not" if to == "merged-output" else "key's bias cancels only in a softmax"
-    with pytest.raises(ConfigError, match=reason):
-        convert(model(mixing="sink", qkv_bias=True), to)

@@ -62,9 +62,3 @@ def test_what_cannot_be_taken_over_exactly_is_refused_with_the_reason(have, want
     source = GPTConfig(**SIZES, **have)
     with pytest.raises(ConfigError, match=message):
         starting_point(trained(source), replace(source, **wanted))
-
-
-def test_dropout_and_the_draw_of_weights_may_differ():
-    source = trained(GPTConfig(**SIZES))
-    wanted = replace(source.config, drop_rate=0.1, start="zero")
-    assert starting_point(source, wanted) is source

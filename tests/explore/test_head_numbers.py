@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlx_attn.explore.page import head_numbers, write_page
+from mlx_attn.explore.page import head_numbers
 from mlx_attn.probe import heads, show
 
 TEXT = "Ben sees one of them; then it is gone?"
@@ -43,22 +43,3 @@ def test_heads_without_matrices_say_why(measured):
         "attention",
         "V_h O_h, the matrix of its output",
     ]
-
-
-@pytest.fixture
-def unfolded(make_run, browser, tmp_path):
-    """The page of a run, as `probe --html` writes it."""
-    run = make_run(data="gone.txt")
-    path, _ = write_page([run], [TEXT], tmp_path / "page.html", windows=0)
-    return browser.open(path.as_uri())
-
-
-@pytest.mark.slow
-def test_it_opens_at_the_heads_and_a_head_is_chosen_in_the_table(unfolded):
-    assert unfolded.run("document.querySelector('.every-head').open") is True
-    assert unfolded.run("document.querySelectorAll('.every-head tbody tr').length") == 4
-    unfolded.run("document.querySelectorAll('.every-head tbody button')[2].click()")
-    assert unfolded.run("[explorer.state.layer, explorer.state.head]") == [1, 0]
-    here = "document.querySelector('.every-head tr.here').dataset.head"
-    assert unfolded.run(here) == "1.0"
-    assert unfolded.said == []

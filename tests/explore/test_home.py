@@ -71,19 +71,6 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
     assert len(page.requests) == 1
 
 
-@pytest.mark.slow
-def test_a_name_opens_the_run_and_the_way_back_leads_to_the_list(page):
-    link = "[...document.querySelectorAll('.group a')].find((a) => a.innerText === 'b')"
-    address = page.run(f"{link}.href")
-    page.open(address)
-    assert page.run("document.querySelector('h1').innerText").startswith("What does b attend to")
-    assert page.run("document.getElementById('text').value") == TEXT
-    assert page.run("explorer.models.length") == 1
-    page.open(page.run("document.getElementById('back').href"))
-    assert len(page.run(NAMES)) == 4
-    assert page.said == []
-
-
 def test_no_two_modules_declare_one_name():
     """They are joined to one script, in which a second declaration is a syntax error."""
     declared = re.findall(r"^(?:async )?(?:const|let|class|function) (\w+)", page_script(), re.M)

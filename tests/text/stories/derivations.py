@@ -69,12 +69,6 @@ def through(piece: Piece, so_far: Derivation) -> Iterator[Derivation]:  # noqa: 
                 yield from continued(pieces, so_far.choose(weight, total))
 
 
-def enumerate_texts(grammar: Grammar) -> Iterator[tuple[str, Fraction]]:
-    """Every derivation of a grammar, as its text and exact probability."""
-    for derivation in continued(grammar.pieces, Derivation("", {}, Fraction(1))):
-        yield derivation.text, derivation.probability
-
-
 def derivations(grammar: Grammar, text: str) -> list[Fraction]:
     """The exact probability of every derivation of a text: of one, or none at all."""
     found = continued(grammar.pieces, Derivation("", {}, Fraction(1), text))

@@ -91,7 +91,3 @@ def test_sizes_without_documents_are_refused(name, message):
     with pytest.raises(ConfigError) as caught:
         task_of(name)
     assert message in str(caught.value)
-
-
-def test_the_floor_is_where_theory_has_it():
-    assert draw("copy", 4000).floor == pytest.approx(1.7054, abs=5e-5)

@@ -38,8 +38,3 @@ def test_a_text_is_read_symbol_by_symbol_from_a_newline_on():
     assert SYMBOLS.encode("k0 v0  k1").tolist() == [0, 1, 3, 2]
     assert SYMBOLS.encode("\nk0").tolist() == SYMBOLS.encode("k0").tolist()
     assert SYMBOLS.encode("k0\nk1").tolist() == [0, 1, 0, 2]
-
-
-def test_what_is_no_symbol_is_named():
-    with pytest.raises(ConfigError, match=r"no symbols of this task: 'k9', 'x'; its 3 symbols"):
-        SYMBOLS.encode("k0 x k9")
