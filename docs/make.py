@@ -15,7 +15,8 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.attention.config import MAPS, VARIANTS, Choice, Variant
+from mlx_attn.attention.catalog import VARIANTS, Variant
+from mlx_attn.attention.config import MAPS, Choice
 from mlx_attn.cli.answers import questions
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits

@@ -12,14 +12,15 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mlx_attn.attention.config import CHOICES, MAPS, VARIANTS, choice_of, find_variant
+from mlx_attn.attention.catalog import VARIANTS, find_variant
+from mlx_attn.attention.config import CHOICES, MAPS, choice_of
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes
@@ -193,7 +194,7 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
                 raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
 
 
-_TABLES: dict[str, dict[str, Any]] = {**CHOICES, "variant": VARIANTS}
+_TABLES: dict[str, MutableMapping[str, Any]] = {**CHOICES, "variant": VARIANTS}
 
 
 def _registered() -> list[str]:

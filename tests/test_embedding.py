@@ -9,7 +9,7 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.bench.speed import WORKLOADS, exported, variant_setups
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.layers import MOST_ROWS, TokenTable

@@ -1,6 +1,6 @@
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, find_row
 from mlx_attn.model.config import BLOCKS, PRESETS

@@ -13,7 +13,7 @@ import pytest
 from make import PAGE, card, config_of, moved
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT

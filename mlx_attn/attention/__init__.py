@@ -1,25 +1,18 @@
 """The heart: attention as three maps, each of which can be replaced.
 
-Read `attention` from top to bottom, then `maps`; `config` has the named variants.
+Read `attention` from top to bottom, then `maps`. `catalog` has the named variants, `forms` has
+those of the field.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention import catalog as _catalog  # noqa: F401 (fills VARIANTS)
-from mlx_attn.attention.config import (
-    TRIALS,
-    VARIANTS,
-    AttentionConfig,
-    Choice,
-    Variant,
-    choice_of,
-    find_variant,
-    register,
-)
+from mlx_attn.attention.catalog import VARIANTS, Variant, find_variant
+from mlx_attn.attention.config import TRIALS, AttentionConfig, Choice, choice_of, import_forms
 
 if TYPE_CHECKING:
     from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
+    from mlx_attn.attention.catalog import register
     from mlx_attn.attention.layer import MapWeights, choice
 
 __all__ = [
@@ -49,6 +42,8 @@ TRIALS.append(_try_a_users_choices)
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that the command line's help is quick."""
     if name in __all__:
-        home = "layer" if name in ("MapWeights", "choice") else "attention"
+        import_forms()  # so that a plugin cannot take the name of one
+        homes = {"MapWeights": "layer", "choice": "layer", "register": "catalog"}
+        home = homes.get(name, "attention")
         return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""What one attention layer is: sizes, a choice for every map, positions; and the named variants.
+"""What one attention layer is: sizes, a choice for every map, positions.
 
 A configuration is a value that can be written to a file. It is checked once, here; the modules
 built from it never check again. The choices themselves are in `mlx_attn.attention.maps`, which
@@ -13,7 +13,7 @@ from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_choices, setting
 
 POSITIONS = ("learned", "alibi", "rope", "none")
@@ -155,18 +155,6 @@ TRIALS: list[Callable[[Any], None]] = []
 """Called with every new layer that has a user's choices, before it computes; see `laws`."""
 
 
-def register(entry: "Choice | Variant") -> None:
-    """Add a choice of a map, a position in the heads, or a named variant.
-
-    Raises:
-        ConfigError: The name is taken.
-    """
-    table: dict[str, Any] = VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]
-    if entry.name in (positions() if table is CHOICES["position"] else table):
-        raise ConfigError(f"'{entry.name}' is registered already: choose another name")
-    table[entry.name] = entry
-
-
 def choice_of(map_name: str, name: str) -> Choice:
     """Return the named choice of a map.
 
@@ -181,10 +169,14 @@ def choice_of(map_name: str, name: str) -> Choice:
 
 def choices_of(map_name: str) -> Mapping[str, Choice]:
     """Return every choice of a map by name, the package's and the user's."""
-    # Imported here, because these modules import this one.
-    for module in ("maps", "structured", "recent", "hooks", "recurrent"):  # which register them
-        import_module(f"mlx_attn.attention.{module}")
+    import_forms()
     return CHOICES[map_name]
+
+
+def import_forms() -> None:
+    """Import the package's choices and the field's variants, which register themselves."""
+    # By name and late: they import this module, and MLX, which `--help` does without.
+    import_module("mlx_attn.attention.forms")
 
 
 def positions() -> tuple[str, ...]:
@@ -356,68 +348,3 @@ class AttentionConfig(AttentionSettings):
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """A choice for each map of attention, and its formula in the field's letters.
-
-    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm`,
-    `short_conv` and `kv_sharing` its further needs; empty, they stay as they are. `source` is a
-    paper if no choice names it, `alias` another name of the same function.
-    """
-
-    name: str
-    score: str = "separate"
-    value: str = "linear"
-    output: str = "linear"
-    logits: str = "none"
-    mixing: str = "softmax"
-    window: int = 0
-    global_every: int = 0
-    position: str = ""
-    qk_norm: bool = False
-    short_conv: str = ""
-    n_kv_heads: int = 0
-    kv_sharing: int = 0
-    formula: str
-    summary: str
-    source: str = ""
-    alias: str = ""
-    group: str = "yours"
-
-    @property
-    def maps(self) -> dict[str, str]:
-        """Its choices as configuration keys."""
-        return {name: getattr(self, name) for name in MAPS}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that it sets: its choices, the windows of its layers, and what else it needs."""
-        windows = {"window": self.window, "global_every": self.global_every}
-        return {**self.maps, **(windows if self.window else {}), **self.needs}
-
-    @property
-    def needs(self) -> dict[str, Any]:
-        """Settings other than maps and windows."""
-        return {key: value for key in NEEDS if (value := getattr(self, key))}
-
-
-NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
-"""Settings of a variant besides its maps and windows."""
-
-REFERENCES = "reference arms"
-"""The group of the variants that other variants are measured by."""
-
-VARIANTS: dict[str, Variant] = {}
-"""Every named variant; `mlx_attn.attention.catalog` holds the rows."""
-
-
-def find_variant(name: str) -> Variant:
-    """Return the variant of that name or alias; hyphens and underscores are the same.
-
-    Raises:
-        ConfigError: No variant has that name; the message suggests the nearest.
-    """
-    aliases = {row.alias: row for row in VARIANTS.values() if row.alias}
-    return find_row({**VARIANTS, **aliases}, name, "variant")

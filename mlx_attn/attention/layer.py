@@ -16,7 +16,8 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache, Places
-from mlx_attn.attention.config import MAPS, AttentionConfig, Choice, register
+from mlx_attn.attention.catalog import register
+from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
 from mlx_attn.errors import ConfigError
 
 _REACH = 3

@@ -1,11 +1,12 @@
-"""Every choice of the maps of attention: its formula, its weights, its start, its computation.
+"""The book's choices of the maps: their formulas, their weights, their start, their computation.
 
     score_h(i, j) = scale * x_i S_h x_j^T      score:  x -> queries and keys
     head_h        = softmax(score_h) x V_h     value:  x -> values
     y             = sum_h head_h O_h           output: heads -> y
 
-A choice is registered at its definition and listed nowhere else. Its weights are attributes of the
-layer `a`, under the book's names, so that a checkpoint reads like the book.
+Between score and value are two hooks, w_h = mixing(logits(score_h) + mask). A choice is registered
+at its definition and listed nowhere else. Its weights are attributes of the layer, under the book's
+names, so that a checkpoint reads like the book. The field's choices are in `forms`.
 """
 
 from typing import Any, TypeVar
@@ -28,13 +29,14 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Outputs,
     Queries,
+    Scores,
     Values,
     choice,
     merge_heads,
     out_width,
     split_heads,
 )
-from mlx_attn.machine.exponentials import gelu
+from mlx_attn.machine.exponentials import softmax
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 
@@ -79,12 +81,13 @@ def merge_value_output(
 # Score maps.
 
 
-def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
-    if heads * width == c.d_in:
+def needs_slices(word: str, heads: int, width: int, config: AttentionConfig) -> str:
+    """Refuse heads that are slices of x unless they make up all of it."""
+    if heads * width == config.d_in:
         return ""
     return (
         f"{word} gives each head a slice of x, so {heads} heads of {width} must "
-        f"make up emb_dim={c.d_in}: change n_heads, n_kv_heads or head_dim"
+        f"make up emb_dim={config.d_in}: change n_heads, n_kv_heads or head_dim"
     )
 
 
@@ -96,17 +99,17 @@ def _needs_slices(word: str, heads: int, width: int, c: AttentionConfig) -> str:
     source="the book, section 3.6",
     weights=W_QUERY | W_KEY,
 )
-def separate(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+def separate(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
-    q = split_heads(a.W_query(x), a.config.n_heads)
-    return q, split_heads(a.W_key(x), a.config.n_kv_heads)
+    q = split_heads(layer.W_query(x), layer.config.n_heads)
+    return q, split_heads(layer.W_key(x), layer.config.n_kv_heads)
 
 
-def _merged_score_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _merged_score_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     # The factors that separate maps with this seed would start with.
-    query = draw("W_query", c.n_heads * c.head_dim, c.d_in)
-    key = draw("W_key", c.n_kv_heads * c.head_dim, c.d_in)
-    return {"S": merge_query_key(query, key, c.n_heads)}
+    query = draw("W_query", config.n_heads * config.head_dim, config.d_in)
+    key = draw("W_key", config.n_kv_heads * config.head_dim, config.d_in)
+    return {"S": merge_query_key(query, key, config.n_heads)}
 
 
 @choice(
@@ -115,19 +118,23 @@ def _merged_score_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.ar
     "q_h = x S_h, k = x",
     input_weights=("S",),
     source="algebra: S_h = W_query_h W_key_h^T",
-    weights={"S": lambda c: nn.Linear(c.d_in, c.n_heads * c.d_in, bias=c.qkv_bias)},
+    weights={
+        "S": lambda config: nn.Linear(
+            config.d_in, config.n_heads * config.d_in, bias=config.qkv_bias
+        )
+    },
     init=_merged_score_init,
-    shape=lambda c: (1, c.d_in),
+    shape=lambda config: (1, config.d_in),
     cache="x",
 )
-def merged(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+def merged(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Multiply by S_h, which is W_query_h W_key_h^T trained as one matrix of full rank.
 
     With biases, the key's bias cancels in the softmax and the query's becomes one key-side vector
     per head, which is the bias of S: score_h(i, j) = scale * (x_i S_h + u_h) . x_j.
     """
     # [B, T, H C] -> [B, H, T, C]; the key is x itself, [B, 1, T, C], which all heads share.
-    return split_heads(a.S(x), a.config.n_heads), x[:, None]
+    return split_heads(layer.S(x), layer.config.n_heads), x[:, None]
 
 
 @choice(
@@ -136,35 +143,14 @@ def merged(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "q_h = x[slice h], k_h = x W_key_h",
     source="Karbevski, arXiv:2510.23912",
     weights=W_KEY,
-    refuses=lambda c: _needs_slices("score=no_query", c.n_heads, c.head_dim, c),
+    refuses=lambda config: needs_slices("score=no_query", config.n_heads, config.head_dim, config),
 )
-def no_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+def no_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its query: S_h = I_h W_key_h^T."""
     # [B, T, C] -> [B, H, T, C / H], without a product.
-    return split_heads(x, a.config.n_heads), split_heads(a.W_key(x), a.config.n_kv_heads)
-
-
-@choice(
-    "score",
-    "nonlinear_query",
-    "q_h = (x + norm(gelu(norm(x) W_down) W_up))[slice h] / 2, k_h = x W_key_h",
-    source="Karbevski, arXiv:2603.13381",
-    weights={
-        "W_down": lambda c: nn.Linear(c.d_in, c.d_in // 2, bias=c.qkv_bias),
-        "W_up": lambda c: nn.Linear(c.d_in // 2, c.d_in, bias=c.qkv_bias),
-        **W_KEY,
-        "norm_in": lambda c: nn.RMSNorm(c.d_in),
-        "norm_out": lambda c: nn.LayerNorm(c.d_in, bias=c.qkv_bias),
-    },
-    affine=False,
-    refuses=lambda c: _needs_slices("score=nonlinear_query", c.n_heads, c.head_dim, c),
-)
-def nonlinear_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
-    """Return the mean of x and a narrow network of x, with the parameter count of W_query."""
-    # [B, T, C] -> [B, T, C / 2] -> [B, T, C]
-    residual = a["norm_out"](a["W_up"](gelu(a["W_down"](a["norm_in"](x)))))
-    q = split_heads((x + residual) / 2, a.config.n_heads)
-    return q, split_heads(a.W_key(x), a.config.n_kv_heads)
+    return split_heads(x, layer.config.n_heads), split_heads(
+        layer.W_key(x), layer.config.n_kv_heads
+    )
 
 
 @choice(
@@ -173,12 +159,14 @@ def nonlinear_query(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "q_h = x W_query_h, k_h = x[slice h]",
     source="the mirror image of score=no_query",
     weights=W_QUERY,
-    refuses=lambda c: _needs_slices("score=no_key", c.n_kv_heads, c.head_dim, c),
+    refuses=lambda config: needs_slices("score=no_key", config.n_kv_heads, config.head_dim, config),
 )
-def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+def no_key(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its key, the mirror image of `no_query`."""
     # [B, T, C] -> [B, kv_heads, T, C / kv_heads]
-    return split_heads(a.W_query(x), a.config.n_heads), split_heads(x, a.config.n_kv_heads)
+    return split_heads(layer.W_query(x), layer.config.n_heads), split_heads(
+        x, layer.config.n_kv_heads
+    )
 
 
 @choice(
@@ -188,61 +176,40 @@ def no_key(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     input_weights=("W_query",),
     source="Reformer, arXiv:2001.04451",
     weights=W_QUERY,
-    refuses=lambda c: (
+    refuses=lambda config: (
         ""
-        if c.n_kv_heads == c.n_heads
-        else f"score=shared uses the queries as keys, so n_kv_heads={c.n_kv_heads} must be "
-        f"n_heads={c.n_heads}"
+        if config.n_kv_heads == config.n_heads
+        else f"score=shared uses the queries as keys, so n_kv_heads={config.n_kv_heads} must be "
+        f"n_heads={config.n_heads}"
     ),
 )
-def shared(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Use one matrix for query and key: S_h is symmetric and positive semidefinite."""
-    q = split_heads(a.W_query(x), a.config.n_heads)
+    q = split_heads(layer.W_query(x), layer.config.n_heads)
     return q, q
-
-
-@choice(
-    "score",
-    "collaborative",
-    "q_h = (x W_query) * m_h, k = x W_key",
-    input_weights=("W_query", "W_key"),
-    source="Cordonnier et al., arXiv:2006.16362",
-    weights={
-        **W_QUERY,
-        "W_key": W_QUERY["W_query"],  # as wide: n_kv_heads does not count
-        # Each head its own block of the mixing vector: the start is the separate form.
-        "mixing": lambda c: mx.repeat(mx.eye(c.n_heads), c.head_dim, axis=1),
-    },
-    shape=lambda c: (1, c.n_heads * c.head_dim),
-)
-def collaborative(a: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
-    """Share both maps among all heads, S_h = W_query diag(m_h) W_key^T, with one wide key."""
-    q = a.W_query(x)[:, None] * a.mixing[:, None]  # [B, 1, T, H D] * [H, 1, H D]
-    # [B, 1, T, H D]: m_h chooses how much each of the H D coordinates counts for head h.
-    return q, a.W_key(x)[:, None]
 
 
 # Value maps. A map can be applied to x before the weighted sum or to softmax_h x after it: the sum
 # is linear and its weights add up to 1, so biases too come out the same.
 
 
-def linear_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
+def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     """Apply W_value to the weighted sums of x, head by head."""
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
-    W_value: Any = a.W_value
-    group = y.shape[1] // a.config.n_kv_heads
+    W_value: Any = layer.W_value
+    group = y.shape[1] // layer.config.n_kv_heads
     dense = W_value.dense_weight() if hasattr(W_value, "dense_weight") else W_value.weight
-    weight = dense.reshape(a.config.n_kv_heads, a.config.value_dim, -1)
+    weight = dense.reshape(layer.config.n_kv_heads, layer.config.value_dim, -1)
     # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     if "bias" not in W_value:
         return heads
-    return heads + mx.repeat(W_value.bias.reshape(a.config.n_kv_heads, 1, -1), group, axis=0)
+    return heads + mx.repeat(W_value.bias.reshape(layer.config.n_kv_heads, 1, -1), group, axis=0)
 
 
-def linear_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
+def linear_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Apply W_value to x and cut the result into heads."""
-    return split_heads(a.W_value(x), a.config.n_kv_heads)
+    return split_heads(layer.W_value(x), layer.config.n_kv_heads)
 
 
 choice(
@@ -256,23 +223,23 @@ choice(
 )(linear_value)
 
 
-def _needs_a_key_per_head(c: AttentionConfig) -> str:
-    if c.score in ("merged", "collaborative", "off"):
-        has = "none" if c.score == "off" else "one for all"
+def _needs_a_key_per_head(config: AttentionConfig) -> str:
+    if config.score in ("merged", "collaborative", "off"):
+        has = "none" if config.score == "off" else "one for all"
         return (
-            f"value={c.value} needs a key per head, and score={c.score} has {has}: "
+            f"value={config.value} needs a key per head, and score={config.score} has {has}: "
             "use score=separate, or output=merged for values of full width"
         )
-    if c.value == "key" and c.value_dim != c.head_dim:
+    if config.value == "key" and config.value_dim != config.head_dim:
         return (
-            f"value=key makes values as wide as keys, so value_dim={c.value_dim} must be "
-            f"head_dim={c.head_dim}"
+            f"value=key makes values as wide as keys, so value_dim={config.value_dim} must be "
+            f"head_dim={config.head_dim}"
         )
     return ""
 
 
-def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
-    D, group = a.config.value_dim, a.config.n_heads // a.config.n_kv_heads
+def _slice_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
+    D, group = layer.config.value_dim, layer.config.n_heads // layer.config.n_kv_heads
     # Head h needs only the columns of its value head's slice.
     slices = [y[:, h, :, h // group * D : (h // group + 1) * D] for h in range(y.shape[1])]
     return mx.stack(slices, axis=1)
@@ -284,11 +251,13 @@ def _slice_after(a: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     "v_h = x[slice h]",
     source="He and Hofmann, arXiv:2311.01906",
     after=_slice_after,
-    refuses=lambda c: _needs_slices("value=identity", c.n_kv_heads, c.value_dim, c),
+    refuses=lambda config: needs_slices(
+        "value=identity", config.n_kv_heads, config.value_dim, config
+    ),
 )
-def identity_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
+def identity_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Take the head's own slice of x as its value."""
-    return split_heads(x, a.config.n_kv_heads)
+    return split_heads(x, layer.config.n_kv_heads)
 
 
 @choice(
@@ -300,7 +269,7 @@ def identity_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
     refuses=_needs_a_key_per_head,
 )
-def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
+def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Use the key as the value."""
     return k
 
@@ -316,22 +285,22 @@ def key_as_value(a: MapWeights, x: Inputs, k: Keys) -> Values:
     source="the book, section 3.6",
     weights=OUT_PROJ,
 )
-def linear_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
+def linear_output(layer: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""
-    return a.out_proj(merge_heads(heads))
+    return layer.out_proj(merge_heads(heads))
 
 
-def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _gain_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     """Start the gain at the scale of out_proj: spread s turns heads of spread 1 into s sqrt(H D).
 
     Without it the branch would start that much louder, so the gain starts there.
     """
     # Only in a GPT does the scale of a branch matter.
-    if not c.residual_gain:
+    if not config.residual_gain:
         return {}
     # Drawn and thrown away: only its spread matters.
-    replaced = draw("out_proj", c.d_out, out_width(c), residual=True)
-    return {"residual_gain": (mx.std(replaced) * out_width(c) ** 0.5).reshape(1)}
+    replaced = draw("out_proj", config.d_out, out_width(config), residual=True)
+    return {"residual_gain": (mx.std(replaced) * out_width(config) ** 0.5).reshape(1)}
 
 
 @choice(
@@ -340,26 +309,28 @@ def _gain_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     "y = g concat(heads)",
     input_weights=(),
     source="the book, section 3.5",
-    weights={"residual_gain": lambda c: mx.ones((1,)) if c.residual_gain else None},
+    weights={"residual_gain": lambda config: mx.ones((1,)) if config.residual_gain else None},
     init=_gain_init,
-    refuses=lambda c: (
+    refuses=lambda config: (
         ""
-        if out_width(c) == c.d_out
-        else f"output=none concatenates {c.n_heads} heads of {c.value_dim} to {out_width(c)}, "
-        f"which must be {c.d_out}: keep out_proj or change head_dim"
+        if out_width(config) == config.d_out
+        else f"output=none concatenates {config.n_heads} heads of {config.value_dim} to "
+        f"{out_width(config)}, which must be {config.d_out}: keep out_proj or change head_dim"
     ),
 )
-def no_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
+def no_output(layer: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Concatenate the heads; g is 1 unless the configuration asks for a trained gain."""
     y = merge_heads(heads)
-    return a.residual_gain * y if "residual_gain" in a else y
+    return layer.residual_gain * y if "residual_gain" in layer else y
 
 
-def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _merged_output_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
     # As for S: the factors that separate maps would start with.
-    value = draw("W_value", out_width(c), c.d_in)
-    output = draw("out_proj", c.d_out, out_width(c), residual=True)
-    return {"VO": merge_value_output(value, output, c.n_heads)}  # [d_out, H C], as VO is stored
+    value = draw("W_value", out_width(config), config.d_in)
+    output = draw("out_proj", config.d_out, out_width(config), residual=True)
+    return {
+        "VO": merge_value_output(value, output, config.n_heads)
+    }  # [d_out, H C], as VO is stored
 
 
 @choice(
@@ -368,17 +339,32 @@ def _merged_output_init(c: AttentionConfig, draw: Initializer) -> dict[str, mx.a
     "y = sum_h (softmax_h x) VO_h",
     input_weights=("VO",),
     source="algebra: VO_h = W_value_h out_proj_h",
-    weights={"VO": lambda c: nn.Linear(c.n_heads * c.d_in, c.d_out, bias=c.out_bias)},
+    weights={
+        "VO": lambda config: nn.Linear(
+            config.n_heads * config.d_in, config.d_out, bias=config.out_bias
+        )
+    },
     init=_merged_output_init,
-    refuses=lambda c: (
+    refuses=lambda config: (
         ""
-        if (c.value, c.n_kv_heads) == ("linear", c.n_heads)
+        if (config.value, config.n_kv_heads) == ("linear", config.n_heads)
         else "output=merged trains W_value and out_proj as one matrix per head: it needs "
-        f"value=linear (it is '{c.value}') and as many value heads as heads "
-        f"({c.n_kv_heads} of {c.n_heads})"
+        f"value=linear (it is '{config.value}') and as many value heads as heads "
+        f"({config.n_kv_heads} of {config.n_heads})"
     ),
 )
-def merged_output(a: MapWeights, heads: Heads, x: Any) -> Outputs:
+def merged_output(layer: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Multiply each head's sum of x by one C x d_out matrix, for W_value and out_proj."""
     # [B, H, T, C] -> [B, T, H C] -> [B, T, d_out]: the product also sums over heads.
-    return a.VO(merge_heads(heads))
+    return layer.VO(merge_heads(heads))
+
+
+# The two hooks between score and value, of which most layers have neither and pay nothing.
+
+choice("logits", "none", "s_h = score_h")(lambda layer, s: s)
+
+
+@choice("mixing", "softmax", "w_h = softmax(s_h)", sums_to_one=True, shift_invariant=True)
+def softmax_weights(layer: MapWeights, s: Scores) -> Scores:
+    """Compute the standard weights: positive, with sum 1."""
+    return softmax(s)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import find_variant
+from mlx_attn.attention.catalog import find_variant
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.about import PREFIX
-from mlx_attn.attention.config import MAPS, VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import MAPS
 from mlx_attn.cli.options import (
     FiniteRange,
     Named,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import VARIANTS, find_variant
+from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
 from mlx_attn.cli.output import emit

@@ -19,7 +19,8 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
-from mlx_attn.attention.config import MAPS, VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import MAPS
 from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.config import MAPS, NEEDS, VARIANTS, choices_of
+from mlx_attn.attention.catalog import NEEDS, VARIANTS
+from mlx_attn.attention.config import MAPS, choices_of
 from mlx_attn.cli.options import (
     SectionedCommand,
     given,

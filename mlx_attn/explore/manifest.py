@@ -17,7 +17,7 @@ import mlx_attn
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model

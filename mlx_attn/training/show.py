@@ -13,7 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import plural, printable
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus

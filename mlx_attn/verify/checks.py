@@ -18,7 +18,7 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import MultiHeadAttention, explicit_attention, fastest_attention
 from mlx_attn.attention.cache import Places
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.machine import device
 from mlx_attn.machine.attention_kernels import fused_attention
 from mlx_attn.machine.facts import FLOAT32, TF32, product_error

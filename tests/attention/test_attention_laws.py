@@ -12,7 +12,8 @@ from scipy.linalg import block_diag
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import decoded, layer_of
 from tests.attention.conftest import text as text_of

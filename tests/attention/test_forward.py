@@ -10,7 +10,8 @@ from mlx.utils import tree_flatten
 
 from mlx_attn.attention.attention import Attention, general_forward, standard_forward
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import MAPS, VARIANTS, AttentionConfig
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import MAPS, AttentionConfig
 
 T = 10
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": T, "n_heads": 4}

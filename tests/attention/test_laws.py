@@ -11,7 +11,8 @@ import pytest
 
 from mlx_attn import laws
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import POSITIONS, VARIANTS, AttentionConfig, choice_of
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import POSITIONS, AttentionConfig, choice_of
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.laws import LawBroken

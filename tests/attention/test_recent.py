@@ -12,7 +12,8 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
-from mlx_attn.attention.config import VARIANTS, AttentionConfig
+from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text

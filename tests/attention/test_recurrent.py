@@ -13,8 +13,8 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.config import AttentionConfig, choices_of
+from mlx_attn.attention.forms.delta_rule import delta_weights, unit_lower_inverse
 from mlx_attn.attention.layer import W_VALUE, split_heads
-from mlx_attn.attention.recurrent import delta_weights, unit_lower_inverse
 from mlx_attn.convert.circuits import NoMatrix, qk_circuit
 from mlx_attn.cost import attention_cost, model_cost
 from mlx_attn.errors import ConfigError

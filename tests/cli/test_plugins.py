@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn import plugins
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import load_plugins, unload_plugins
@@ -141,7 +141,7 @@ def test_trainings_with_another_version_of_a_file_are_others(workshop, talk):
 
 def test_choices_compose_with_flags_and_an_unknown_one_is_answered_with_all(workshop, talk, train):
     line = refused(train("--plugin=talk.py", "--mixing=tlak"), 2)
-    assert line.startswith("Error: mixing='tlak' must be one of softmax, uniform, ")
+    assert line.startswith("Error: mixing='tlak' must be one of softmax, ")
     assert line.endswith("talk\n")
     mixed = ["--variant=merged", "--mixing=talk", "--no-out-proj"]
     done(train("--plugin=talk.py", *mixed, "--out=runs/mixed"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import (
     ScoreFactors,
     alignment,

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.measure import float64_logits, weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn import api, attention
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cli.main import COMMANDS
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.model.config import PRESETS

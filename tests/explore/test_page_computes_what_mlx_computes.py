@@ -8,7 +8,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import general_forward
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer

@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.arrays import load_arrays
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.checkpoints import read_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.interop.mlx_lm import Model, ModelArgs
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.plugins import load_plugins, unload_plugins

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import mlx_attn
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.interop.imported import find_checkpoint
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.plugins import load_plugins, unload_plugins

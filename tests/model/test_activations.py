@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import resolve

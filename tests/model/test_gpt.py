@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import BLOCKS, CHOICES, PRESETS, GPTConfig, config_from

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
 

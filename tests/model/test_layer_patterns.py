@@ -86,7 +86,7 @@ def test_a_variant_above_a_pattern_replaces_it_and_below_it_gives_the_positions(
 def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from mlx_attn.attention.config import Variant, register\n"
+        "from mlx_attn.attention import Variant, register\n"
         "register(Variant(name='mine', output='none', value='key', formula='y', summary='s'))\n"
     )
     load_plugins(file)

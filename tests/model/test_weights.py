@@ -14,7 +14,7 @@ from mlx_attn.arrays import (
     named_arrays,
     save_arrays,
 )
-from mlx_attn.attention.config import find_variant
+from mlx_attn.attention.catalog import find_variant
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

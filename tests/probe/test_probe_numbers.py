@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.probe.show import (
     COLUMNS,
     caveat,

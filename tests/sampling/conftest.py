@@ -4,7 +4,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.attention.config import find_variant
+from mlx_attn.attention.catalog import find_variant
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 

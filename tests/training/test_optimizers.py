@@ -8,7 +8,7 @@ import pytest
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import find_variant
+from mlx_attn.attention.catalog import find_variant
 from mlx_attn.machine import streams
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

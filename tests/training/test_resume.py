@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.config import VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from mlx_attn.attention.config import VARIANTS, Variant, register
+from mlx_attn.attention.catalog import VARIANTS, Variant, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import PRESETS
 from mlx_attn.training.config import (

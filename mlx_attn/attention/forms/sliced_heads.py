@@ -1,19 +1,16 @@
-"""Block-diagonal linear maps: x is cut into heads before the projection.
+"""x is cut into heads before the projection, so that a head reads only its own slice.
 
-They are the book's maps with a constraint on the matrix, so they compute what `separate` and
-`linear` compute with the whole matrix, and convert to it exactly.
+The matrices are the book's with zeros outside their diagonal blocks: they compute what `separate`
+and `linear` compute with the whole matrix, and convert to it exactly.
 """
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
+from mlx_attn.attention.catalog import FORMS, Variant, register
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    choice,
-    merge_heads,
-    split_heads,
-)
+from mlx_attn.attention.layer import choice, merge_heads, split_heads
 from mlx_attn.attention.maps import linear_after, linear_value, separate
 
 
@@ -53,20 +50,21 @@ class SlicedLinear(nn.Module):
         return self.weight.reshape(self.n_heads, -1, self.weight.shape[1])
 
 
-def _sliced(c: AttentionConfig, n_heads: int, width: int) -> SlicedLinear:
-    return SlicedLinear(n_heads, c.d_in // n_heads, width, c.qkv_bias)
+def _sliced(config: AttentionConfig, n_heads: int, width: int) -> SlicedLinear:
+    return SlicedLinear(n_heads, config.d_in // n_heads, width, config.qkv_bias)
 
 
-def _needs_equal_slices(c: AttentionConfig) -> str:
-    if c.d_in % c.n_heads == c.d_in % c.n_kv_heads == 0:
+def _needs_equal_slices(config: AttentionConfig) -> str:
+    if config.d_in % config.n_heads == config.d_in % config.n_kv_heads == 0:
         return ""
     return (
-        f"sliced maps cut emb_dim={c.d_in} into n_heads={c.n_heads} and n_kv_heads={c.n_kv_heads} "
-        "equal slices: choose numbers of heads that divide it"
+        f"sliced maps cut emb_dim={config.d_in} into n_heads={config.n_heads} and "
+        f"n_kv_heads={config.n_kv_heads} equal slices: choose numbers of heads that divide it"
     )
 
 
 _ASKED = "a question of readers: cut x into heads before the projection, or after it?"
+
 
 choice(
     "score",
@@ -75,11 +73,12 @@ choice(
     same_as="separate",
     source=_ASKED,
     weights={
-        "W_query": lambda c: _sliced(c, c.n_heads, c.head_dim),
-        "W_key": lambda c: _sliced(c, c.n_kv_heads, c.head_dim),
+        "W_query": lambda config: _sliced(config, config.n_heads, config.head_dim),
+        "W_key": lambda config: _sliced(config, config.n_kv_heads, config.head_dim),
     },
     refuses=_needs_equal_slices,
 )(separate)
+
 
 choice(
     "value",
@@ -87,7 +86,19 @@ choice(
     "v_h = x[slice h] W_value_h",
     same_as="linear",
     source=_ASKED,
-    weights={"W_value": lambda c: _sliced(c, c.n_kv_heads, c.value_dim)},
+    weights={"W_value": lambda config: _sliced(config, config.n_kv_heads, config.value_dim)},
     after=linear_after,
     refuses=_needs_equal_slices,
 )(linear_value)
+
+
+register(
+    Variant(
+        name="sliced-heads",
+        group=FORMS,
+        formula="q_h, k_h, v_h = x[slice h] W_query_h, x[slice h] W_key_h, x[slice h] W_value_h",
+        summary="x is cut into heads before the projections, so a head reads only its own slice",
+        score="sliced",
+        value="sliced",
+    )
+)

@@ -1,0 +1,141 @@
+"""The delta rule, as T x T weights and as a state; what its forms and PaTH share.
+
+A delta rule keeps a state that each token corrects:
+
+    S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T        y_t = S_t^T q_t
+
+With g the running sum of log alpha, D_ij = e^(g_i - g_j) for j <= i, and L the part of
+beta_i (k_i . k_j) D_ij below the diagonal, the outputs of all tokens are y = W V with
+
+    W = (Q K^T * D) (I + L)^-1 diag(beta)
+
+These weights may be negative and need not add up to 1.
+"""
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float
+
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import Heads, Inputs, Keys, MapWeights, Queries, Scores, Values
+
+Gates = Float[mx.array, "B H T_k gates"]
+
+
+State = Float[mx.array, "B H K D"]
+
+
+W_BETA = {"W_beta": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False)}
+
+
+def write_strength(layer: MapWeights, x: Inputs) -> Gates:
+    """Return beta of every token and head: how much of its value it writes, from 0 to 1."""
+    # [B, T, H] -> [B, H, T, 1]
+    return mx.sigmoid(layer["W_beta"](x)).swapaxes(1, 2)[..., None]
+
+
+def unit_length(y: Heads) -> Heads:
+    """Return vectors over their lengths; 0 stays 0."""
+    return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)
+
+
+def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T T"]:
+    """Return (I + L)^-1 for an L that is 0 on and above its diagonal, by halves.
+
+        (A 0; C B)^-1 = (A^-1 0; -B^-1 C A^-1  B^-1)
+
+    All blocks of a size are inverted together, so log2 T levels of matrix products do it. Products
+    of powers, (I - L)(I + L^2)(I + L^4)..., give the same without rounding, and nothing usable with
+    it: the powers of L grow before they vanish.
+    """
+    T, B, corners = L.shape[-1], L.shape[0], []
+    if T == 1:
+        return mx.ones_like(L)
+    size = 2
+    # The next power of two; the padding below has L = 0, whose inverse is the identity.
+    while size < T:
+        size = 2 * size
+    L = mx.concatenate([L, mx.zeros_like(L)], -1)[..., :size]
+    L = mx.concatenate([L, mx.zeros_like(L)], -2)[..., :size, :]
+    # Store the corner C of every block, and stack A and B along the batch: [2 B, H, size, size].
+    while size > 2:
+        size = size // 2
+        corners.append(L[..., size:, :size])
+        L = mx.concatenate([L[..., :size, :size], L[..., size:, size:]], 0)
+    # For two rows the inverse is I - L: L^2 is 0.
+    inverse = mx.eye(2, dtype=L.dtype) - L
+    # Join pairs of blocks again, from the smallest to the whole.
+    for corner in corners[::-1]:
+        first, second = inverse[: corner.shape[0]], inverse[corner.shape[0] :]
+        below = -(second @ corner @ first)
+        above = mx.concatenate([first, mx.zeros_like(first)], -1)
+        inverse = mx.concatenate([above, mx.concatenate([below, second], -1)], -2)
+    return inverse[:B, :, :T, :T]
+
+
+def delta_weights(q: Queries, k: Keys, gates: Gates) -> Scores:
+    """Return W for the last T_q of T_k tokens, from beta and log alpha of all, side by side.
+
+    Without log alpha nothing is forgotten: alpha is 1.
+    """
+    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    beta, log_alpha = _beta_and_log_alpha(gates)
+    decay = _decays(log_alpha)
+    # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
+    corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
+    # The last T_q rows: queries may be fewer than keys, when decoding.
+    read = (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :]
+    return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
+
+
+def delta_heads(
+    layer: MapWeights, q: Queries, k: Keys, v: Values, gates: Gates, state: State | None
+) -> tuple[Heads, State]:
+    """Return the heads of T new tokens, and the state after them, from the state S before.
+
+    U = (I + L)^-1 diag(beta) (V - diag(e^g) K S)        heads = (Q K^T * D) U + diag(e^g) Q S
+    S' = e^(g_T) S + (K * e^(g_T - g))^T U
+    """
+    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    v = mx.repeat(v, q.shape[1] // v.shape[1], 1)
+    beta, log_alpha = _beta_and_log_alpha(gates)
+    decay = _decays(log_alpha)
+    S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
+    # e^g, [B, H, T, 1]: how much of the state before survives until each token.
+    since = mx.exp(mx.cumsum(log_alpha, axis=2))
+    inverse = unit_lower_inverse(mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1))
+    # [B, H, T, D]: each token's correction of the state.
+    U = inverse @ (beta * (v - since * (k @ S)))
+    heads = ((q @ k.swapaxes(2, 3)) * decay) @ U + since * (q @ S)
+    # e^(g_T - g), [B, H, T, 1]
+    last = decay[:, :, -1:].swapaxes(2, 3)
+    return heads, since[:, :, -1:] * S + (k * last).swapaxes(2, 3) @ U
+
+
+def _beta_and_log_alpha(gates: Gates) -> tuple[mx.array, mx.array]:
+    beta = gates[..., :1]
+    return beta, gates[..., 1:] if gates.shape[-1] > 1 else mx.zeros_like(beta)
+
+
+def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
+    """Return D_ij for j <= i, and 0 elsewhere."""
+    total = mx.cumsum(log_alpha, axis=2)
+    # Inner tril: above the diagonal the differences are positive, and their exponentials overflow.
+    return mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
+
+
+def refuses_other_scores(config: AttentionConfig) -> str:
+    """Refuse changes of the scores: these forms read queries and keys, and every earlier token."""
+    changes = {
+        f"logits={config.logits} changes: leave --logits out": config.logits != "none",
+        "position=alibi changes: use learned, rope or none": config.position == "alibi",
+        f"window={config.window} hides: leave --window out": config.window > 0,
+    }
+    change = next((change for change, applies in changes.items() if applies), "")
+    return change and f"mixing={config.mixing} reads no scores, which {change}"
+
+
+def inverse_cost(config: AttentionConfig) -> int:
+    """Count, per token at full context, k k^T, the inverse, and its product with q k^T."""
+    T = config.context_length
+    return config.n_maps * (T * config.head_dim + T * T // 3 + T * T)

@@ -1,0 +1,105 @@
+"""DeltaNet (arXiv:2406.06484), gated (arXiv:2412.06464), or of eigenvalues from -1 to 1.
+
+No softmax: each token corrects a state, as `delta_rule` computes it. The eigenvalues are those of
+arXiv:2411.12537.
+"""
+
+import math
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.forms.delta_rule import (
+    W_BETA,
+    Gates,
+    delta_heads,
+    delta_weights,
+    inverse_cost,
+    refuses_other_scores,
+    write_strength,
+)
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
+
+_DECAY = {
+    "W_decay": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False),
+    "decay_bias": lambda config: mx.full((config.n_maps,), math.log(math.expm1(0.01))),
+    "log_rate": lambda config: mx.log(mx.linspace(1, 16, config.n_maps)),
+}
+"""Steps of softplus(decay_bias) = 0.01 at rates from 1 to 16: heads start by forgetting 1 % to
+15 % with each token."""
+
+
+def _log_alpha(layer: MapWeights, x: Inputs) -> Gates:
+    # [B, T, H] -> [B, H, T, 1], at most 0
+    step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])
+    return (-mx.exp(layer["log_rate"]) * step).swapaxes(1, 2)[..., None]
+
+
+_DELTA: dict[str, Any] = {
+    "reads_keys": True,
+    "recurs": delta_heads,
+    "multiply_adds": inverse_cost,
+    "refuses": refuses_other_scores,
+}
+
+
+@choice(
+    "mixing",
+    "signed_delta",
+    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
+    source="Grazzi et al., arXiv:2411.12537",
+    weights={**W_BETA, **_DECAY},
+    remembers=lambda layer, x: mx.concatenate(
+        [2 * write_strength(layer, x), _log_alpha(layer, x)], -1
+    ),
+    **_DELTA,
+)
+@choice(
+    "mixing",
+    "gated_delta",
+    "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
+    source="gated delta networks, arXiv:2412.06464",
+    weights={**W_BETA, **_DECAY},
+    remembers=lambda layer, x: mx.concatenate([write_strength(layer, x), _log_alpha(layer, x)], -1),
+    **_DELTA,
+)
+@choice(
+    "mixing",
+    "delta",
+    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
+    source="DeltaNet, arXiv:2406.06484",
+    weights=W_BETA,
+    remembers=write_strength,
+    **_DELTA,
+)
+def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Scores:
+    """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
+
+    I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
+    changes the sign of what the state holds for k: this is how a state can count modulo 2.
+    """
+    return delta_weights(q, k, gates)
+
+
+register(
+    Variant(
+        name="deltanet",
+        group=PAPERS,
+        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
+        summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
+        mixing="gated_delta",
+        position="none",
+    )
+)
+register(
+    Variant(
+        name="deltanet-signed",
+        group=PAPERS,
+        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
+        summary="deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
+        mixing="signed_delta",
+        position="none",
+    )
+)

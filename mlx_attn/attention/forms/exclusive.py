@@ -1,0 +1,50 @@
+"""Heads lose the direction of their token's own value (arXiv:2603.09078)."""
+
+import mlx.core as mx
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.layer import (
+    OUT_PROJ,
+    Heads,
+    Inputs,
+    MapWeights,
+    Outputs,
+    choice,
+    merge_heads,
+)
+
+
+@choice(
+    "output",
+    "exclusive",
+    "y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj",
+    input_weights=(),
+    source="exclusive self-attention, arXiv:2603.09078",
+    weights=OUT_PROJ,
+    affine=False,
+    refuses=lambda config: (
+        ""
+        if config.value in ("linear", "identity")
+        else f"output=exclusive needs a value that only x gives, and value={config.value} is not"
+    ),
+)
+def exclusive_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
+    """Remove the direction of the token's own value from each head."""
+    v = layer.maps.value.apply(layer, x, heads)  # reads only x, not the keys
+    v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)
+    # [B, H, T, 1]: how much of v is in the head, times |v|^2.
+    along = (heads * v).sum(axis=-1, keepdims=True)
+    lengths = (v * v).sum(axis=-1, keepdims=True)
+    # The small number keeps a value of 0 from dividing by 0.
+    return layer.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
+
+
+register(
+    Variant(
+        name="exclusive",
+        group=PAPERS,
+        formula="y = concat(head_h - its part along v_h) out_proj",
+        summary="heads lose the direction of the token's own value",
+        output="exclusive",
+    )
+)

@@ -1,0 +1,67 @@
+"""The whole layer of gated delta networks (arXiv:2412.06464): norm and gate after the heads."""
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.layer import (
+    OUT_PROJ,
+    Heads,
+    Inputs,
+    MapWeights,
+    Outputs,
+    choice,
+    merge_heads,
+    out_width,
+)
+
+
+def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
+    return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * gain
+
+
+@choice(
+    "output",
+    "normed",
+    "y = concat(g * head_h / rms(head_h)) out_proj",
+    source="the output norm of gated delta networks, arXiv:2412.06464",
+    weights={**OUT_PROJ, "head_gain": lambda config: mx.ones((config.value_dim,))},
+    affine=False,
+)
+def normed_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
+    """Normalize heads to the same size, whatever their weights add up to; all share the gain g."""
+    return layer.out_proj(merge_heads(_normed(heads, layer["head_gain"])))
+
+
+@choice(
+    "output",
+    "normed_gated",
+    "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
+    source="the output norm and gate of gated delta networks, arXiv:2412.06464",
+    weights={
+        **OUT_PROJ,
+        "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),
+        "head_gain": lambda config: mx.ones((config.value_dim,)),
+    },
+    affine=False,
+)
+def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
+    """Gate every number of the normalised heads by x."""
+    # silu(x) = x sigmoid(x), [B, T, H D]
+    gate = layer["W_gate"](x)
+    return layer.out_proj(merge_heads(_normed(heads, layer["head_gain"])) * gate * mx.sigmoid(gate))
+
+
+register(
+    Variant(
+        name="gated-deltanet",
+        group=PAPERS,
+        formula="q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
+        summary="the paper's whole layer: deltanet with convolutions of 4 tokens, norm and gate",
+        mixing="gated_delta",
+        output="normed_gated",
+        position="none",
+        short_conv="silu",
+    )
+)

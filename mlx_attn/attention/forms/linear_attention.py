@@ -1,0 +1,38 @@
+"""Positive features of query and key replace the softmax: linear attention (arXiv:2006.16236)."""
+
+import mlx.core as mx
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.forms.delta_rule import refuses_other_scores
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, Scores, choice
+
+
+@choice(
+    "mixing",
+    "linear",
+    "w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+    sums_to_one=True,
+    source="linear attention, arXiv:2006.16236",
+    reads_keys=True,
+    refuses=refuses_other_scores,
+)
+def linear(layer: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
+    """Compute weights from positive features in place of e^score."""
+    # The minimum keeps the branch that is not taken from overflowing, and its gradient from NaN.
+    q, k = (mx.where(y > 0, y + 1, mx.exp(mx.minimum(y, 0.0))) for y in (q, k))
+    similar = q @ mx.repeat(k, q.shape[1] // k.shape[1], 1).swapaxes(2, 3)
+    # Scores are read only for the mask: hidden keys have weight 0.
+    similar = mx.where(s > -mx.inf, similar, 0.0)
+    return similar / similar.sum(-1, keepdims=True)
+
+
+register(
+    Variant(
+        name="linear",
+        group=PAPERS,
+        formula="w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+        summary="positive features of query and key replace the softmax",
+        mixing="linear",
+        position="learned",
+    )
+)

@@ -1,0 +1,82 @@
+"""PaTH (arXiv:2505.16381): tokens between query and key reflect, in place of positions."""
+
+import mlx.core as mx
+import mlx.nn as nn
+from jaxtyping import Float
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.forms.delta_rule import (
+    W_BETA,
+    Gates,
+    inverse_cost,
+    unit_length,
+    unit_lower_inverse,
+    write_strength,
+)
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice, split_heads
+from mlx_attn.machine.exponentials import softmax
+
+
+def _path_width(config: AttentionConfig) -> int:
+    """Return the width of the keys, which reflections of PaTH act on."""
+    return config.choices("score")[0].shape(config)[1]
+
+
+def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
+    """Return beta and w of each token, side by side."""
+    beta = 2 * write_strength(layer, x)  # up to a whole reflection
+    return mx.concatenate([beta, unit_length(split_heads(layer["W_path"](x), beta.shape[1]))], -1)
+
+
+@choice(
+    "mixing",
+    "path",
+    "w = softmax(scale q_i R_i ... R_(j+1) k_j), R_t = I - beta_t w_t w_t^T",
+    sums_to_one=True,
+    source="PaTH attention, arXiv:2505.16381",
+    weights={
+        **W_BETA,
+        "W_path": lambda config: nn.Linear(
+            config.d_in, config.n_maps * _path_width(config), bias=False
+        ),
+    },
+    reads_keys=True,
+    remembers=_reflections,
+    multiply_adds=lambda config: (
+        inverse_cost(config) + 3 * config.n_maps * config.context_length * _path_width(config)
+    ),
+    refuses=lambda config: (
+        ""
+        if config.logits in ("none", "forget")
+        else f"mixing=path changes scores after logits={config.logits}, so only forget, which is "
+        "added to them, combines with it: leave --logits out"
+    ),
+)
+def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) -> Scores:
+    """Encode positions as products of reflections, one for each token between query and key.
+
+    The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
+    of i and j loses tril(q W^T) M tril(W k^T, -1).
+    """
+    beta, w = reflections[..., :1], reflections[..., 1:]
+    k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
+    M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
+    T_q, T_k = s.shape[2:]
+    # [B, H, T_q, T]; only reflections up to the query's own token act.
+    read = mx.tril(q @ w.swapaxes(2, 3), T_k - T_q)
+    # Reflections after the key's token act on it, so the diagonal is left out.
+    lost = read @ M @ mx.tril(w @ k.swapaxes(2, 3), -1)
+    return softmax(s - layer.config.scale * lost)
+
+
+register(
+    Variant(
+        name="path",
+        group=PAPERS,
+        formula="score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
+        summary="PaTH: each token between query and key reflects the query, in place of positions",
+        mixing="path",
+        position="none",
+    )
+)

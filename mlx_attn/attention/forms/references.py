@@ -1,0 +1,56 @@
+"""Reference arms: scores switched off, and all of attention, to measure what a form adds."""
+
+import mlx.core as mx
+
+from mlx_attn.attention.catalog import REFERENCES, Variant, register
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
+
+
+@choice(
+    "score",
+    "off",
+    "score_h = 0",
+    input_weights=(),
+    source="a reference arm",
+    shape=lambda config: (1, 2),
+)
+def scores_off(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+    """Score all keys 0: only positions decide which tokens get attention."""
+    B, T, _ = x.shape
+    # Width 2, the least that rotary positions allow.
+    return mx.zeros((B, layer.config.n_heads, T, 2), x.dtype), mx.zeros((B, 1, T, 2), x.dtype)
+
+
+@choice(
+    "mixing",
+    "uniform",
+    "w_h(i, j) = 1 / i",
+    sums_to_one=True,
+    shift_invariant=True,
+    source="a reference arm",
+)
+def uniform(layer: MapWeights, s: Scores) -> Scores:
+    """Average the visible tokens uniformly."""
+    seen = mx.where(s > -mx.inf, 1.0, 0.0)
+    return seen / seen.sum(axis=-1, keepdims=True)
+
+
+register(
+    Variant(
+        name="scores-off",
+        group=REFERENCES,
+        formula="score_h = 0",
+        summary="reference arm: only positions decide which tokens a token attends to",
+        score="off",
+    )
+)
+register(
+    Variant(
+        name="attention-off",
+        group=REFERENCES,
+        formula="w_h(i, j) = 1 / i",
+        summary="reference arm: the mean of the past",
+        score="off",
+        mixing="uniform",
+    )
+)

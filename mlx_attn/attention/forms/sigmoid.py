@@ -1,0 +1,33 @@
+"""Every key is weighed by itself, without a sum to share: sigmoid attention (arXiv:2409.04431)."""
+
+import math
+
+import mlx.core as mx
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.layer import MapWeights, Scores, choice
+
+
+@choice(
+    "mixing",
+    "sigmoid",
+    "w_h = sigmoid(s_h + b_h)",
+    source="sigmoid attention, arXiv:2409.04431",
+    weights={
+        "weight_bias": lambda config: mx.full((config.n_maps,), -math.log(config.context_length))
+    },
+)
+def sigmoid_weights(layer: MapWeights, s: Scores) -> Scores:
+    """Weigh each key by itself; with the initial bias, n equal keys weigh about as much as one."""
+    return mx.sigmoid(s + layer["weight_bias"][:, None, None])
+
+
+register(
+    Variant(
+        name="sigmoid",
+        group=PAPERS,
+        formula="w_h = sigmoid(s_h + b_h)",
+        summary="every key is weighed by itself, without a sum to share",
+        mixing="sigmoid",
+    )
+)

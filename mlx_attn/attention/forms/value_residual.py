@@ -1,0 +1,54 @@
+"""The first layer's values are mixed into those of every layer (arXiv:2410.17897)."""
+
+import mlx.core as mx
+
+from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import (
+    W_VALUE,
+    Carry,
+    Inputs,
+    Keys,
+    MapWeights,
+    Values,
+    choice,
+    split_heads,
+)
+
+
+def _reads_more_than_x(config: AttentionConfig) -> str:
+    """Refuse a cache of x."""
+    if config.score == "merged":
+        return f"value={config.value} is not a function of only x, and score=merged caches only x"
+    return ""
+
+
+@choice(
+    "value",
+    "residual",
+    "v_h = l_1 v_h of the first layer + l_2 x W_value_h",
+    input_weights=("W_value",),
+    source="value residual learning, arXiv:2410.17897",
+    weights={**W_VALUE, "value_mix": lambda config: mx.array([0.5, 0.5])},
+    carries=True,
+    affine=False,
+    refuses=_reads_more_than_x,
+)
+def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
+    """Mix the first layer's values into the values of every layer."""
+    v = split_heads(layer.W_value(x), layer.config.n_kv_heads)
+    # The first layer's own values; there both terms are the same.
+    if carry.first_values is None:
+        carry.first_values = v
+    return layer["value_mix"][0] * carry.first_values + layer["value_mix"][1] * v
+
+
+register(
+    Variant(
+        name="value-residual",
+        group=PAPERS,
+        formula="v = l_1 v of the first layer + l_2 x W_value",
+        summary="the first layer's values are mixed into the values of every layer",
+        value="residual",
+    )
+)
