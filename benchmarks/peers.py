@@ -52,9 +52,7 @@ class EncoderModel(nn.Module):
 def encoder_step(config: GPTConfig, training: TrainConfig) -> Timed:
     """Return a training step: loss, gradients, clipping and AdamW, compiled on a GPU."""
     model = EncoderModel(config)
-    optimizer = optim.AdamW(
-        1e-6, [training.beta1, training.beta2], weight_decay=training.weight_decay
-    )
+    optimizer = optim.AdamW(1e-6, [0.9, training.beta2], weight_decay=training.weight_decay)
     B, T = training.batch_size, config.context_length
     windows = speed.random_tokens(config, B * (T + 1)).reshape(B, -1)
     state = [model.state, optimizer.state]

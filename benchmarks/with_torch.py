@@ -23,9 +23,7 @@ def torch_step(config: GPTConfig, training: TrainConfig) -> Timed:
     torch: Any = importlib.import_module("torch")
     device = _device(torch)
     model = _model(torch, config).to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-6, betas=(training.beta1, training.beta2)
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, training.beta2))
     shape = (training.batch_size, config.context_length + 1)
     windows = torch.randint(0, config.vocab_size, shape, device=device)
 

@@ -276,14 +276,3 @@ def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
         if _digest(Path(old["path"])) not in ("", old["sha256"]):
             raise RunError(f"plugin {old['path']} has changed since the comparison began")
         load_plugins(old["path"])
-
-
-def check_loaded(records: Iterable[Mapping[str, Any]]) -> None:
-    """Raise a ConfigError if a file of these records is not loaded, or is another version."""
-    loaded = {plugin.sha256 for plugin in _present()}
-    for old in records:
-        if old["sha256"] not in loaded:
-            digest = old["sha256"][:_SHORT]
-            raise ConfigError(
-                f"add --plugin {old['path']} (sha256 {digest}), which it was made with"
-            )

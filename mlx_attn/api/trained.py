@@ -159,7 +159,7 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
     Args:
         run: Its directory, or its name in runs/.
         plugins: Files with your own choices that it was trained with.
-        changes: Settings that may change: steps, epochs, minutes, patience, and intervals.
+        changes: Settings that may change: steps, epochs, minutes, and intervals.
 
     Raises:
         ConfigError: A setting is unknown or must stay as it was.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mlx_attn.comparison.run import ComparisonRun
 
 _MADE_HERE = {"variant", "seed", "eval_every", "save_every", "log_every", "track"}
-_MADE_HERE |= {"patience", "epochs", "minutes"}
+_MADE_HERE |= {"epochs", "minutes"}
 """Settings of a training that a comparison makes itself."""
 
 _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}

@@ -45,7 +45,6 @@ class Progress:
     evaluated_step: Count = 0  # of the latest validation
     tracked_step: int = -1  # of the latest record of the heads
     best: Evaluation | None = None  # the lowest loss so far; None before the first validation
-    waited: Count = 0  # validations since the best one
     peak_memory: Count = 0  # bytes
     losses: list[float] = field(default_factory=list)  # of steps since the last report of one
     grad_norm: float = 0.0  # of the latest of these
@@ -66,10 +65,9 @@ class Progress:
     def record(self, evaluation: Evaluation) -> bool:
         """Record a validation of this step, and return whether it is the best so far."""
         self.evaluated_step = self.step
-        self.waited += 1
         if self.best and evaluation.val_loss >= self.best.val_loss:
             return False
-        self.best, self.waited = evaluation, 0
+        self.best = evaluation
         return True
 
     def as_record(self) -> dict[str, Any]:

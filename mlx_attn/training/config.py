@@ -56,8 +56,7 @@ class TrainConfig:
     cooldown: float = setting(0.6, "fraction of the training that wsd spends decaying")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
     decay: str = setting("matrices", "weights that decay: matrices or all")
-    beta1: float = setting(0.9, "AdamW's first decay rate")
-    beta2: float = setting(0.99, "AdamW's second decay rate")
+    beta2: float = setting(0.99, "AdamW's second decay rate; the first is 0.9")
     clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
     windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
     dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
@@ -66,13 +65,12 @@ class TrainConfig:
     save_every: int = setting(0, "steps between checkpoints (0: at every validation)")
     log_every: int = setting(10, "steps between reports of the training loss")
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
-    patience: int = setting(0, "stop after this many validations without a better one (0: never)")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
 
     def __post_init__(self):
         check_choices(self, CHOICES)
         check_bounds(self, _BOUNDS)
-        for name in ("beta1", "beta2", "muon_momentum"):
+        for name in ("beta2", "muon_momentum"):
             if getattr(self, name) == 1:
                 raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
         if self.lr == 0:
@@ -91,12 +89,12 @@ class TrainConfig:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
-    **dict.fromkeys(("track", "patience"), (0, 2**62)),
+    "track": (0, 2**62),
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "clip"), (0, float_info.max)),
-    **dict.fromkeys(("cooldown", "beta1", "beta2", "muon_momentum"), (0, 1)),
+    **dict.fromkeys(("cooldown", "beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
 }
 
@@ -105,7 +103,7 @@ DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
 
 RESUMABLE = frozenset(
-    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "patience", "compile"} | {"data"}
+    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "compile"} | {"data"}
 )
 """Settings that may change on a resume: the training's length, reports and text's location."""
 

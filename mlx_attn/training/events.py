@@ -75,7 +75,7 @@ class Ended:
     peak_memory: int  # bytes
     seconds: float  # of training, validations included
     run: str  # the run directory
-    reason: str  # "done", "time", "patience" or "interrupted"
+    reason: str  # "done", "time" or "interrupted"
 
 
 Event = Started | Stepped | Evaluated | Tracked | Ended

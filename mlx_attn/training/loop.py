@@ -86,7 +86,6 @@ def _reason_to_end(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
         INTERRUPTED: should_stop(),
         "done": trainer.steps and progress.step >= trainer.steps,
         "time": config.minutes and progress.seconds >= 60 * config.minutes,
-        "patience": config.patience and progress.waited >= config.patience,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 

@@ -241,7 +241,7 @@ def _groups(config: TrainConfig, n_heads: int) -> list[_Group]:
     """
 
     def adamw(name: str, claims: _Claim, peak: float, decay: float) -> _Group:
-        betas = [config.beta1, config.beta2]
+        betas = [0.9, config.beta2]
         return _Group(name, claims, AdamW(config.lr, betas, weight_decay=decay), peak)
 
     def muon(name: str, claims: _Claim, peak: float) -> _Group:

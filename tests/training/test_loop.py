@@ -2,7 +2,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -78,17 +77,6 @@ def test_validations_saving_and_the_first_step_are_not_training_time(trainer, cl
     assert made.progress.training_seconds < end.seconds / 2
     assert end.tok_s == pytest.approx(9 * made.tokens_per_step / made.progress.training_seconds)
     assert 0 < end_of(train(trainer(steps=1))).tok_s < math.inf
-
-
-def test_patience_ends_it_after_so_many_validations_without_a_better_one(trainer, monkeypatch):
-    made = trainer(steps=50, eval_every=1, patience=3)
-    found = iter([3.0, 2.0, 2.5, 2.0, 2.1, 1.0])
-    evaluator = made.evaluator
-    monkeypatch.setattr(
-        made, "evaluator", lambda model: replace(evaluator(model), val_loss=next(found))
-    )
-    end = end_of(train(made))
-    assert (end.reason, end.steps, end.evaluation.val_loss) == ("patience", 5, 2.0)
 
 
 def test_a_stop_on_request_saves_without_waiting_for_a_validation(trainer, tmp_path):

@@ -89,7 +89,7 @@ def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, fa
     parameters = model.trainable_parameters()
     size = sum(array.size for array in named_arrays(parameters).values())
     gradients = tree_map(lambda p: mx.full(p.shape, size**-0.5), parameters)
-    made = grouped(model, optimizer=optimizer, beta1=0.9)
+    made = grouped(model, optimizer=optimizer)
     norm = made.update(model, gradients, longest)
     group = made.groups[0]
     seen, share = group.optimizer.state["0"][moment], {"adamw": 0.1, "muon": 0.05}[optimizer]

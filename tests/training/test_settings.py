@@ -136,7 +136,7 @@ def test_a_damaged_record_is_refused_by_name(record, table, key, value):
         ("lr", math.nan, "lr=nan must be"),
         ("min_lr", 1.0, "min_lr=1.0 must be at most lr=0.001"),
         ("cooldown", 1.5, "cooldown=1.5 must be at most 1"),
-        ("beta1", 1.0, "beta1=1 never moves a weight"),
+        ("beta2", 1.0, "beta2=1 never moves a weight"),
         ("steps", 10**30, "must be at most"),
         ("schedule", "linear", "one of cosine, wsd, constant"),
     ],
