@@ -104,6 +104,7 @@ def command(
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
     from mlx_attn.comparison.config import ComparisonConfig
+    from mlx_attn.comparison.report import write_report
     from mlx_attn.comparison.run import ComparisonRun, conclude
     from mlx_attn.comparison.runner import Runner
     from mlx_attn.comparison.show import Display
@@ -111,7 +112,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     from mlx_attn.ui.terminal import stderr_console
 
     directory = RUNS / "demo"
-    protocol = ComparisonConfig.of(
+    config = ComparisonConfig.of(
         {
             **RECIPE,
             "arms": forms,
@@ -127,7 +128,9 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     with lock(directory), Display(stderr_console(), quiet=False) as display:
         if overwrite and store.folder.exists():
             remove(store.folder)
-        return conclude(ComparisonRun(protocol, Runner(store)), directory, display)
+        comparison = conclude(ComparisonRun(config, Runner(store)), directory, display)
+        write_report(comparison, directory)
+    return comparison
 
 
 def _model(variant: str, overwrite: bool) -> Run:
@@ -170,6 +173,7 @@ longer training may say something else. To ask properly: \
 mlx-attn compare --variants {STANDARD},{name}
 
 both models on a page:  {page}
+every seed in a report: {RUNS / "demo" / "report.html"}
 talk to one:            mlx-attn repl {pair[0].path}
 and to the other:       /vs {pair[1].path}
 a larger model:         mlx-attn train"""

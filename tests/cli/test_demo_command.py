@@ -8,7 +8,7 @@ from mlx_attn.cli import demo
 
 
 @pytest.fixture
-def showing(workshop, run_command, tiny_flags, monkeypatch, in_this_process):
+def showing(workshop, run_command, tiny_flags, monkeypatch, in_this_process, no_figures):
     """Runs a demo of trainings that take a moment, without a browser."""
     flags = dict(flag.lstrip("-").replace("-", "_").split("=") for flag in tiny_flags)
     recipe = {key: int(value) if value.isdigit() else value for key, value in flags.items()}
@@ -24,6 +24,7 @@ def test_a_demo_answers_its_question_and_tells_what_one_seed_can_say(showing, wo
     assert "Nothing but these pairs shows how far they spread" in result.stdout
     assert "One seed each does not tell: standard itself ends up to 0." in result.stdout
     assert "to the other:       /vs runs/demo-shared-query-key" in result.stdout
+    assert (workshop / "runs" / "demo" / "report.html").exists()
     page = (workshop / "runs" / "demo-shared-query-key.html").read_text()
     assert "Where do demo-standard and demo-shared-query-key differ?" in page
 
