@@ -13,7 +13,7 @@ from mlx_attn.interop import names
 from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.probe.tracking import save_snapshot
+from mlx_attn.probe.tracking import save_snapshot, track_heads
 from mlx_attn.probe.tracks import read_track
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
@@ -37,6 +37,7 @@ def place(tmp_path_factory) -> Path:
     corpus = prepare(str(folder / "text.txt"), "bpe", 320, folder / "data")
     text = {"data": str(folder / "text.txt"), "tokenizer": "bpe", "vocab_size": 320}
     trainer = Trainer(resolve(SIZES, RECIPE, text), corpus)
+    track_heads(trainer)
     record = trainer.settings.record(trainer.model.config, digest=corpus.digest)
     trainer.run = create_run(folder / "runs" / "one", record, tokenizer=corpus.tokenizer)
     recorder = RunRecorder(trainer, corpus.tokenizer)

@@ -23,8 +23,7 @@ def test_a_pipe_gets_answers_and_messages_apart_and_tables_aligned():
     assert "".join(messages) == "2 tokens\n/x     one\n/long  two\n"
 
 
-def test_messages_and_tables_fit_a_narrow_terminal():
+def test_an_answer_is_shown_as_it_is_but_for_control_characters():
     screen, file = terminal(40)
-    screen.say("word " * 30)
-    screen.table([("/command ARGUMENT", "what it does, in a long sentence " * 3)])
-    assert max(map(len, file.getvalue().splitlines())) <= 40
+    screen.stream(iter(["[bold]:smile:\x1b ", "x" * 60]))
+    assert file.getvalue() == "[bold]:smile:␛\n" + "x" * 40 + "\n" + "x" * 20 + "\n"

@@ -1,20 +1,6 @@
-import io
-
 import pytest
-from rich.console import Console
 
-from mlx_attn.ui.terminal import WordWrap, age, count, duration, memory, print_rows
-
-ROWS = [("name", "[bold]a text[/bold]"), ("long name", "word " * 30)]
-
-
-def test_in_a_pipe_a_row_is_a_line_whatever_its_length():
-    console = Console(file=io.StringIO(), width=40)
-    print_rows(ROWS, console)
-    assert console.file.getvalue() == (  # pyright: ignore[reportAttributeAccessIssue]
-        "name       [bold]a text[/bold]\n" + "long name  " + ("word " * 30).rstrip() + "\n"
-    )
-
+from mlx_attn.ui.terminal import WordWrap, age, count, duration, memory
 
 STORY = "Anna saw a rabbit\nand  said: \u4f60\u597d\u4f60\u597d\u4f60\u597d and " + "x" * 15 + " ok"
 
