@@ -69,17 +69,6 @@ def test_a_training_starts_from_another_run(kept, model):
     assert mx.array_equal(again.trainer.model.tok_emb.weight, model.model.tok_emb.weight)
 
 
-def test_greedy_text_is_the_likeliest_token_after_each(model):
-    text = model.generate("the cat", max_tokens=1, temp=0.0)
-    likeliest = int(model.logits("the cat")[-1].argmax())
-    assert text == model.tokenizer.decode([likeliest])
-
-
-def test_a_batch_has_the_texts_of_its_seeds(model):
-    batch = model.generate_batch("the", 2, max_tokens=9, temp=1.0, seed=4)
-    assert batch == [model.generate("the", max_tokens=9, temp=1.0, seed=4 + k) for k in range(2)]
-
-
 def losses(logits: np.ndarray, tokens: list[int]) -> np.ndarray:
     """Minus the logarithm of each token's probability."""
     return -log_softmax(logits.astype(np.float64), axis=-1)[range(len(tokens)), tokens]

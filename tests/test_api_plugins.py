@@ -1,6 +1,5 @@
 """A user's own files from Python, runs that are resumed there, and errors in Python's words."""
 
-import importlib
 import json
 import re
 import shutil
@@ -84,22 +83,6 @@ def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
         mlx_attn.load(trained)
     with pytest.raises(ConfigError, match=re.escape(f"add plugins=['{talk}']") + "$"):
         mlx_attn.resume(trained)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_file_that_is_imported_as_a_module_is_recorded_and_read(
-    settings, trained, talk, monkeypatch
-):
-    monkeypatch.syspath_prepend(str(talk.parent))
-    own = Path(shutil.copy(talk, "own_attention.py")).resolve()
-    monkeypatch.delitem(sys.modules, "own_attention", raising=False)
-    importlib.import_module("own_attention")
-    mlx_attn.train("runs/own", variant="talk", **settings).run()
-    (plugin,) = recorded("runs/own")
-    assert plugin["path"] == str(own)
-    assert plugin["names"] == ["logits=talk", "mixing=talk"]
-    assert mlx_attn.load(trained)  # of the same file at another place
-    assert mlx_attn.load_plugins(own)[0].path == own
 
 
 def test_what_no_file_holds_cannot_be_kept(settings):

@@ -5,7 +5,6 @@ are tested where they are raised.
 """
 
 import errno
-import json
 import shlex
 from pathlib import Path
 
@@ -182,23 +181,3 @@ def test_a_run_whose_checkpoint_is_not_there_or_cut_short(train, run, size, mess
     content = file.read_bytes()[:size]
     file.write_bytes(content) if content else file.unlink()
     assert message in refused(resumed(train), 1)
-
-
-def test_a_checkpoint_of_another_training(train, run):
-    train("--seed", "7", "--out", "other", "--quiet")
-    place = Path("checkpoint", "last.safetensors")
-    (run / place).write_bytes(Path("other", place).read_bytes())
-    line = refused(resumed(train), 1)
-    assert "was saved with seed=7 and not with 0, which config.json says" in line
-
-
-def test_weights_of_another_config_json_and_a_damaged_one(run_command, train, run):
-    file = run / "config.json"
-    settings = json.loads(file.read_text())
-    model, training = settings["model"] | {"scale": 0.01}, settings["training"] | {"lr": "fast"}
-    file.write_text(json.dumps({**settings, "model": model}))
-    assert "was saved with scale=" in refused(run_command("sample", str(run)), 1)
-    file.write_text(json.dumps({**settings, "training": training}))
-    assert "config.json: lr='fast' must be a finite number" in refused(resumed(train), 2)
-    file.write_text('{"model": {}}')
-    assert "config.json: " in refused(resumed(train), 1)

@@ -48,14 +48,3 @@ def test_a_second_demo_keeps_what_the_first_one_trained(showing, workshop):
     assert f"verdict: {trainings} trainings, {trainings} of them finished before" in second.stderr
     assert json.loads(first.stdout) == json.loads(second.stdout)
     assert weights.stat().st_mtime_ns == changed
-
-
-def test_an_interrupted_demo_ends_in_one_line(showing, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo, "_model", interrupted)
-    result = showing("--variant=no-out-proj")
-    assert result.exit_code == 130
-    assert result.stderr.endswith("stopped; 'mlx-attn demo' continues from here\n")
-    assert result.stdout == ""

@@ -1,7 +1,5 @@
 import json
 
-import pytest
-
 from mlx_attn import __version__
 from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.catalog import VARIANTS
@@ -30,27 +28,6 @@ def test_parameters_are_those_of_the_model_that_would_be_trained_at_any_size(run
     for row in rows:
         config = GPTConfig(**{**sizes, **VARIANTS[row["name"]].settings})
         assert row["cost"]["parameters"] == count_parameters(GPT(config)), row["name"]
-
-
-def test_the_cache_is_counted_in_bytes_at_a_length(run_command):
-    flags = ("--tokens=100", "--batch=3", "--dtype=bfloat16", "--window=10", "--global-every=2")
-    rows = {row["name"]: row["cost"] for row in variants(run_command, *flags)["variants"]}
-    layers = PRESETS["tiny"].model["n_layers"]
-    held = layers / 2 * 10 + layers / 2 * 100  # half of the layers see all
-    floats = rows["standard"]["cache_floats"] / layers
-    assert rows["standard"]["cache_bytes"] == floats * held * 3 * 2
-    assert rows["mla"]["cache_bytes"] < rows["standard"]["cache_bytes"]
-
-
-@pytest.mark.parametrize("columns", [0, 120])
-def test_every_row_keeps_its_name_and_its_numbers_at_any_width(run_command, monkeypatch, columns):
-    """A terminal that says 0 has the usual width."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = run_command("variants").stdout.splitlines()
-    assert all(len(line) <= (columns or 80) for line in lines)
-    starts = {line.split()[0]: line for line in lines if line and not line.startswith(" ")}
-    for name in VARIANTS:
-        assert len(starts[name].split()) == 7, starts[name]
 
 
 def test_choices_are_listed_by_their_flag(run_command):

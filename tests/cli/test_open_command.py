@@ -48,16 +48,6 @@ def data_of(path: Path) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def test_it_begins_with_the_validation_text_at_the_edges_of_words(
-    trained, opened, run_command, workshop
-):
-    assert run_command("open", "--no-browser", "base").exit_code == 0
-    story = (workshop / "story.txt").read_text()
-    texts = data_of(trained / "explore.html")["texts"]
-    assert texts
-    assert all(text in story and text == text.strip() for text in texts)
-
-
 @pytest.mark.usefixtures("no_plugins")
 def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, run_command):
     plugin = f"--plugin={PLUGIN}"
@@ -99,7 +89,3 @@ def test_without_a_run_it_lists_all_runs_and_a_prompt_goes_to_the_latest(
     assert [row["name"] for row in data_of(page)["home"]["rows"]] == ["other", "base"]
     run_command("open", "--no-browser", "--prompt=the red cat")
     assert data_of(two_trained / "other" / "explore.html")["texts"] == ["the red cat"]
-
-
-def test_no_run_at_all_says_how_to_begin(workshop, opened, run_command):
-    assert "train one with 'mlx-attn train'" in refused(run_command("open"), 1)

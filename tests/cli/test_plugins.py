@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn import plugins
-from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.comparison.plan import make_trial
-from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import load_plugins, unload_plugins
 from mlx_attn.training.config import resolve
 from tests.cli.conftest import done, refused
@@ -139,16 +137,6 @@ def test_trainings_with_another_version_of_a_file_are_others(workshop, talk):
     assert before["standard"] == digest("standard")
 
 
-def test_choices_compose_with_flags_and_an_unknown_one_is_answered_with_all(workshop, talk, train):
-    line = refused(train("--plugin=talk.py", "--mixing=tlak"), 2)
-    assert line.startswith("Error: mixing='tlak' must be one of softmax, ")
-    assert line.endswith("talk\n")
-    mixed = ["--variant=merged", "--mixing=talk", "--no-out-proj"]
-    done(train("--plugin=talk.py", *mixed, "--out=runs/mixed"))
-    (plugin,) = json.loads(Path("runs/mixed/config.json").read_text())["plugins"]
-    assert plugin["names"] == ["mixing=talk"]
-
-
 # Positions in the heads.
 
 TURNED = """
@@ -227,20 +215,6 @@ def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, com
     assert complaint in line
     assert "line None" not in line
     assert not plugins._loaded
-
-
-def test_two_files_cannot_register_one_name(workshop):
-    load_plugins([file(VARIANT.format(name="own", score="separate"), "one.py")])
-    with pytest.raises(ConfigError, match=r"two\.py, line 3: 'own' is registered already"):
-        load_plugins([file(VARIANT.format(name="own", score="merged"), "two.py")])
-
-
-def test_a_file_is_imported_once_and_replaced_when_it_changes(workshop):
-    (first,) = load_plugins([file(VARIANT.format(name="own", score="separate"))])
-    assert load_plugins(["mine.py"]) == [first]
-    load_plugins([file(VARIANT.format(name="own", score="merged"))])
-    assert VARIANTS["own"].score == "merged"
-    assert not list(Path().glob("__pycache__"))
 
 
 def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):

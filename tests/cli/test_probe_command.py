@@ -18,7 +18,6 @@ def probe(*arguments: str, **settings) -> Result:
 
 
 BASE = ["train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--track=1", "--quiet"]
-FROM_BASE = ["train", "--init-from=base", "--track=1", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +25,10 @@ def one_run(made_once) -> Path:
     return made_once(BASE)
 
 
-@pytest.fixture(scope="module")
-def three_runs(made_once) -> Path:
-    separate = ["--name=separate", "--variant=standard"]
-    merged = ["--name=merged", "--variant=merged"]
-    return made_once(BASE, [*FROM_BASE, *separate], [*FROM_BASE, *merged])
-
-
 @pytest.fixture
 def place(one_run, in_a_copy) -> Path:
     """A directory with a trained run, runs/base."""
     return in_a_copy(one_run)
-
-
-@pytest.fixture
-def pair(three_runs, in_a_copy) -> Path:
-    """The same with runs/separate and runs/merged, which started from it."""
-    return in_a_copy(three_runs)
 
 
 def test_a_table_of_heads_or_json_goes_to_stdout(place):
@@ -69,20 +55,6 @@ def test_a_prompt_is_read_in_the_place_of_the_validation_text(
     result = probe("base", "--prompt", prompt, "--json", input=typed)
     record = json.loads(result.stdout)
     assert (record["texts"], record["tokens"], result.stderr) == (1, tokens, message)
-
-
-def test_two_trainings_from_one_start_are_compared(pair):
-    record = json.loads(probe("merged", "--track", "--against", "separate", "--json").stdout)
-    assert [track["run"] for track in record["tracks"]] == ["merged", "separate"]
-    assert record["drift"]["steps"] == [0, 1, 2]
-    assert max(record["drift"]["matrices"][0][0]) < 1e-6
-    assert min(record["drift"]["matrices"][2][0]) > 0
-    shown = probe("merged", "--track", "--against", "separate").stdout
-    assert "merged against separate" in shown
-    assert [line.split()[0] for line in shown.splitlines()[-3:]] == ["0", "1", "2"]
-    without_weights = probe("merged", "--track", "--against", "base")
-    assert "base: means over heads" in without_weights.stdout
-    assert "kept no weights of the same steps" in without_weights.stderr
 
 
 def test_a_text_that_changed_is_refused(place):

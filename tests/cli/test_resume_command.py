@@ -16,21 +16,6 @@ def assert_same_arrays(expected: Path, actual: Path) -> None:
     assert all(np.array_equal(arrays[name], others[name]) for name in arrays)
 
 
-def test_with_dropout_the_weights_and_losses_are_the_same_bits(train, workshop):
-    noisy = ["--drop-rate=0.2", "--eval-every=2", "--log-every=1", "--schedule=constant"]
-    train(*noisy, "--steps=8", "--name=straight")
-    train(*noisy, "--steps=4", "--name=stopped")
-    assert train("--resume", "stopped", "--steps=8").exit_code == 0
-    straight, stopped = (open_run(workshop / "runs" / name) for name in ("straight", "stopped"))
-    for file in ("model.safetensors", "checkpoint/last.safetensors"):
-        assert_same_arrays(*(run.path / file for run in (straight, stopped)))
-    losses = [
-        [report["loss"] for report in run.metrics() if report["event"] == "step"]
-        for run in (straight, stopped)
-    ]
-    assert losses[0] == losses[1]
-
-
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(train, workshop):
     train("--name=straight")
     train("--name=killed")

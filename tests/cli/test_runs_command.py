@@ -40,13 +40,6 @@ def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
     assert runs["new"]["problem"].startswith("no weights yet")
 
 
-def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch, run_command):
-    monkeypatch.chdir(tmp_path)
-    result = run_command("runs")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("there is no run in runs: train one with 'mlx-attn train'")
-
-
 @pytest.fixture
 def several(tmp_path, monkeypatch):
     """A folder with runs of two texts: a is the oldest, and c, the latest, was interrupted."""
@@ -74,11 +67,6 @@ def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key
             os.utime(file, (seconds, seconds))
     runs = json.loads(run_command("runs", "--sort", key, "--json").stdout)["runs"]
     assert "".join(run["name"] for run in runs) == order
-
-
-def test_without_a_name_the_latest_finished_run_is_taken_and_named(several, run_command):
-    result = run_command("sample", "-m", "1")
-    assert result.stderr.startswith("the latest run: runs/b (merged, trained on t)")
 
 
 def test_rm_removes_what_is_named_after_a_yes_and_nothing_after_a_no(several, run_command):

@@ -1,11 +1,9 @@
 import json
-from itertools import islice
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
-from mlx_attn.sampling.generate import stream_generate
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.cli.conftest import refused, untrained_run
 
@@ -20,14 +18,6 @@ def place(tmp_path, monkeypatch):
 
 def sample(*arguments: str, **settings) -> Result:
     return CliRunner().invoke(group, ["sample", *arguments], **settings)
-
-
-def interrupted(voice, prompt, config, max_tokens, stop):
-    """The pieces of a voice that says two letters before Ctrl-C is pressed."""
-    yield from islice(
-        stream_generate(voice.model, voice.tokenizer, prompt, config, max_tokens, stop), 2
-    )
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
@@ -65,18 +55,6 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
     assert result.stderr == (
         "the model read the last 8 of 20 prompt tokens: more do not fit into its context\n"
     )
-
-
-def test_ctrl_c_ends_the_line_leaves_json_that_can_be_read_and_exits_with_130(place, monkeypatch):
-    def batch(loaded, prompt, count, *settings):
-        yield from ((0, step) for step in interrupted(loaded, prompt, *settings))
-
-    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream", interrupted)
-    monkeypatch.setattr("mlx_attn.sampling.generate.LoadedRun.stream_batch", batch)
-    shown, told = sample("-p", "a"), sample("-p", "a", "--json")
-    assert (shown.exit_code, told.exit_code) == (130, 130)
-    assert len(shown.stdout) == 2 + 1
-    assert json.loads(told.stdout)["finish_reason"] == "interrupted"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from mlx_attn.text import sources
 from mlx_attn.text.tasks import TASKS
-from tests.cli.conftest import refused
 
 SMALL = ["--emb-dim=16", "--n-heads=2", "--n-layers=1", "--batch-size=4", "--steps=4"]
 SMALL += ["--eval-every=2"]
@@ -39,18 +38,6 @@ def test_a_task_needs_no_other_choice_and_its_run_is_named_for_its_sizes(
     assert config["text"]["tokenizer"] == "symbols"
     reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(r["accuracy"] is not None for r in reports if r["event"] in ("eval", "end"))
-
-
-def test_a_task_s_model_reads_its_symbols_alone_and_keeps_its_accuracy_when_converted(
-    recall, run_command
-):
-    recall()
-    line = refused(run_command("sample", "recall-standard", "-p", "k1 hello"), 2)
-    assert "no symbols of this task: 'hello'" in line
-    result = run_command("convert", "recall-standard", "--to", "merged", "--json")
-    record = json.loads(result.stdout)
-    assert record["before"]["accuracy"] == record["after"]["accuracy"]
-    assert record["before"]["bits_per_byte"] is None
 
 
 def test_tasks_are_listed_with_what_they_separate_and_described_with_their_floor(

@@ -48,13 +48,6 @@ def test_json_is_one_event_a_line_and_the_end_is_the_result(train):
     assert result.stderr == ""
 
 
-def test_quiet_prints_the_run_which_gets_a_name_of_its_own(train):
-    for path in ("runs/tiny-standard", "runs/tiny-standard-2"):
-        result = train("--quiet")
-        assert (result.stdout, result.stderr) == (f"{path}\n", "")
-    assert train("-q", "-o", "deep/er/mine").stdout == "deep/er/mine\n"
-
-
 def test_a_run_is_replaced_only_when_told(train):
     train("--out", "mine")
     assert train("--out", "mine", "--seed", "5").exit_code == 1
@@ -95,28 +88,6 @@ def test_a_text_may_come_from_stdin_and_be_piped_in_again_or_named_as_a_file(tra
     flags = ["--resume", "tiny-standard", "--steps", "9", "--data", "story.txt"]
     assert "9 steps" in train(*flags).stdout
     assert settings()["text"]["data"] == "story.txt"
-
-
-def test_a_run_that_goes_on_keeps_its_settings(train):
-    train()
-    told = train("--resume", "tiny-standard").stderr
-    assert "nothing left to do at step 6: give more --steps or --minutes" in told
-    result = train("--resume", "tiny-standard", "--steps", "8", env={"MLX_ATTN_SEED": "7"})
-    assert result.exit_code == 0
-    assert settings()["training"]["seed"] == 0
-
-
-def test_a_run_goes_on_from_another_in_merged_form_and_tracks_the_drift(train, run_command):
-    train("--name=base", "--quiet")
-    flags = ["--init-from=base", "--variant=merged", "--track=3", "--name=m", "--json"]
-    records = events(run_command("train", *flags))
-    tracked = [record for record in records if record["event"] == "track"]
-    assert [record["step"] for record in tracked] == [0, 3, 6]
-    assert tracked[0]["drift"]["matrices"] == [[0, 0]]
-    assert min(tracked[-1]["drift"]["matrices"][0]) > 0
-    stored = Path("runs/m/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in stored] == records
-    assert len(list(Path("runs/m/track").iterdir())) == 3
 
 
 def test_the_settings_of_a_start_are_those_of_its_run_but_for_what_is_given(train, run_command):

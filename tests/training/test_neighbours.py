@@ -9,7 +9,6 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.training.show import what_next
-from mlx_attn.training.summaries import neighbour_of
 from tests.runs import create_run
 
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 8, "n_heads": 2, "n_layers": 1}
@@ -45,10 +44,3 @@ def test_the_end_of_a_training_names_the_standard_run_beside_it(trained):
         "--data 'my notes'",
         f"see both:      mlx-attn open {merged.path.parent / 'plain'} {merged.path}",
     ]
-
-
-def test_a_run_with_nothing_comparable_beside_it_has_no_neighbour(trained):
-    trained("longer", 0.2, training={"steps": 99})
-    trained("elsewhere", 0.2, digest="another text")
-    trained("stopped", 0.2, reason="interrupted")
-    assert neighbour_of(trained("mine", 0.25)) is None

@@ -51,15 +51,6 @@ def test_a_variant_is_what_its_row_sets(name):
     assert settings.variant == name
 
 
-def test_a_variant_replaces_the_windows_of_one_below_it_which_can_be_changed():
-    below = {"variant": "local-global"}
-    assert resolve(below, {"variant": "sliding-window"}).model["global_every"] == 0
-    assert resolve(below, {"variant": "standard"}).variant == "standard"
-    assert resolve({"window": 8}, {"variant": "standard"}).variant == "standard"
-    settings = resolve({**below, "window": 8})
-    assert (settings.model["window"], settings.variant) == (8, "local-global")
-
-
 def test_maps_beside_a_variant_replace_its_own_and_are_named_by_themselves():
     assert resolve({"variant": "merged", "output": "none"}).variant == "merged-no-out-proj"
     assert resolve({"output": "none"}, {"variant": "merged"}).variant == "merged"
@@ -146,8 +137,3 @@ def test_what_cannot_work_is_refused_with_the_number(key, value, message):
         TrainConfig(**{"steps": 10, "optimizer": "muon", key: value})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_recipe_survives_a_file():
-    config = TrainConfig(steps=10, optimizer="muon", lr=0.5, schedule="wsd")
-    assert TrainConfig(**config.as_dict()) == config
