@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 
+import click
 import pytest
 
 from mlx_attn.cli import answers, compare
+from mlx_attn.cli.main import group
 from tests.cli.conftest import refused
 
 QUESTIONS = answers.questions()
@@ -32,7 +34,8 @@ def test_the_numbers_on_the_screen_are_those_of_the_file(name, run_command):
 def test_the_command_of_an_answer_is_one_that_compare_understands(name):
     program, command, *arguments = shlex.split(QUESTIONS[name]["compare"])
     assert (program, command) == ("mlx-attn", "compare")
-    context = compare.command.make_context("compare", arguments)
+    parent = click.Context(group, **group.context_settings)
+    context = compare.command.make_context("compare", arguments, parent)
     assert context.params["start"] == "book"
 
 
