@@ -120,126 +120,105 @@ def register(entry: Choice | Variant) -> None:
     table[entry.name] = entry
 
 
+def row(name: str, formula: str, summary: str, group: str = PAPERS, **settings: Any) -> None:
+    """Register a variant of the package, of a paper if nothing else is said."""
+    register(Variant(name=name, formula=formula, summary=summary, group=group, **settings))
+
+
 # The rows of the book's forms.
 
-register(
-    Variant(
-        name="standard",
-        group=FORMS,
-        formula="q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
-        summary="the book's multi-head attention",
-    )
+row(
+    "standard",
+    "q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
+    "the book's multi-head attention",
+    group=FORMS,
 )
-register(
-    Variant(
-        name="no-out-proj",
-        group=FORMS,
-        formula="y = g concat(heads)",
-        summary="the heads' outputs are concatenated and used as they are",
-        output="none",
-    )
+row(
+    "no-out-proj",
+    "y = g concat(heads)",
+    "the heads' outputs are concatenated and used as they are",
+    group=FORMS,
+    output="none",
 )
-register(
-    Variant(
-        name="merged",
-        group=FORMS,
-        formula="q_h = x S_h, k = x",
-        summary="W_query_h W_key_h^T is trained as one full-rank matrix S_h",
-        score="merged",
-    )
+row(
+    "merged",
+    "q_h = x S_h, k = x",
+    "W_query_h W_key_h^T is trained as one full-rank matrix S_h",
+    group=FORMS,
+    score="merged",
 )
-register(
-    Variant(
-        name="merged-no-out-proj",
-        group=FORMS,
-        formula="q_h = x S_h, k = x, y = g concat(heads)",
-        summary="merged scores and no output projection",
-        score="merged",
-        output="none",
-    )
+row(
+    "merged-no-out-proj",
+    "q_h = x S_h, k = x, y = g concat(heads)",
+    "merged scores and no output projection",
+    group=FORMS,
+    score="merged",
+    output="none",
 )
-register(
-    Variant(
-        name="no-query",
-        group=FORMS,
-        formula="q_h = x[slice h], k = x W_key",
-        summary="the query is the head's own slice of x",
-        score="no_query",
-    )
+row(
+    "no-query",
+    "q_h = x[slice h], k = x W_key",
+    "the query is the head's own slice of x",
+    group=FORMS,
+    score="no_query",
 )
-register(
-    Variant(
-        name="no-key",
-        group=FORMS,
-        formula="q = x W_query, k_h = x[slice h]",
-        summary="the key is the head's own slice of x",
-        score="no_key",
-    )
+row(
+    "no-key",
+    "q = x W_query, k_h = x[slice h]",
+    "the key is the head's own slice of x",
+    group=FORMS,
+    score="no_key",
 )
-register(
-    Variant(
-        name="shared-query-key",
-        group=FORMS,
-        formula="q = k = x W_query",
-        summary="one matrix for query and key: the scores are symmetric",
-        score="shared",
-    )
+row(
+    "shared-query-key",
+    "q = k = x W_query",
+    "one matrix for query and key: the scores are symmetric",
+    group=FORMS,
+    score="shared",
 )
-register(
-    Variant(
-        name="no-value",
-        group=FORMS,
-        formula="v_h = x[slice h]",
-        summary="the value is the head's own slice of x",
-        value="identity",
-    )
+row(
+    "no-value",
+    "v_h = x[slice h]",
+    "the value is the head's own slice of x",
+    group=FORMS,
+    value="identity",
 )
-register(
-    Variant(
-        name="no-value-no-out-proj",
-        group=FORMS,
-        formula="v_h = x[slice h], y = g concat(heads)",
-        summary="attention only moves slices of x to other tokens",
-        value="identity",
-        output="none",
-    )
+row(
+    "no-value-no-out-proj",
+    "v_h = x[slice h], y = g concat(heads)",
+    "attention only moves slices of x to other tokens",
+    group=FORMS,
+    value="identity",
+    output="none",
 )
-register(
-    Variant(
-        name="key-only",
-        group=FORMS,
-        formula="q_h = x[slice h], k = x W_key, v_h = x[slice h]",
-        summary="only W_key and out_proj are trained: queries and values are slices of x",
-        score="no_query",
-        value="identity",
-    )
+row(
+    "key-only",
+    "q_h = x[slice h], k = x W_key, v_h = x[slice h]",
+    "only W_key and out_proj are trained: queries and values are slices of x",
+    group=FORMS,
+    score="no_query",
+    value="identity",
 )
-register(
-    Variant(
-        name="key-as-value",
-        group=FORMS,
-        formula="v = k = x W_key",
-        summary="the key is used as the value: half the cache; `keyless` is another name for it",
-        value="key",
-        alias="keyless",
-    )
+row(
+    "key-as-value",
+    "v = k = x W_key",
+    "the key is used as the value: half the cache; `keyless` is another name for it",
+    group=FORMS,
+    value="key",
+    alias="keyless",
 )
-register(
-    Variant(
-        name="merged-output",
-        group=FORMS,
-        formula="y = sum_h softmax_h x VO_h",
-        summary="W_value_h out_proj_h is trained as one C x C matrix per head",
-        output="merged",
-    )
+row(
+    "merged-output",
+    "y = sum_h softmax_h x VO_h",
+    "W_value_h out_proj_h is trained as one C x C matrix per head",
+    group=FORMS,
+    output="merged",
 )
-register(
-    Variant(
-        name="merged-both",
-        group=FORMS,
-        formula="q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
-        summary="both products are trained as whole matrices",
-        score="merged",
-        output="merged",
-    )
+row(
+    "merged-both",
+    "q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
+    "both products are trained as whole matrices",
+    group=FORMS,
+    score="merged",
+    output="merged",
 )

@@ -7,7 +7,7 @@ Each head has a mixing vector m_h, which chooses what the shared coordinates cou
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import FORMS, Variant, register
+from mlx_attn.attention.catalog import FORMS, row
 from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries, choice
 
 
@@ -32,12 +32,10 @@ def collaborative(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     return q, layer.W_key(x)[:, None]
 
 
-register(
-    Variant(
-        name="collaborative",
-        group=FORMS,
-        formula="q_h = (x W_query) * m_h, k = x W_key",
-        summary="all heads share W_query and W_key; each head has its own mixing vector m_h",
-        score="collaborative",
-    )
+row(
+    "collaborative",
+    "q_h = (x W_query) * m_h, k = x W_key",
+    "all heads share W_query and W_key; each head has its own mixing vector m_h",
+    group=FORMS,
+    score="collaborative",
 )

@@ -4,15 +4,12 @@ With kv_sharing=N the first layer of N makes keys and values, `cross_layer="sour
 read them: `layer.EARLIER` has their maps.
 """
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 
-register(
-    Variant(
-        name="cross-layer",
-        group=PAPERS,
-        formula="k, v of layer 2 l + 1 = k, v of layer 2 l",
-        summary="every second layer reads the keys and values of the layer before; --kv-sharing N",
-        kv_sharing=2,
-        source="cross-layer attention, arXiv:2405.12981",
-    )
+row(
+    "cross-layer",
+    "k, v of layer 2 l + 1 = k, v of layer 2 l",
+    "every second layer reads the keys and values of the layer before; --kv-sharing N",
+    kv_sharing=2,
+    source="cross-layer attention, arXiv:2405.12981",
 )

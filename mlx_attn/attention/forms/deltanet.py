@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.forms.delta_rule import (
     W_BETA,
     Gates,
@@ -83,23 +83,17 @@ def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Sc
     return delta_weights(q, k, gates)
 
 
-register(
-    Variant(
-        name="deltanet",
-        group=PAPERS,
-        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
-        summary="gated DeltaNet: no softmax, each token corrects a matrix that fades",
-        mixing="gated_delta",
-        position="none",
-    )
+row(
+    "deltanet",
+    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
+    "gated DeltaNet: no softmax, each token corrects a matrix that fades",
+    mixing="gated_delta",
+    position="none",
 )
-register(
-    Variant(
-        name="deltanet-signed",
-        group=PAPERS,
-        formula="S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
-        summary="deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
-        mixing="signed_delta",
-        position="none",
-    )
+row(
+    "deltanet-signed",
+    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
+    "deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
+    mixing="signed_delta",
+    position="none",
 )

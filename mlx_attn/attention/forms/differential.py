@@ -6,7 +6,7 @@ head_h = softmax(q_2h k_h^T) v_h - sigmoid(x W_lambda)_h softmax(q_2h+1 k_h^T) v
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     W_KEY,
@@ -68,13 +68,10 @@ def differential_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     return layer.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
 
 
-register(
-    Variant(
-        name="differential",
-        group=PAPERS,
-        formula="y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
-        summary="the difference of two softmaxes over the same keys and values",
-        score="paired",
-        output="differential",
-    )
+row(
+    "differential",
+    "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
+    "the difference of two softmaxes over the same keys and values",
+    score="paired",
+    output="differential",
 )

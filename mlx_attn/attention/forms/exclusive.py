@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     Heads,
@@ -39,12 +39,9 @@ def exclusive_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     return layer.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
 
 
-register(
-    Variant(
-        name="exclusive",
-        group=PAPERS,
-        formula="y = concat(head_h - its part along v_h) out_proj",
-        summary="heads lose the direction of the token's own value",
-        output="exclusive",
-    )
+row(
+    "exclusive",
+    "y = concat(head_h - its part along v_h) out_proj",
+    "heads lose the direction of the token's own value",
+    output="exclusive",
 )

@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -25,12 +25,9 @@ def forget(layer: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]
     return s + total[:, :, -s.shape[2] :, None] - total[:, :, None, :]
 
 
-register(
-    Variant(
-        name="forgetting",
-        group=PAPERS,
-        formula="s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
-        summary="a gate at each token sets how much of the past is forgotten",
-        logits="forget",
-    )
+row(
+    "forgetting",
+    "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
+    "a gate at each token sets how much of the past is forgotten",
+    logits="forget",
 )

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     Heads,
@@ -50,21 +50,15 @@ def head_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     return layer.out_proj(merge_heads(heads * gates))
 
 
-register(
-    Variant(
-        name="gated",
-        group=PAPERS,
-        formula="y = (concat(heads) * sigmoid(x W_gate)) out_proj",
-        summary="a gate for every output number of the heads",
-        output="gated",
-    )
+row(
+    "gated",
+    "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
+    "a gate for every output number of the heads",
+    output="gated",
 )
-register(
-    Variant(
-        name="head-gated",
-        group=PAPERS,
-        formula="y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
-        summary="one gate for each head",
-        output="head_gated",
-    )
+row(
+    "head-gated",
+    "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
+    "one gate for each head",
+    output="head_gated",
 )

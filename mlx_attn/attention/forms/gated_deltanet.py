@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     Heads,
@@ -53,15 +53,12 @@ def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     return layer.out_proj(merge_heads(_normed(heads, layer["head_gain"])) * gate * mx.sigmoid(gate))
 
 
-register(
-    Variant(
-        name="gated-deltanet",
-        group=PAPERS,
-        formula="q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
-        summary="the paper's whole layer: deltanet with convolutions of 4 tokens, norm and gate",
-        mixing="gated_delta",
-        output="normed_gated",
-        position="none",
-        short_conv="silu",
-    )
+row(
+    "gated-deltanet",
+    "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
+    "the paper's whole layer: deltanet with convolutions of 4 tokens, norm and gate",
+    mixing="gated_delta",
+    output="normed_gated",
+    position="none",
+    short_conv="silu",
 )

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.forms.delta_rule import refuses_other_scores
 from mlx_attn.attention.layer import Keys, MapWeights, Queries, Scores, choice
 
@@ -26,13 +26,10 @@ def linear(layer: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
     return similar / similar.sum(-1, keepdims=True)
 
 
-register(
-    Variant(
-        name="linear",
-        group=PAPERS,
-        formula="w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
-        summary="positive features of query and key replace the softmax",
-        mixing="linear",
-        position="learned",
-    )
+row(
+    "linear",
+    "w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
+    "positive features of query and key replace the softmax",
+    mixing="linear",
+    position="learned",
 )

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_QUERY,
@@ -93,13 +93,10 @@ def latent_value(layer: MapWeights, latent: Float[mx.array, "B T L"], k: Keys) -
     return split_heads(layer["W_up_value"](latent), layer.config.n_kv_heads)
 
 
-register(
-    Variant(
-        name="mla",
-        group=PAPERS,
-        formula="c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
-        summary="keys and values are computed from one narrow latent; only the latent is cached",
-        score="latent",
-        value="latent",
-    )
+row(
+    "mla",
+    "c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
+    "keys and values are computed from one narrow latent; only the latent is cached",
+    score="latent",
+    value="latent",
 )

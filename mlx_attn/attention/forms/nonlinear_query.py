@@ -2,7 +2,7 @@
 
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import W_KEY, Inputs, Keys, MapWeights, Queries, choice, split_heads
 from mlx_attn.attention.maps import needs_slices
 from mlx_attn.machine.exponentials import gelu
@@ -33,12 +33,9 @@ def nonlinear_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     return q, split_heads(layer.W_key(x), layer.config.n_kv_heads)
 
 
-register(
-    Variant(
-        name="nonlinear-query",
-        group=PAPERS,
-        formula="q = (x + norm(gelu(norm(x) W_down) W_up)) / 2, k = x W_key",
-        summary="a narrow network of x, added to x, replaces W_query; same number of weights",
-        score="nonlinear_query",
-    )
+row(
+    "nonlinear-query",
+    "q = (x + norm(gelu(norm(x) W_down) W_up)) / 2, k = x W_key",
+    "a narrow network of x, added to x, replaces W_query; same number of weights",
+    score="nonlinear_query",
 )

@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import (
     W_BETA,
@@ -70,13 +70,10 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
     return softmax(s - layer.config.scale * lost)
 
 
-register(
-    Variant(
-        name="path",
-        group=PAPERS,
-        formula="score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
-        summary="PaTH: each token between query and key reflects the query, in place of positions",
-        mixing="path",
-        position="none",
-    )
+row(
+    "path",
+    "score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
+    "PaTH: each token between query and key reflects the query, in place of positions",
+    mixing="path",
+    position="none",
 )

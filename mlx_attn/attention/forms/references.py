@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import REFERENCES, Variant, register
+from mlx_attn.attention.catalog import REFERENCES, row
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
 
 
@@ -35,22 +35,18 @@ def uniform(layer: MapWeights, s: Scores) -> Scores:
     return seen / seen.sum(axis=-1, keepdims=True)
 
 
-register(
-    Variant(
-        name="scores-off",
-        group=REFERENCES,
-        formula="score_h = 0",
-        summary="reference arm: only positions decide which tokens a token attends to",
-        score="off",
-    )
+row(
+    "scores-off",
+    "score_h = 0",
+    "reference arm: only positions decide which tokens a token attends to",
+    group=REFERENCES,
+    score="off",
 )
-register(
-    Variant(
-        name="attention-off",
-        group=REFERENCES,
-        formula="w_h(i, j) = 1 / i",
-        summary="reference arm: the mean of the past",
-        score="off",
-        mixing="uniform",
-    )
+row(
+    "attention-off",
+    "w_h(i, j) = 1 / i",
+    "reference arm: the mean of the past",
+    group=REFERENCES,
+    score="off",
+    mixing="uniform",
 )

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -23,13 +23,10 @@ def self_mask(layer: MapWeights, s: Scores) -> Scores:
     return mx.where(mx.arange(T_k)[None, :] == query, -1e9, s)
 
 
-register(
-    Variant(
-        name="shared-self-mask",
-        group=PAPERS,
-        formula="q = k = x W_query, s_h(i, i) = -10^9",
-        summary="Reformer's shared query-key: no token attends to itself if it can help it",
-        score="shared",
-        logits="self_mask",
-    )
+row(
+    "shared-self-mask",
+    "q = k = x W_query, s_h(i, i) = -10^9",
+    "Reformer's shared query-key: no token attends to itself if it can help it",
+    score="shared",
+    logits="self_mask",
 )

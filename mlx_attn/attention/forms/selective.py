@@ -3,7 +3,7 @@
 import mlx.core as mx
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
 from mlx_attn.machine.exponentials import softmax
@@ -59,12 +59,9 @@ def selective(
     return softmax(s - earlier[:, :, -s.shape[2] :])
 
 
-register(
-    Variant(
-        name="selective",
-        group=PAPERS,
-        formula="s_h(i, j) = score_h(i, j) - sum_(j < l < i) relu(score_1(l, j))",
-        summary="each token withdraws from later ones what its first head attends to; no weights",
-        mixing="selective",
-    )
+row(
+    "selective",
+    "s_h(i, j) = score_h(i, j) - sum_(j < l < i) relu(score_1(l, j))",
+    "each token withdraws from later ones what its first head attends to; no weights",
+    mixing="selective",
 )

@@ -4,7 +4,7 @@ import math
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -22,12 +22,9 @@ def sigmoid_weights(layer: MapWeights, s: Scores) -> Scores:
     return mx.sigmoid(s + layer["weight_bias"][:, None, None])
 
 
-register(
-    Variant(
-        name="sigmoid",
-        group=PAPERS,
-        formula="w_h = sigmoid(s_h + b_h)",
-        summary="every key is weighed by itself, without a sum to share",
-        mixing="sigmoid",
-    )
+row(
+    "sigmoid",
+    "w_h = sigmoid(s_h + b_h)",
+    "every key is weighed by itself, without a sum to share",
+    mixing="sigmoid",
 )

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -37,21 +37,15 @@ def sink(layer: MapWeights, s: Scores) -> Scores:
     return _softmax_with(s, layer["sink"][:, None, None])
 
 
-register(
-    Variant(
-        name="sink",
-        group=PAPERS,
-        formula="w_h = e^s_h / (e^b_h + sum e^s_h)",
-        summary="a trained logit for each head that attends to nothing",
-        mixing="sink",
-    )
+row(
+    "sink",
+    "w_h = e^s_h / (e^b_h + sum e^s_h)",
+    "a trained logit for each head that attends to nothing",
+    mixing="sink",
 )
-register(
-    Variant(
-        name="off-by-one",
-        group=PAPERS,
-        formula="w_h = e^s_h / (1 + sum e^s_h)",
-        summary="a head may attend to nothing",
-        mixing="off_by_one",
-    )
+row(
+    "off-by-one",
+    "w_h = e^s_h / (1 + sum e^s_h)",
+    "a head may attend to nothing",
+    mixing="off_by_one",
 )

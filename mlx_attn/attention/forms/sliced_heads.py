@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, Variant, register
+from mlx_attn.attention.catalog import FORMS, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import choice, merge_heads, split_heads
 from mlx_attn.attention.maps import linear_after, linear_value, separate
@@ -92,13 +92,11 @@ choice(
 )(linear_value)
 
 
-register(
-    Variant(
-        name="sliced-heads",
-        group=FORMS,
-        formula="q_h, k_h, v_h = x[slice h] W_query_h, x[slice h] W_key_h, x[slice h] W_value_h",
-        summary="x is cut into heads before the projections, so a head reads only its own slice",
-        score="sliced",
-        value="sliced",
-    )
+row(
+    "sliced-heads",
+    "q_h, k_h, v_h = x[slice h] W_query_h, x[slice h] W_key_h, x[slice h] W_value_h",
+    "x is cut into heads before the projections, so a head reads only its own slice",
+    group=FORMS,
+    score="sliced",
+    value="sliced",
 )

@@ -1,25 +1,19 @@
 """Attention to the last tokens only: the mask that `attention.causal_mask` makes of `window`."""
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 
-register(
-    Variant(
-        name="sliding-window",
-        group=PAPERS,
-        formula="w_h(i, j) = 0 where i - j >= window",
-        summary="a token sees only the last 32 tokens, and only these are cached; --window N",
-        window=32,
-        source="Longformer, arXiv:2004.05150",
-    )
+row(
+    "sliding-window",
+    "w_h(i, j) = 0 where i - j >= window",
+    "a token sees only the last 32 tokens, and only these are cached; --window N",
+    window=32,
+    source="Longformer, arXiv:2004.05150",
 )
-register(
-    Variant(
-        name="local-global",
-        group=PAPERS,
-        formula="w_h(i, j) = 0 where i - j >= window, in every other layer",
-        summary="layers with a window of 32 alternate with layers that see all; --global-every K",
-        window=32,
-        global_every=2,
-        source="Gemma 2, arXiv:2408.00118",
-    )
+row(
+    "local-global",
+    "w_h(i, j) = 0 where i - j >= window, in every other layer",
+    "layers with a window of 32 alternate with layers that see all; --global-every K",
+    window=32,
+    global_every=2,
+    source="Gemma 2, arXiv:2408.00118",
 )

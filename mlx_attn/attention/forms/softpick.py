@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -22,12 +22,9 @@ def softpick(layer: MapWeights, s: Scores) -> Scores:
     return mx.clip(differences, 0.0, None) / (mx.abs(differences).sum(-1, keepdims=True) + 1e-6)
 
 
-register(
-    Variant(
-        name="softpick",
-        group=PAPERS,
-        formula="w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
-        summary="scores below 0 get no weight",
-        mixing="softpick",
-    )
+row(
+    "softpick",
+    "w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
+    "scores below 0 get no weight",
+    mixing="softpick",
 )

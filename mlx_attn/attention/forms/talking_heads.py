@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 from mlx_attn.machine.exponentials import softmax
 
@@ -37,13 +37,10 @@ def talking_weights(layer: MapWeights, s: Scores) -> Scores:
     return mx.einsum("hg,bgij->bhij", layer["talk_weights"], softmax(s))
 
 
-register(
-    Variant(
-        name="talking-heads",
-        group=PAPERS,
-        formula="s_h = sum_g P_hg score_g, w_h = sum_g R_hg softmax(s_g)",
-        summary="heads' scores and weights are mixed across heads",
-        logits="talking",
-        mixing="talking",
-    )
+row(
+    "talking-heads",
+    "s_h = sum_g P_hg score_g, w_h = sum_g R_hg softmax(s_g)",
+    "heads' scores and weights are mixed across heads",
+    logits="talking",
+    mixing="talking",
 )

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
 
 
@@ -22,12 +22,9 @@ def temperature(layer: MapWeights, s: Scores) -> Scores:
     return mx.exp(layer["log_temperature"])[:, None, None] * s
 
 
-register(
-    Variant(
-        name="temperature",
-        group=PAPERS,
-        formula="s_h = e^t_h score_h",
-        summary="a trained sharpness for each head",
-        logits="temperature",
-    )
+row(
+    "temperature",
+    "s_h = e^t_h score_h",
+    "a trained sharpness for each head",
+    logits="temperature",
 )

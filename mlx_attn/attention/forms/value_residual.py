@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import PAPERS, Variant, register
+from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_VALUE,
@@ -43,12 +43,9 @@ def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Value
     return layer["value_mix"][0] * carry.first_values + layer["value_mix"][1] * v
 
 
-register(
-    Variant(
-        name="value-residual",
-        group=PAPERS,
-        formula="v = l_1 v of the first layer + l_2 x W_value",
-        summary="the first layer's values are mixed into the values of every layer",
-        value="residual",
-    )
+row(
+    "value-residual",
+    "v = l_1 v of the first layer + l_2 x W_value",
+    "the first layer's values are mixed into the values of every layer",
+    value="residual",
 )
