@@ -210,8 +210,7 @@ def _parts(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Tim
     tree = tree_unflatten(list(gradients.items()))
 
     def optimizer() -> None:
-        step.optimizer.update(step.model, tree)
-        mx.eval(step.state)
+        mx.eval(step.update(tree), step.state)
 
     parts = _model_parts(step.model, training.batch_size, _run_with_gradients)
     return {**parts, "optimizer": optimizer}

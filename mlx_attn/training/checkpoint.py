@@ -32,6 +32,7 @@ def set_state(arrays: Arrays, model: GPT, optimizer: GroupedOptimizer) -> None:
     # Update the dictionaries in place: compiled steps hold references to them.
     for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
         state.update(values)
+    optimizer.read()
 
 
 @dataclass(slots=True)

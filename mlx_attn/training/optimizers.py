@@ -1,20 +1,24 @@
-"""AdamW, Muon and a user's optimizer, each for a group of the weights.
+"""AdamW and Muon, each for a group of the weights.
 
-An optimizer computes a few packed arrays, because starting an operation for every small parameter
-takes longer than the numbers. Each has the same three methods: `packed` packs arrays named like the
-parameters, `init` starts the state of the packed arrays, and `updated` takes a step.
+Starting an operation for every small parameter takes longer than its numbers. So both compute with
+a few packed arrays, and AdamW keeps its weights packed from step to step: the model reads views of
+them. Both have the same methods:
+
+    read      take over the model's weights
+    views     return the weights by name, for the model
+    packed    pack the gradients
+    step      move the weights
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
 from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
@@ -22,10 +26,11 @@ from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
 from mlx_attn.training.config import TrainConfig
 
+Scalar = Float[mx.array, ""]
 Vector = Float[mx.array, "_"]  # a vector of any length
 
 
-class AdamW(optim.AdamW):
+class AdamW:
     """AdamW (arXiv:1711.05101, algorithm 2), on a few vectors of all parameters.
 
         m <- beta1 m + (1 - beta1) g
@@ -33,61 +38,75 @@ class AdamW(optim.AdamW):
         W <- (1 - lr decay) W - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 
     It changes each weight independently, so the numbers are MLX's, but it starts eighteen
-    operations once instead of once per parameter. The parameters stay flat from step to step:
-    `updated` returns views of `held`.
+    operations once instead of once per parameter.
+
+    Args:
+        weights: By name.
+        peak: Highest learning rate of the schedule.
+        beta2: The decay rate of v.
+        decay: The weight decay.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.held: list[Vector] = []
+    beta1, eps = 0.9, 1e-8
 
-    def hold(self, parameters: Arrays) -> Arrays:
-        """Flatten the parameters and return views of the result."""
-        self.held[:] = self.packed(parameters)
-        views: Arrays = {}
-        for vector, part in zip(self.held, _parts(parameters), strict=True):
-            views |= _unflatten(vector, part)
-        return views
+    def __init__(self, weights: Arrays, peak: float, beta2: float, decay: float):
+        self.peak, self.beta2, self.decay = peak, beta2, decay
+        # Shapes by name, of each vector.
+        self.shapes = [{n: a.shape for n, a in part.items()} for part in _parts(weights)]
+        self.weights: list[Vector] = []
+        self.read(weights)
+        self.state = _state(peak, self.weights, "m", "v")
+
+    def read(self, arrays: Arrays) -> None:
+        """Take over weights by name."""
+        self.weights[:] = self.packed(arrays)
+
+    def views(self) -> Arrays:
+        """Return the weights by name, cut from the vectors."""
+        arrays: Arrays = {}
+        for vector, shapes in zip(self.weights, self.shapes, strict=True):
+            *ends, _ = accumulate(map(math.prod, shapes.values()))  # where to cut
+            pieces = zip(shapes.items(), mx.split(vector, ends), strict=True)
+            arrays |= {name: piece.reshape(shape) for (name, shape), piece in pieces}
+        return arrays
 
     def packed(self, arrays: Arrays) -> list[Vector]:
-        """Flatten all arrays into two vectors, computed in parallel; large ones into more."""
-        return [mx.concatenate([a.reshape(-1) for a in p.values()]) for p in _parts(arrays)]
+        """Flatten arrays named like the weights, end to end."""
+        return [mx.concatenate([arrays[n].reshape(-1) for n in names]) for names in self.shapes]
 
-    def updated(self, gradients: list[Vector], parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the parameters after one step.
-
-        Args:
-            gradients: As `packed` returns them.
-            parameters: The parameters before the step.
-            factor: Multiplies the gradients, to clip their norm.
-        """
-        self.state["step"] = self.step + 1
-        beta1, beta2 = self.betas
+    def step(self, gradients: list[Vector], factor: Scalar) -> None:
+        """Move the weights by packed gradients, times a factor that clips their norm."""
+        self.state["step"] = t = self.state["step"] + 1
+        beta1, beta2, lr = self.beta1, self.beta2, self.state["learning_rate"]
         # Scalars, so that no whole vector is clipped or corrected. Clipping multiplies g by
         # `factor`, hence m by it and v by its square.
         new, new_square = (1 - beta1) * factor, (1 - beta2) * factor * factor
         # Both sides of the fraction are multiplied by sqrt(1 - beta2^t).
-        correction = mx.sqrt(1 - beta2**self.step)
-        rate = self.learning_rate * correction / (1 - beta1**self.step)
-        eps = self.eps * correction
-        decay = 1 - self.learning_rate * self.weight_decay
+        correction = mx.sqrt(1 - beta2**t)
+        rate, eps = lr * correction / (1 - beta1**t), self.eps * correction
         # The scalars are arguments because all vectors wait for them.
-        scalars = [new, new_square, rate, eps, decay]
-        parts = _parts(parameters)
-        inputs = ((g, self.held[i], self.state[str(i)], scalars) for i, g in enumerate(gradients))
-        arrays: Arrays = {}
-        for i, (vector, state) in enumerate(_some_at_a_time(self._moved, inputs)):
-            self.state[str(i)] |= state
-            self.held[i] = vector
-            arrays |= _unflatten(vector, parts[i])
-        return arrays
+        scalars = [new, new_square, rate, eps, 1 - lr * self.decay]
+        inputs = (
+            (gradient, self.weights[i], self.state[str(i)], scalars)
+            for i, gradient in enumerate(gradients)
+        )
+        for i, (vector, moments) in enumerate(_some_at_a_time(self._moved, inputs)):
+            self.weights[i] = vector
+            self.state[str(i)] |= moments
 
     def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
-        gradient, parameter, state, (new, new_square, rate, eps, decay) = inputs
-        beta1, beta2 = self.betas
-        m = beta1 * state["m"] + new * gradient
-        v = beta2 * state["v"] + new_square * mx.square(gradient)
-        return parameter * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+        gradient, weights, state, (new, new_square, rate, eps, decay) = inputs
+        m = self.beta1 * state["m"] + new * gradient
+        v = self.beta2 * state["v"] + new_square * mx.square(gradient)
+        return weights * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
+
+
+def _state(rate: float, packed: list[mx.array], *moments: str) -> dict[str, Any]:
+    """Return the state that a checkpoint keeps, before the first step."""
+    state: dict[str, Any] = {"step": mx.array(0, mx.uint64), "learning_rate": mx.array(rate)}
+    for i, array in enumerate(packed):
+        state[str(i)] = {moment: mx.zeros_like(array) for moment in moments}
+    return state
 
 
 MAX_FLAT = 2**24
@@ -116,13 +135,6 @@ def _parts(arrays: Arrays) -> list[Arrays]:
     return parts
 
 
-def _unflatten(vector: Vector, like: Arrays) -> Arrays:
-    """Cut a vector into arrays with the names and shapes of `like`, one after the other."""
-    *ends, _ = accumulate(array.size for array in like.values())  # where to cut
-    pairs = zip(like.items(), mx.split(vector, ends), strict=True)
-    return {name: part.reshape(array.shape) for (name, array), part in pairs}
-
-
 def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
     """Apply `parallel_map` to as many parts at a time as there are cores.
 
@@ -137,45 +149,74 @@ Stack = Float[mx.array, "n rows columns"]
 Stacks = list[Float[mx.array, "_ _ _"]]
 
 
-class Muon(optim.Muon):
+class Muon:
     """Muon (kellerjordan.github.io/posts/muon), on stacks of matrices of one shape.
 
-    v <- m v + (1 - m) g, a moving average
-    u  = m v + (1 - m) g, Nesterov's: the momentum of one more equal gradient
-    W <- W - lr sqrt(max(1, rows / columns)) orthogonal(u)
+        v <- m v + (1 - m) g, a moving average
+        u  = m v + (1 - m) g, Nesterov's: the momentum of one more equal gradient
+        W <- W - lr sqrt(max(1, rows / columns)) orthogonal(u)
+
+    Args:
+        weights: Matrices by name.
+        peak: Highest learning rate of the schedule.
+        momentum: m.
     """
 
-    def packed(self, arrays: Arrays) -> Stacks:
-        """Stack matrices of the same shape, or its transpose, as wide matrices."""
-        wide = {n: array.T if _is_tall(array) else array for n, array in arrays.items()}
-        return [mx.stack([wide[name] for name in names]) for names in _by_shape(arrays)]
+    def __init__(self, weights: Arrays, peak: float, momentum: float):
+        self.peak, self.momentum = peak, momentum
+        # Matrices are stacked as wide ones, so a shape and its transpose share a stack.
+        self.tall = {name for name, (rows, columns) in _shapes(weights).items() if rows > columns}
+        stacks = defaultdict(list)
+        for name, shape in _shapes(weights).items():
+            stacks[tuple(sorted(shape))].append(name)
+        self.stacks = list(stacks.values())  # of names
+        self.weights: Arrays = {}
+        self.read(weights)
+        self.state = _state(peak, self.packed(weights), "v")
 
-    def updated(self, gradients: Stacks, parameters: Arrays, factor: mx.array) -> Arrays:
-        """Return the matrices after one step; see `AdamW.updated` for the arguments."""
-        self.state["step"] = self.step + 1
+    def read(self, arrays: Arrays) -> None:
+        """Take over weights by name."""
+        self.weights |= {name: arrays[name] for stack in self.stacks for name in stack}
+
+    def views(self) -> Arrays:
+        """Return the weights by name."""
+        return self.weights
+
+    def packed(self, arrays: Arrays) -> Stacks:
+        """Stack arrays named like the weights."""
+        tall = self.tall
+        return [mx.stack([arrays[n].T if n in tall else arrays[n] for n in s]) for s in self.stacks]
+
+    def step(self, gradients: Stacks, factor: Scalar) -> None:
+        """Move the weights; see `AdamW.step`."""
+        self.state["step"] = self.state["step"] + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
         # The clipping factor is a scalar: multiplying it here saves a pass over every gradient.
         new = (1 - self.momentum) * factor
         inputs = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
-        directions: Arrays = {}
         for i, (v, u) in enumerate(parallel_map(self._nesterov, inputs)):
             self.state[str(i)]["v"] = v
             # [n, rows, columns], divided along n among the processor's cores.
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
-            directions |= zip(_by_shape(parameters)[i], chain.from_iterable(shards), strict=True)
-        moved: Arrays = {}
-        for name, parameter in parameters.items():
-            rows, columns = parameter.shape
-            rate = self.learning_rate * max(1, rows / columns) ** 0.5
-            step = rate.astype(parameter.dtype) * directions[name]
-            moved[name] = parameter - (step.T if _is_tall(parameter) else step)  # -> (out, in)
-        return moved
+            for name, direction in zip(self.stacks[i], chain(*shards), strict=True):
+                self._move(name, direction)
 
-    def _nesterov(self, inputs: tuple[Stack, Stack, mx.array]) -> tuple[Stack, Stack]:
+    def _nesterov(self, inputs: tuple[Stack, Stack, Scalar]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs
         newest = new * gradient
         v = self.momentum * v + newest
         return v, newest + self.momentum * v
+
+    def _move(self, name: str, direction: Float[mx.array, "rows columns"]) -> None:
+        rows, columns = self.weights[name].shape
+        rate = self.state["learning_rate"] * max(1, rows / columns) ** 0.5
+        step = rate.astype(direction.dtype) * direction
+        # A new array: `-=` would change the one that the model has.
+        self.weights[name] = self.weights[name] - (step.T if name in self.tall else step)
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def newton_schulz(stack: Stack) -> Stack:
@@ -194,33 +235,28 @@ def newton_schulz(stack: Stack) -> Stack:
     return x
 
 
-def _by_shape(matrices: Arrays) -> list[list[str]]:
-    """Group the names of matrices by shape, with transposes in one group."""
-    shapes = defaultdict(list)
-    for name, matrix in matrices.items():
-        shapes[tuple(sorted(matrix.shape))].append(name)
-    return list(shapes.values())
+_Make = Callable[[Arrays], AdamW | Muon]
+_Belongs = Callable[[str, mx.array], bool]
 
 
-def _is_tall(matrix: mx.array) -> bool:
-    return matrix.shape[0] > matrix.shape[1]
+def _groups(config: TrainConfig, n_heads: int) -> list[tuple[str, _Belongs, _Make]]:
+    """Return the groups: a parameter is in the first one that it belongs to.
 
-
-_Claim = Callable[[str, mx.array], bool]  # whether the parameter of that name belongs to a group
-
-
-@dataclass(slots=True)
-class _Group:
-    """Parameters that share an optimizer and a learning rate."""
-
-    name: str
-    claims: _Claim
-    optimizer: AdamW | Muon
-    peak: float  # highest learning rate of the schedule
-    parameters: tuple[str, ...] = ()  # names of those that belong to it
-
-    def own(self, arrays: Arrays) -> Arrays:
-        return {name: arrays[name] for name in self.parameters}
+    The merged S moves its scores about H times further per step of Adam than its factors do, so its
+    learning rate is lr / H.
+    """
+    lr, decay = config.lr, config.weight_decay
+    of_matrices = partial(AdamW, peak=lr, beta2=config.beta2, decay=decay)
+    of_rest = partial(of_matrices, decay=decay if config.decay == "all" else 0.0)
+    groups: list[tuple[str, _Belongs, _Make]] = [
+        ("merged", _is_merged, partial(of_matrices, peak=lr / n_heads)),
+        ("matrices", lambda name, array: array.ndim >= 2, of_matrices),
+        ("rest", lambda name, array: True, of_rest),
+    ]
+    if config.optimizer == "muon":
+        muon = partial(Muon, peak=config.muon_lr, momentum=config.muon_momentum)
+        groups.insert(0, ("hidden", _is_hidden_matrix, muon))
+    return groups
 
 
 def _is_hidden_matrix(name: str, array: mx.array) -> bool:
@@ -233,32 +269,11 @@ def _is_merged(name: str, _: mx.array) -> bool:
     return name.endswith("att.S.weight")
 
 
-def _groups(config: TrainConfig, n_heads: int) -> list[_Group]:
-    """Return the groups in the order in which they claim parameters; the last one takes the rest.
-
-    The merged S moves its scores about H times further per step of Adam than its factors do, so its
-    learning rate is lr / H.
-    """
-
-    def adamw(name: str, claims: _Claim, peak: float, decay: float) -> _Group:
-        betas = [0.9, config.beta2]
-        return _Group(name, claims, AdamW(config.lr, betas, weight_decay=decay), peak)
-
-    def muon(name: str, claims: _Claim, peak: float) -> _Group:
-        return _Group(name, claims, Muon(config.muon_lr, config.muon_momentum), peak)
-
-    lr, decay = config.lr, config.weight_decay
-    groups: list[_Group] = []
-    if config.optimizer == "muon":
-        groups.append(muon("hidden", _is_hidden_matrix, config.muon_lr))
-    groups.append(adamw("merged", _is_merged, lr / n_heads, decay))
-    groups.append(adamw("matrices", lambda _, array: array.ndim >= 2, lr, decay))
-    groups.append(adamw("rest", lambda *_: True, lr, decay if config.decay == "all" else 0.0))
-    return groups
-
-
 class GroupedOptimizer:
-    """Several optimizers, one per group of parameters, under one schedule.
+    """AdamW and Muon, one for each group of parameters, under one schedule.
+
+    It holds the weights that it moves, and gives them to the model. Call `read` after the model got
+    others.
 
     Args:
         model: Its parameters are divided among the groups; empty groups are dropped.
@@ -267,72 +282,61 @@ class GroupedOptimizer:
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int):
-        parameters = named_arrays(model.trainable_parameters())
-        self.groups: list[_Group] = []
-        self._left: Arrays = {}
-        for group in _groups(config, n_heads):
-            # Each parameter goes to the first group that claims it.
-            claimed = {n: a for n, a in parameters.items() if group.claims(n, a)}
-            parameters = {n: a for n, a in parameters.items() if n not in claimed}
-            if claimed:
-                packed = group.optimizer.packed(claimed)
-                group.optimizer.init({str(i): array for i, array in enumerate(packed)})
-                group.parameters = tuple(claimed)
-                self.groups.append(group)
-        self.hold(model)
-        self.leave(model)
+        self.model = model
+        self.groups: dict[str, AdamW | Muon] = {}
+        left = named_arrays(model.trainable_parameters())
+        for group, belongs, optimizer in _groups(config, n_heads):
+            weights = {name: array for name, array in left.items() if belongs(name, array)}
+            left = {name: array for name, array in left.items() if name not in weights}
+            if weights:
+                self.groups[group] = optimizer(weights)
+        self._give()
 
-    def hold(self, model: nn.Module) -> None:
-        """Take over the model's weights, before each step, unless `update` made them."""
-        parameters = named_arrays(model.trainable_parameters())
-        if any(array is not self._left.get(name) for name, array in parameters.items()):
-            for group in self.groups:
-                if isinstance(group.optimizer, AdamW):
-                    parameters |= group.optimizer.hold(group.own(parameters))
-            model.update(tree_unflatten(list(parameters.items())))
+    def read(self) -> None:
+        """Take over the model's weights, which something else has set."""
+        weights = named_arrays(self.model.trainable_parameters())
+        for group in self.groups.values():
+            group.read(weights)
+        self._give()
 
-    def leave(self, model: nn.Module) -> None:
-        """Remember the model's weights as the result of `update`; call after each step.
-
-        `update` cannot do this itself: a compiled step makes new arrays of them.
-        """
-        self._left = named_arrays(model.trainable_parameters())
+    def _give(self) -> None:
+        """Give the model its weights."""
+        weights = [pair for group in self.groups.values() for pair in group.views().items()]
+        self.model.update(tree_unflatten(weights))
 
     def schedule(self, factor: float) -> None:
         """Set the learning rate of every group to its peak times the factor."""
-        for group in self.groups:
-            group.optimizer.state["learning_rate"] = mx.array(group.peak * factor)
+        for group in self.groups.values():
+            group.state["learning_rate"] = mx.array(group.peak * factor)
 
-    def update(self, model: nn.Module, gradients: dict, max_norm: float = math.inf) -> mx.array:
-        """Move the model's weights by one step, in place.
+    def packed(self, gradients: dict) -> list[list[mx.array]]:
+        """Pack the gradients of all trained parameters, by group."""
+        named = named_arrays(gradients)
+        return [group.packed(named) for group in self.groups.values()]
+
+    def step(self, gradients: list[list[mx.array]], factor: Scalar) -> None:
+        """Move the weights, and the model's with them.
 
         Args:
-            model: The model to update.
-            gradients: The gradients of all its trained parameters.
-            max_norm: Scale gradients down to this global norm if theirs is larger.
-
-        Returns:
-            The global norm of the gradients, sqrt(sum g^2), before clipping.
+            gradients: As `packed` returns them.
+            factor: Multiplies them, to clip their norm.
         """
-        named, parameters = named_arrays(gradients), named_arrays(model.trainable_parameters())
-        packed = [group.optimizer.packed(group.own(named)) for group in self.groups]
-        # One norm over all groups, so that clipping does not change their proportions.
-        squares = [_some_at_a_time(lambda a: mx.square(a).sum(), arrays) for arrays in packed]
-        norm = mx.sqrt(sum(chain.from_iterable(squares), start=mx.array(0.0)))
-        # The 1e-6 keeps a gradient of 0 from dividing by 0.
-        factor = mx.minimum(max_norm / (norm + 1e-6), 1.0)
-        updated: Arrays = {}
-        for group, arrays in zip(self.groups, packed, strict=True):
-            updated |= group.optimizer.updated(arrays, group.own(parameters), factor)
-        model.update(tree_unflatten([(name, updated[name]) for name in parameters]))
-        return norm
+        for group, of_group in zip(self.groups.values(), gradients, strict=True):
+            group.step(of_group, factor)
+        self._give()
 
     @property
     def state(self) -> list[dict]:
         """Return the optimizers' state dictionaries themselves, not copies."""
-        return [group.optimizer.state for group in self.groups]
+        return [group.state for group in self.groups.values()]
 
     @property
-    def held(self) -> list[list[mx.array]]:
-        """Return the lists in which AdamW holds the weights, not copies."""
-        return [g.optimizer.held for g in self.groups if isinstance(g.optimizer, AdamW)]
+    def weights(self) -> list[list[Vector] | Arrays]:
+        """Return the containers of the weights themselves, not copies."""
+        return [group.weights for group in self.groups.values()]
+
+
+def global_norm(packed: list[list[mx.array]]) -> Scalar:
+    """Return sqrt(sum g^2) over the gradients of all groups."""
+    squares = _some_at_a_time(lambda array: mx.square(array).sum(), chain.from_iterable(packed))
+    return mx.sqrt(sum(squares, start=mx.array(0.0)))

@@ -1,12 +1,12 @@
-"""One training step, with the batch divided among the processor's cores.
+"""One training step: a batch, its loss, the gradients, and the optimizer.
 
-The loss is a mean over tokens. It equals the sum of the shards' losses, each weighted by the
-shard's fraction of the tokens. Each shard runs its forward and backward pass in parallel with the
-others.
+The batch is divided among the processor's cores. The loss is a mean over tokens, so it equals the
+sum of the shards' losses, each weighted by the shard's fraction of the tokens. Each shard runs its
+forward and backward pass in parallel with the others.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -14,20 +14,93 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.machine.streams import (
-    compiled_share,
-    compiled_step,
-    compiles_step,
-    num_shards,
-    parallel_map,
-)
+from mlx_attn.machine.streams import compiled_share, compiled_step, num_shards, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.optimizers import GroupedOptimizer, global_norm
 
 Gradients = Callable[..., tuple[Scalar, dict]]
 MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
+
+
+class TrainStep:
+    """Trains a model in place, one step per call."""
+
+    def __init__(
+        self,
+        model: GPT,
+        optimizer: GroupedOptimizer,
+        objective: Objective,
+        config: TrainConfig,
+    ):
+        self.model, self.optimizer, self.objective = model, optimizer, objective
+        self.config = config
+        # Weights stay float32; only the computation runs in this type.
+        self._dtype = getattr(mx, config.dtype)
+        # A share reads and changes the state that dropout draws from.
+        drawing = [model.state, mx.random.state]
+        share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
+        self._sharded = shard_batch(share, objective.weight, count_parameters(model))
+        self._part = compiled_step(self._part_gradients, config.compile, self.state)
+        self.update = compiled_step(self._update, config.compile, self.state)
+
+    def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
+        """Train on the windows at these starts, lazily: evaluate `state` with the results.
+
+        Returns:
+            The mean loss in nats per token and the gradients' global norm before clipping.
+        """
+        loss, gradients = self.gradients(starts)
+        return loss, self.update(gradients)
+
+    def gradients(self, starts: Starts) -> tuple[Scalar, dict]:
+        """Return the mean loss, and the gradients of all weights as a tree like the model's."""
+        # [accumulate B] -> [B], the first of the micro-batches, and others
+        first, *others = starts.split(self.config.accumulate)
+        loss, gradients = self._part(first)
+        for part in others:
+            # Otherwise the graphs of all micro-batches would be in memory at once.
+            mx.eval(loss, gradients, mx.random.state)
+            part_loss, part_gradients = self._part(part)
+            loss, gradients = loss + part_loss, tree_map(mx.add, gradients, part_gradients)
+        return loss, gradients
+
+    def _part_gradients(self, starts: Starts) -> tuple[Scalar, dict]:
+        """Return a micro-batch's share of the mean loss and of its gradients."""
+        # [B] -> [B, T + 1] tokens
+        loss, gradients = self._sharded(self.objective.gather(starts))
+        if self.config.accumulate == 1:
+            return loss, gradients
+        # Micro-batches have equal sizes, so their mean is the batch's.
+        return tree_map(lambda array: array / self.config.accumulate, (loss, gradients))
+
+    def _loss(self, batch: Sequence[mx.array], weight: float | Scalar = 1.0) -> Scalar:
+        """Return the weighted mean loss in the compute type, from float32 master weights."""
+        if self._dtype == mx.float32:
+            return self.objective.loss(self.model, batch) * weight
+        # The gradients flow through the cast, so they are float32 like the masters.
+        masters = self.model.trainable_parameters()
+        self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
+        loss = self.objective.loss(self.model, batch)
+        # The optimizer must see the float32 weights again.
+        self.model.update(masters)
+        return loss * weight
+
+    def _update(self, gradients: dict) -> Scalar:
+        """Move the weights; return the norm of the gradients."""
+        packed = self.optimizer.packed(gradients)
+        # One norm over all weights, so that clipping does not change the direction.
+        norm = global_norm(packed)
+        # The 1e-6 keeps a gradient of 0 from dividing by 0.
+        factor = mx.minimum((self.config.clip or math.inf) / (norm + 1e-6), 1.0)
+        self.optimizer.step(packed, factor)
+        return norm
+
+    @property
+    def state(self) -> list:
+        """Return everything that a step changes, for `mx.eval`."""
+        return [self.model.state, self.optimizer.state, self.optimizer.weights, mx.random.state]
 
 
 def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
@@ -53,95 +126,3 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
         return tree_map(lambda first, *others: sum(others, start=first), *results)
 
     return sharded
-
-
-class TrainStep:
-    """Trains a model in place, one step per call."""
-
-    def __init__(
-        self,
-        model: GPT,
-        optimizer: GroupedOptimizer,
-        objective: Objective,
-        config: TrainConfig,
-    ):
-        self.model, self.optimizer, self.config = model, optimizer, config
-        self.objective = objective
-        # Weights stay float32; only the computation runs in this type.
-        self._dtype = getattr(mx, config.dtype)
-        # A share reads and changes the state that dropout draws from.
-        drawing = [model.state, mx.random.state]
-        share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
-        self._sharded = shard_batch(share, objective.weight, count_parameters(model))
-        self._whole = compiled_step(self._step, config.compile, self.state)
-        self._micro = compiled_step(self._micro_batch, config.compile, self.state)
-        self._finish = compiled_step(self._apply, config.compile, self.state)
-
-    def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
-        """Train on the windows at these starts, lazily: evaluate `state` with the results.
-
-        Returns:
-            The mean loss in nats per token and the gradients' global norm before clipping.
-        """
-        self.optimizer.hold(self.model)
-        if self.config.accumulate == 1:
-            loss, norm = self._whole(starts)
-        else:
-            total, loss = None, mx.array(0.0)
-            # [accumulate B] starts, B at a time.
-            for part in starts.split(self.config.accumulate):
-                part_loss, total = self._micro(total, part)
-                loss = loss + part_loss / self.config.accumulate
-                # Otherwise the graphs of all micro-batches would be in memory at once.
-                mx.eval(loss, total, self.state)
-            loss, norm = self._finish(loss, total)
-        self.optimizer.leave(self.model)
-        return loss, norm
-
-    def in_phases(self, starts: Starts) -> Iterator[Any]:
-        """Take a step in two phases, yielding what to evaluate after each one, for measurements.
-
-        The gradients are ready before the optimizer begins. A compiled step has only one phase.
-        """
-        # Nothing within a compiled step can be evaluated on its own.
-        if compiles_step(self.config.compile) or self.config.accumulate > 1:
-            yield [self(starts), self.state]
-            return
-        self.optimizer.hold(self.model)
-        loss, gradients = self._gradients(starts)
-        yield [loss, gradients]
-        yield [self._apply(loss, gradients), self.state]
-        self.optimizer.leave(self.model)
-
-    @property
-    def state(self) -> list:
-        """Return everything that a step changes, for `mx.eval`."""
-        return [self.model.state, self.optimizer.state, self.optimizer.held, mx.random.state]
-
-    def _gradients(self, starts: Starts) -> tuple[Scalar, dict]:
-        return self._sharded(self.objective.gather(starts))
-
-    def _step(self, starts: Starts) -> tuple[Scalar, Scalar]:
-        return self._apply(*self._gradients(starts))
-
-    def _micro_batch(self, total: dict | None, starts: Starts) -> tuple[Scalar, dict]:
-        loss, gradients = self._gradients(starts)
-        # Micro-batches have equal sizes, so their mean is the batch's.
-        gradients = tree_map(lambda g: g / self.config.accumulate, gradients)
-        return loss, gradients if total is None else tree_map(mx.add, total, gradients)
-
-    def _apply(self, loss: Scalar, gradients: dict) -> tuple[Scalar, Scalar]:
-        """Move the weights; return the loss, and the norm of the gradients."""
-        return loss, self.optimizer.update(self.model, gradients, self.config.clip or math.inf)
-
-    def _loss(self, batch: Sequence[mx.array], weight: float | Scalar = 1.0) -> Scalar:
-        """Return the weighted mean loss in the compute type, from float32 master weights."""
-        if self._dtype == mx.float32:
-            return self.objective.loss(self.model, batch) * weight
-        # The gradients flow through the cast, so they are float32 like the masters.
-        masters = self.model.trainable_parameters()
-        self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
-        loss = self.objective.loss(self.model, batch)
-        # The optimizer must see the float32 weights again.
-        self.model.update(masters)
-        return loss * weight

@@ -137,6 +137,7 @@ class Trainer:
     def start_from(self, source: GPT) -> None:
         """Load the weights of a model of the same form, and track the drift from it."""
         self.model.load_weights(list(named_arrays(source).items()))
+        self.optimizer.read()
         self.origin = source
 
     def resume(self, run: Run) -> None:

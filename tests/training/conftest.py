@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from mlx_attn.probe.tracking import track_heads
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve
@@ -45,6 +46,7 @@ def trainer(corpus) -> Callable[..., Trainer]:
 
     def make(run=None, **settings) -> Trainer:
         trainer = Trainer(resolve(TINY, settings), corpus)
+        track_heads(trainer)
         if run is not None:
             record = trainer.settings.record(trainer.model.config)
             trainer.run = create_run(run, record)

@@ -68,14 +68,14 @@ def test_the_compiled_step_of_a_gpu_s_path_has_the_losses_of_a_processor_s(train
 
 
 @pytest.mark.parametrize("path", [nullcontext, gpu_path])
-def test_weights_that_are_set_between_steps_are_those_that_the_next_step_moves(trainer, path):
-    """The optimizer keeps the weights end to end, and must notice that the model has others."""
+def test_weights_that_are_set_and_read_are_those_that_the_next_step_moves(trainer, path):
     with path():
         first, second = trainer(seed=1), trainer(seed=2)
         first.step(mx.array([1, 2, 3, 4]))
         for made in (first, second):
             made.optimizer.schedule(0.0)
         first.model.update(second.model.trainable_parameters())
+        first.optimizer.read()
         for made in (first, second):
             made.step(mx.array([5, 6, 7, 8]))
         one, other = named_arrays(first.model), named_arrays(second.model)
