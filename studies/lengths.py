@@ -223,7 +223,7 @@ def command(of: Table, contrast: Contrast, text: str, steps: int, seeds: int) ->
     arms = [arm(contrast.control, control.settings if control else {})]
     arms += [arm(contrast.arm, contrast.settings)]
     tuned = [] if steps == SHORT else ["--no-tune"]
-    flags = [_flag(name, value) for name, value in settings.items()]
+    flags = [option(name, value) for name, value in settings.items()]
     return " ".join(["mlx-attn compare", *arms, *flags, *tuned])
 
 
@@ -236,8 +236,9 @@ def arm(name: str, settings: Mapping[str, Any]) -> str:
     return f"--arm {quote(f'{name}: ' + ', '.join(changes))}"
 
 
-def _flag(name: str, value: object) -> str:
-    option = name.replace("_", "-")
+def option(name: str, value: object) -> str:
+    """Return a setting as an option of the command line."""
+    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{option}" if value else f"--no-{option}"
-    return f"--{option} {value:g}" if isinstance(value, float) else f"--{option} {value}"
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value:g}" if isinstance(value, float) else f"--{flag} {value}"

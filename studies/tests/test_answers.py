@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 
+import click
 import pytest
 
 from mlx_attn.cli import compare
+from mlx_attn.cli.main import group
 from mlx_attn.errors import ConfigError
 from studies import answers
 from studies.answers import NUMBERS, PAGE, ROOT
@@ -50,7 +52,9 @@ def test_every_number_of_a_question_has_a_command_that_compare_understands(quest
     for line in lines[3::4]:
         program, name, *arguments = shlex.split(line)
         assert (program, name) == ("mlx-attn", "compare")
-        assert compare.command.make_context(name, arguments).params["start"] == "book"
+        parent = click.Context(group, **group.context_settings)
+        context = compare.command.make_context(name, arguments, parent)
+        assert context.params["start"] == "book"
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_name():

@@ -1,8 +1,12 @@
 """The costs of the data set `lengths` are those that were computed from the records elsewhere."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
-from studies.lengths import SHORT, Lengths, command
+from studies.lengths import SHORT, Lengths, command, option
 from studies.trainings import TUNING
 
 # Pooled over studies by random effects of searches, as a reader recomputed it from the records.
@@ -68,6 +72,22 @@ def test_all_arms_of_a_seed_were_trained_by_one_machine_but_in_one_study(lengths
     assert mixed == {("own-rates", "python-own")}
 
 
+def test_the_present_code_trains_a_record_again(lengths, tmp_path):
+    place = "fresh-seeds", "tales-fresh", "standard", 1000
+    (record,) = [t for t in lengths.trainings if (t.study, t.world, t.arm, t.seed) == place]
+    text = lengths.table.texts["tales"]
+    rates = {name: rate * record.rate for name, rate in text.rates.items()}
+    settings = {**text.settings, **lengths.table.shared, **rates, "steps": SHORT, "seed": 1000}
+    options = " ".join(option(name, value) for name, value in settings.items()).split()
+    train = [sys.executable, "-m", "mlx_attn", "train", *options, "--eval-every=0", "--json"]
+    done = subprocess.run(
+        [*train, f"--out={tmp_path / 'run'}"], check=True, capture_output=True, text=True
+    )
+    end = json.loads(done.stdout.splitlines()[-1])
+    # Another machine adds up products in another order.
+    assert end["val_loss"] == pytest.approx(record.loss, abs=0.005)
+
+
 def test_the_registered_trainings_are_of_the_registered_code(lengths):
     late = [t for t in lengths.trainings if t.study == "lengths-late"]
     assert {t.commit for t in late} <= {"c5ff1290a0a3"}
@@ -81,5 +101,5 @@ def test_a_command_has_the_settings_of_the_text_and_the_rates_of_the_length(leng
         "mlx-attn compare --arm 'one-head: standard, n_heads=1' "
         "--arm 'one-head-no-query: no-query, n_heads=1' --data tiny-shakespeare "
     )
-    for option in ("--lr 0.0119", "--muon-lr 0.0179", "--start book", "--steps 4800", "--no-tune"):
-        assert f" {option}" in asked
+    for part in ("--lr 0.0119", "--muon-lr 0.0179", "--start book", "--steps 4800", "--no-tune"):
+        assert f" {part}" in asked
