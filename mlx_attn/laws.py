@@ -18,7 +18,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from mlx_attn.attention.cache import Places, make_cache
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.cache import Positions, make_cache
 from mlx_attn.attention.config import AttentionConfig, Choice
 from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
@@ -36,8 +37,6 @@ ROUNDING, SAME = 1e-3, 1e-5
 
 NOT_FINITE = "gives numbers that are not finite"
 
-Layer = Any
-"""An `Attention`."""
 Arrays = tuple[mx.array, ...]
 
 
@@ -48,7 +47,7 @@ class LawBroken(ConfigError):
 _passed: dict[tuple[Any, ...], list[Choice]] = {}
 
 
-def check_choices(a: Layer) -> None:
+def check_choices(a: Attention) -> None:
     """Refuse a layer whose choices, as far as they are a user's, break a law.
 
     Each set of choices is tried once in a process.
@@ -84,9 +83,9 @@ def check_choices(a: Layer) -> None:
         mx.random.seed(high << 32 | low)
 
 
-def _broken_law_of(a: Layer, config: AttentionConfig, own: list[Choice]) -> str:
+def _broken_law_of(a: Attention, config: AttentionConfig, own: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks."""
-    layer = a.like(config)
+    layer = Attention(config)
     try:
         broken = broken_law(with_other_weights(layer))
         return broken_law(layer) if broken in ("", NOT_FINITE) else broken
@@ -114,9 +113,9 @@ def _small(config: AttentionConfig) -> AttentionConfig:
     return replace(config, **sizes, scale=0.0, short_conv="none")  # silu is not the choice's
 
 
-def with_other_weights(layer: Layer) -> Layer:
+def with_other_weights(layer: Attention) -> Attention:
     """Return the layer with trained-looking weights."""
-    other = layer.like(layer.config)
+    other = Attention(layer.config)
     other.update(moved(layer.trainable_parameters()))
     return other
 
@@ -132,7 +131,7 @@ def moved(weights: Any) -> Any:
     return tree_map(move, weights)
 
 
-def broken_law(a: Layer) -> str:
+def broken_law(a: Attention) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
     a.eval()
     T = min(TOKENS, a.config.context_length)
@@ -147,7 +146,7 @@ def broken_law(a: Layer) -> str:
 # The laws, each yielded as the sentence that says how it is broken.
 
 
-def _wrong_outputs(a: Layer, x: Inputs, y: Inputs) -> Iterator[str]:
+def _wrong_outputs(a: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield what is wrong with y: random, read from later tokens, or decoded differently."""
     T, window = x.shape[1], a.config.cache_window
     if differ(a(x, None, Carry()), y, SAME):
@@ -176,7 +175,7 @@ def _wrong_outputs(a: Layer, x: Inputs, y: Inputs) -> Iterator[str]:
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 
-def _wrong_maps(a: Layer, x: Inputs) -> Iterator[str]:
+def _wrong_maps(a: Attention, x: Inputs) -> Iterator[str]:
     """Yield what is wrong with the maps: with what they cache, and with `after`."""
     maps, T = a.maps, x.shape[1]
     k = a.score(x)[1]
@@ -197,7 +196,7 @@ def _wrong_maps(a: Layer, x: Inputs) -> Iterator[str]:
             yield f"computes something else with after= than before the weighted sum, by {off}"
 
 
-def _bent_maps(a: Layer, x: Inputs) -> Iterator[str]:
+def _bent_maps(a: Attention, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
     k = a.score(x)[1]
 
@@ -218,12 +217,12 @@ def _bent_maps(a: Layer, x: Inputs) -> Iterator[str]:
 _SHIFTS = "gives other weights if a constant is added to all scores of a query"
 
 
-def _wrong_facts(a: Layer, x: Inputs) -> Iterator[str]:
+def _wrong_facts(a: Attention, x: Inputs) -> Iterator[str]:
     """Yield the declarations of choices that do not hold."""
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
     scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
     constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)  # for each query
-    yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Places.of_text(T)), constant)
+    yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Positions.of_text(T)), constant)
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
         same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
@@ -238,7 +237,7 @@ def _wrong_facts(a: Layer, x: Inputs) -> Iterator[str]:
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
-def _wrong_facts_of_mixing(a: Layer, x: Inputs, s: Scores, constant: mx.array) -> Iterator[str]:
+def _wrong_facts_of_mixing(a: Attention, x: Inputs, s: Scores, constant: mx.array) -> Iterator[str]:
     mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
     weights = mixing.apply(a, s, *more)
     if mixing.sums_to_one and differ(weights.sum(-1), mx.ones(weights.shape[:3]), ROUNDING):
@@ -283,7 +282,7 @@ def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 # Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
-def _check_shapes(a: Layer) -> None:
+def _check_shapes(a: Attention) -> None:
     """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     c, maps, H = a.config, a.maps, a.config.n_maps
     B, T = _SEQUENCES, min(3, c.context_length)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
 
-Kept = tuple[Float[mx.array, "_ _ _ _"], ...]
+Entries = tuple[Float[mx.array, "_ _ _ _"], ...]
 Position = int | Integer[mx.array, ""]
 
 NEVER = 2**30
@@ -22,12 +22,12 @@ NEVER = 2**30
 
 
 @lru_cache(maxsize=64)
-def counted(n: int) -> Integer[mx.array, " n"]:
+def arange(n: int) -> Integer[mx.array, " n"]:
     """Return 0, 1, ..., n - 1: one constant, which all layers of a graph share."""
     return mx.array(np.arange(n, dtype=np.int32))
 
 
-class Places(NamedTuple):
+class Positions(NamedTuple):
     """Positions of queries, and the keys that they read.
 
     Attributes:
@@ -45,10 +45,10 @@ class Places(NamedTuple):
     whole: bool = False
 
     @classmethod
-    def of_text(cls, T: int, read: int = 0) -> "Places":
+    def of_text(cls, T: int, read: int = 0) -> "Positions":
         """Return positions in a text of T tokens, with queries after the first `read` tokens."""
-        queries = read + counted(T - read) if read else counted(T)
-        return cls(read, queries, 0, counted(T), whole=not read)
+        queries = read + arange(T - read) if read else arange(T)
+        return cls(read, queries, 0, arange(T), whole=not read)
 
 
 class KVCache:
@@ -100,7 +100,7 @@ class KVCache:
         self.rows[part] = rows[:, :, -count:]
         return rows
 
-    def extend(self, arrays: Kept, in_order: bool = False) -> tuple[Kept, Places]:
+    def extend(self, arrays: Entries, in_order: bool = False) -> tuple[Entries, Positions]:
         """Write the arrays of new tokens; return those visible to them, with their positions.
 
         They come in the order of slots, or with `in_order` copied, oldest token first.
@@ -117,19 +117,19 @@ class KVCache:
         self.offset = start + T
         return self._write(start, arrays, in_order)
 
-    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
+    def _write(self, start: Position, arrays: Entries, in_order: bool) -> tuple[Entries, Positions]:
         self._update(arrays, start)
         T = arrays[0].shape[2]
         if not in_order:  # a slot without a token is after every query, so it is masked
-            return tuple(self.buffers), Places(start, start + counted(T), 0, counted(self.slots))
+            return tuple(self.buffers), Positions(start, start + arange(T), 0, arange(self.slots))
         return self._in_order(start, T)
 
-    def _update(self, arrays: Kept, slot: Position) -> None:
+    def _update(self, arrays: Entries, slot: Position) -> None:
         pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
         # Along axis 2, the slots; the array of the position keeps the compiled graph general.
         self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
 
-    def _in_order(self, start: Position, T: int) -> tuple[Kept, Places]:
+    def _in_order(self, start: Position, T: int) -> tuple[Entries, Positions]:
         """Return all slots from the oldest token on; empty ones come before it."""
         # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
         cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
@@ -174,7 +174,7 @@ class RotatingKVCache(KVCache):
         super().__init__(length)
         self.window = window
 
-    def _write(self, start: Position, arrays: Kept, in_order: bool) -> tuple[Kept, Places]:
+    def _write(self, start: Position, arrays: Entries, in_order: bool) -> tuple[Entries, Positions]:
         # A single token overwrites only the one that has just left the window.
         if arrays[0].shape[2] > 1:
             return self._turn(start, arrays)
@@ -183,10 +183,10 @@ class RotatingKVCache(KVCache):
             return self._in_order(start, 1)
         last = self.offset - 1
         # Slot s holds the latest position p <= last with p mod slots = s.
-        positions = _none_before_0(last - (last - counted(self.slots)) % self.slots)
-        return tuple(self.buffers), Places(start, start + counted(1), 0, positions)
+        positions = _none_before_0(last - (last - arange(self.slots)) % self.slots)
+        return tuple(self.buffers), Positions(start, start + arange(1), 0, positions)
 
-    def _turn(self, start: Position, arrays: Kept) -> tuple[Kept, Places]:
+    def _turn(self, start: Position, arrays: Entries) -> tuple[Entries, Positions]:
         """Read the ring, then write: the last tokens overwrite tokens that the first ones see."""
         # [B, heads, slots, width], oldest first, followed by the T new tokens.
         held = [_from_slot(buffer, start % self.slots) for buffer in self.buffers]
@@ -241,10 +241,10 @@ def _from_slot(buffer: mx.array, slot: Position) -> mx.array:
     return mx.slice(twice, _as_array(slot), (2,), buffer.shape)
 
 
-def _in_order(query: Position, T_q: int, T_k: int) -> Places:
+def _in_order(query: Position, T_q: int, T_k: int) -> Positions:
     """Return the positions of T_k keys in order, the last one at the last query."""
     first = query + T_q - T_k
-    return Places(query, query + counted(T_q), first, _none_before_0(first + counted(T_k)))
+    return Positions(query, query + arange(T_q), first, _none_before_0(first + arange(T_k)))
 
 
 def _none_before_0(positions: mx.array) -> mx.array:

@@ -307,6 +307,11 @@ class AttentionConfig(AttentionSettings):
         return self.n_heads * choice_of("score", self.score).queries_per_head
 
     @property
+    def has_hooks(self) -> bool:
+        """Return True if a hook changes scores or weights."""
+        return any(getattr(self, name) != MAPS[name] for name in ("logits", "mixing"))
+
+    @property
     def is_affine(self) -> bool:
         """Return True if score, value and output are linear up to a bias, token by token."""
         maps = ("score", "value", "output")

@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.cache import KVCache, Places
+from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import register
 from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
 from mlx_attn.errors import ConfigError
@@ -137,9 +137,9 @@ class Carry:
     """
 
     first_values: Values | None = None
-    shared: tuple[Keys, Values, Places] | None = None
+    shared: tuple[Keys, Values, Positions] | None = None
 
-    def read(self) -> tuple[Keys, Values, Places]:
+    def read(self) -> tuple[Keys, Values, Positions]:
         """Return the keys and values of the last layer that shared its own.
 
         Raises:

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Float, Float64, Integer
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import explicit_attention
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
@@ -98,9 +97,6 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
         exact.final_norm = _PlainNorm(exact.final_norm)
         for block in exact.trf_blocks:
             block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
-            block.att.attend = explicit_attention
-            if model.config.qk_norm:
-                block.att.normalize = _unit_rms
         return np.array(exact(tokens))
 
 

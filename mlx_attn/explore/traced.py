@@ -17,8 +17,8 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias
-from mlx_attn.attention.cache import Places
+from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias, unit_rms
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
@@ -199,7 +199,7 @@ def _layer_edits(
         return positions * y + (1 - positions) * back
 
     def where(raw: _Last) -> Callable[[mx.array], mx.array]:
-        bare = a.normalize if a.config.qk_norm else lambda y: y
+        bare = unit_rms if a.config.qk_norm else lambda y: y
         return lambda y: positions * y + (1 - positions) * bare(raw.value)
 
     edits = {
@@ -262,7 +262,7 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
         T, c = x.shape[1], a.config
         # A layer may read the keys and values of an earlier one.
         keys, values = (mx.zeros((1, c.n_kv_heads, T, D)) for D in (c.head_dim, c.value_dim))
-        carry = Carry(shared=(keys, values, Places.of_text(T)))
+        carry = Carry(shared=(keys, values, Positions.of_text(T)))
         q, k = a.score(x, None, carry)
         return [q, k, a.value(a.value_input(x, k), k, None, carry)]
 

@@ -11,6 +11,7 @@ tried them on a Mac (docs/tested.md). They are code, so tests can apply them on 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -49,8 +50,7 @@ def attention_by_kernel(
     k: Heads,
     v: Heads,
     scale: float,
-    bias: Callable[[], _Bias],
-    mask: Callable[[], mx.array],
+    mask: Callable[..., Any],
     training: bool,
 ) -> Heads | None:
     """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
@@ -60,8 +60,8 @@ def attention_by_kernel(
     caller must write it out: if that is faster, if keys and values have other numbers of heads, or
     if the fused kernel lacks the gradient that follows in `training`.
 
-    Consecutive query heads share a key if there are fewer. `bias` returns the bias of the scores,
-    or None for only the causal mask, and `mask` returns both as one array.
+    Consecutive query heads share a key if there are fewer. `mask` returns what is added to the
+    scores as one array, with `by_name=True` None if that is only the causal mask.
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
@@ -70,7 +70,7 @@ def attention_by_kernel(
         return None
     # Unfused, the operation would build the causal mask anew in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
-    return fused_attention(q, k, v, scale, bias() if by_name else mask())
+    return fused_attention(q, k, v, scale, mask(by_name=by_name))
 
 
 def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: _Bias = None) -> Heads:
@@ -102,7 +102,7 @@ def attention_cpu(
 @Differentiable
 def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
     """Compute the sum, and the contiguous heads, powers and their sums for its gradient."""
-    q, k, v = (mx.contiguous(heads) for heads in (q, k, v))
+    q, k, v = mx.contiguous(q), mx.contiguous(k), mx.contiguous(v)
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
     powers = exp2(scores - over_rows(mx.max, scores))
     total, powers = over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)

@@ -39,7 +39,7 @@ import mlx.nn as nn
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import Places
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError, did_you_mean
 
@@ -121,13 +121,13 @@ def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str
     k = record(f"{name}.att.keys", k if is_reader else a.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
     if a.config.cross_layer:
-        carry.shared = (k, v, Places.of_text(x.shape[1]))
+        carry.shared = (k, v, Positions.of_text(x.shape[1]))
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
     memories = a.remembered(x)
     scores = record(f"{name}.att.attn_scores", a.logits(scores, *memories))
     # Added after the hooks: talking heads multiply by 0, and 0 times minus infinity is NaN.
-    mask = record(f"{name}.att.mask", a.mask(Places.of_text(x.shape[1])))
+    mask = record(f"{name}.att.mask", a.mask(Positions.of_text(x.shape[1])))
     masked = record(f"{name}.att.masked", scores + mask)
     # Each row is a distribution over the visible keys; a mixing without softmax may differ.
     weights = a.maps.mixing.apply(a, masked, *a.read_by_mixing(q, k, masked, memories))

@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.attention import Attention, attention_layer
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
@@ -84,7 +84,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        self.att = Attention(config.attention(layer))
+        self.att = attention_layer(config.attention(layer))
         self.ff = FeedForward(config)
         self.norm1 = _norm_layer(config)
         self.norm2 = _norm_layer(config)

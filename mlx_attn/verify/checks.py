@@ -16,8 +16,8 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import MultiHeadAttention, explicit_attention, fastest_attention
-from mlx_attn.attention.cache import Places
+from mlx_attn.attention.attention import Attention, MultiHeadAttention
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.machine import device
 from mlx_attn.machine.attention_kernels import fused_attention
@@ -122,9 +122,11 @@ SHAPES: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
     ((2, 1, 128, 128, 1, LONG), {}),
 )
 PATHS: dict[str, Callable[..., mx.array]] = {
-    "fused": lambda a, q, k, v, places: fused_attention(q, k, v, a.config.scale, a.bias(places)),
-    "written out": explicit_attention,
-    "as picked": fastest_attention,
+    "fused": lambda layer, q, k, v, positions: fused_attention(
+        q, k, v, layer.config.scale, layer.mask(positions, by_name=True)
+    ),
+    "written out": Attention.attend_written_out,
+    "as picked": Attention.attend,
 }
 
 
@@ -133,11 +135,11 @@ def attention(bound: float) -> Iterator[Comparison]:
     numbers = Numbers(3)
     for (H, key_heads, D, width, T_q, T_k), choices in SHAPES:
         layer = MultiHeadAttention(H * D, H * D, LONG, 0.0, H, **choices)
-        places = Places.of_text(T_k, T_k - T_q)
+        positions = Positions.of_text(T_k, T_k - T_q)
         layer.train(T_q == T_k)
         q, k = numbers(2, H, T_q, D) * 4, numbers(2, key_heads, T_k, D)
         arrays = (q, k, numbers(2, key_heads, T_k, width), numbers(2, H, T_q, width))
-        paths = {name: partial(path, layer, places=places) for name, path in PATHS.items()}
+        paths = {name: partial(path, layer, positions=positions) for name, path in PATHS.items()}
         with device.float64():
             expected = _attended(paths["written out"], arrays, mx.float64, layer.training)
         for name, path in paths.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlx_attn.attention.attention import Attention, general_forward, standard_forward
+from mlx_attn.attention.attention import Attention, StandardAttention, attention_layer
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.config import MAPS, AttentionConfig
@@ -26,7 +26,7 @@ WIDTHS: list[dict[str, Any]] = [{}, {"n_kv_heads": 2, "value_dim": 6, "qkv_bias"
 
 @pytest.fixture(params=[p | w for p, w in product(POSITIONS, WIDTHS)], ids=str)
 def layer(request) -> Attention:
-    return Attention(AttentionConfig(**SIZES, **request.param))
+    return attention_layer(AttentionConfig(**SIZES, **request.param))
 
 
 def tokens() -> mx.array:
@@ -35,16 +35,16 @@ def tokens() -> mx.array:
 
 def test_layers_of_the_standard_maps_and_no_others_run_it():
     runs = {
-        name: Attention(AttentionConfig(**{**SIZES, **row.maps})).forward
+        name: attention_layer(AttentionConfig(**{**SIZES, **row.maps}))
         for name, row in VARIANTS.items()
     }
-    short = {name for name, forward in runs.items() if forward is standard_forward}
+    short = {name for name, layer in runs.items() if isinstance(layer, StandardAttention)}
     assert short == {name for name, row in VARIANTS.items() if row.maps == MAPS}
 
 
 def test_it_computes_what_the_general_pass_computes(layer):
     x = tokens()
-    assert mx.array_equal(standard_forward(layer, x), general_forward(layer, x))
+    assert mx.array_equal(StandardAttention.__call__(layer, x), Attention.__call__(layer, x))
 
 
 def test_its_gradients_are_those_of_the_general_pass(layer):
@@ -55,7 +55,7 @@ def test_its_gradients_are_those_of_the_general_pass(layer):
 
         return dict(tree_flatten(mx.grad(loss)(layer.parameters())))
 
-    ours, theirs = gradients(standard_forward), gradients(general_forward)
+    ours, theirs = gradients(StandardAttention.__call__), gradients(Attention.__call__)
     assert all(mx.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -63,5 +63,5 @@ def test_its_gradients_are_those_of_the_general_pass(layer):
 def test_with_a_cache_it_decodes_what_the_general_pass_decodes(layer, pieces):
     caches = [make_cache(T, layer.config.window) for _ in range(2)]
     for x in mx.split(tokens(), np.cumsum(pieces)[:-1].tolist(), axis=1):
-        ours, theirs = standard_forward(layer, x, caches[0]), general_forward(layer, x, caches[1])
-        assert mx.array_equal(ours, theirs)
+        ours = StandardAttention.__call__(layer, x, caches[0])
+        assert mx.array_equal(ours, Attention.__call__(layer, x, caches[1]))

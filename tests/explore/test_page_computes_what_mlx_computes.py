@@ -1,13 +1,14 @@
 """Token ids, logits and losses of the page against MLX: variants, positions, tokenizers, edits."""
 
 import json
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import general_forward
+from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.text.foreign import ForeignTokenizer
@@ -124,14 +125,15 @@ def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
 def loss_without(run, layer: int, head: int) -> float:
     """The loss of MLX with the output of one head set to zero."""
     model = run.load_model()
-    attention = model.trf_blocks[layer].att
+    attention = Attention(model.trf_blocks[layer].att.config)
+    attention.update(model.trf_blocks[layer].att.parameters())
     output = attention.output
 
     def without(heads, x=None):
         kept = mx.arange(heads.shape[1])[:, None, None] != head
         return output(heads * kept, x)
 
-    attention.output, attention.forward = without, general_forward
+    model.trf_blocks[layer].att, attention.output = attention, without
     return loss_of(model, run)
 
 
@@ -156,7 +158,7 @@ def test_without_a_mask_every_token_sees_all(make_run, show):
     run = make_run(position="learned")
     model = run.load_model()
     for block in model.trf_blocks:
-        block.att.attend = unmasked
+        block.att.attend = partial(unmasked, block.att)
     assert largest_difference(run, show(run), edits="{ mask: false }", model=model) < TOLERANCE
 
 
