@@ -101,14 +101,6 @@ def test_a_text_is_read_after_the_document_s_start(storyteller):
     assert storyteller.loss("t") == pytest.approx(expected[0], abs=1e-5)  # the first token counts
 
 
-def test_attention_has_a_causal_map_for_every_head(model):
-    found = model.attention("the cat")
-    assert found.tokens == list("the cat")
-    assert found.weights.shape == (1, 2, 7, 7)
-    np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
-    assert np.all(np.triu(found.weights, 1) == 0)
-
-
 def test_matrices_are_products_of_the_heads_weights(model):
     layer = model.model.trf_blocks[0].att
     q, k = (np.array(w.weight).reshape(2, 8, 16) for w in (layer.W_query, layer.W_key))

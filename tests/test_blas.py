@@ -45,32 +45,6 @@ def test_with_and_without_it_products_agree(before, cache):
 
 
 @pytest.fixture
-def early(monkeypatch):
-    """Linux before MLX is imported, where no library is named."""
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv(blas.SWITCH, raising=False)
-    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    return monkeypatch
-
-
-@pytest.mark.parametrize(
-    ("wish", "loads", "blas_in_use"),
-    [
-        ("OFF", "", (None, f"turned off by {blas.SWITCH}=OFF")),
-        ("/nowhere/libnone.so", "", (None, "/nowhere/libnone.so cannot be loaded")),
-        ("", "mkl", ("libmkl_rt.so.2", "loaded before mlx")),
-        ("", "nothing", (None, blas._HINT)),
-    ],
-)
-def test_the_library_is_the_wish_or_the_first_that_loads(early, wish, loads, blas_in_use):
-    early.setenv(blas.SWITCH, wish)
-    early.setattr(blas, "_handle", None)
-    if loads:
-        early.setattr(blas, "_load", lambda name: loads in name)
-    assert blas._choose() == blas.Blas(*blas_in_use)
-
-
-@pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "mlx_attn" / "blas"

@@ -4,7 +4,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.cli.main import group
-from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from tests.cli.conftest import refused, untrained_run
@@ -38,25 +37,9 @@ def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place
     assert json.loads(back.stdout)["logit_difference"] < 1e-5
 
 
-def test_json_is_one_object_with_every_figure(place):
-    facts = json.loads(convert("nano", "--to", "merged", "--json").stdout)
-    assert (facts["run"], facts["to"]) == ("runs/nano-merged", "merged")
-    assert facts["exact_difference"] <= facts["logit_difference"] < 1e-3
-    assert 0 <= facts["rounding"] <= facts["largest_logit"]
-    assert abs(facts["loss_change"]) < 1e-3
-    assert (facts["before"]["variant"], facts["after"]["variant"]) == ("standard", "merged")
-
-
 def test_a_run_is_not_converted_onto_itself(place):
     before = {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()}
     out = "runs/../runs/nano"
     line = refused(convert("nano", "--to", "merged", "--out", out, "--overwrite"), 2)
     assert f"{out} is the run that is converted" in line
     assert {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()} == before
-
-
-def test_the_conversions_are_listed(place):
-    listed = json.loads(convert("--list", "--json").stdout)["conversions"]
-    assert [row["name"] for row in listed] == list(CONVERSIONS)
-    table = convert("--list").stdout
-    assert all(name in table for name in CONVERSIONS)

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from tests.cli.conftest import done
-
 
 def test_a_run_goes_out_and_comes_back(train, run_command):
     train("--out=runs/mine", "--block=book", "--position=learned")
@@ -18,15 +16,6 @@ def test_a_run_goes_out_and_comes_back(train, run_command):
     assert back.exit_code == 0, back.output
     one, two = (run_command("sample", run, "--temp=0", "-m8").stdout for run in ("mine", "back"))
     assert one == two
-
-
-def test_an_imported_run_trains_on(train, run_command):
-    train("--out=runs/mine", "--block=book", "--position=learned", "--qkv-bias")
-    done(run_command("export", "mine", "--to=book"))
-    made = run_command("import", "runs/mine-book", "--data=story.txt", "--out=runs/back", "--json")
-    assert made.exit_code == 0, made.output
-    assert json.loads(made.stdout)["as"] == "the book's GPTModel"
-    done(run_command("train", "--init-from=back", "--variant=merged", "--steps=2", "--out=runs/x"))
 
 
 def test_the_parity_is_in_the_json(train, run_command):

@@ -88,12 +88,3 @@ def test_a_text_may_come_from_stdin_and_be_piped_in_again_or_named_as_a_file(tra
     flags = ["--resume", "tiny-standard", "--steps", "9", "--data", "story.txt"]
     assert "9 steps" in train(*flags).stdout
     assert settings()["text"]["data"] == "story.txt"
-
-
-def test_the_settings_of_a_start_are_those_of_its_run_but_for_what_is_given(train, run_command):
-    train("--name=base", "--quiet")
-    run_command("train", "--init-from=runs/base", "--steps=1", "--name=next", "--quiet")
-    old, new = settings("runs/base"), settings("runs/next")
-    assert new.pop("init_from") == "runs/base"
-    assert (old["training"].pop("steps"), new["training"].pop("steps")) == (6, 1)
-    assert new == old

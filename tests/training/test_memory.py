@@ -8,7 +8,6 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.forecast import forecast
-from mlx_attn.training.show import plan_facts, plan_rows
 from mlx_attn.training.trainer import check_memory
 
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
@@ -64,16 +63,3 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(trainer, corp
     for _ in range(3):
         mx.eval(*training.launch_step(), *training.step.state)
     assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
-
-
-def test_it_counts_the_steps_that_are_left_and_their_validations(trainer, corpus):
-    training = trainer(steps=100, eval_every=20)
-    training.progress.step = 40
-    expected = forecast(training, corpus)
-    assert (expected.steps, expected.validations) == (60, 3)
-    total = 60 * expected.step_seconds + 3 * expected.validation_seconds
-    assert expected.seconds == pytest.approx(total)
-    rows = dict(plan_rows(training, corpus, expected=expected))
-    assert "at the peak" in rows["memory"]
-    assert rows["time"].startswith("about 0:0")
-    assert plan_facts(training, corpus, expected)["forecast"]["steps"] == 60

@@ -12,7 +12,6 @@ from mlx_attn.training.show import (
     display_for,
     evaluation_line,
     follow,
-    plan_rows,
     step_line,
 )
 
@@ -63,18 +62,6 @@ def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
 
 
-@pytest.mark.parametrize("width", [20, 60, 200])
-def test_the_live_line_never_needs_a_second_line(width):
-    console = terminal(width)
-    display = Display(console, "live")
-    shown(display, [STARTED, STEPPED])
-    with display:
-        lines = console.render_lines(display.bar.get_renderable(), pad=False)
-    assert len(lines) == 1
-    assert sum(segment.cell_length for segment in lines[0]) <= width
-    assert ("━" in written(console)) == (width > 60)  # a narrow terminal has only numbers
-
-
 def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(True, True, terminal(80)).mode == "json"
     assert display_for(False, True, terminal(80)).mode == "quiet"
@@ -102,14 +89,3 @@ def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, 
     samples = (trainer.run.path / "samples.txt").read_text().splitlines()
     assert [line for line in samples if line.startswith("---")] == ["--- step 3", "--- step 6"]
     assert "best val loss" in capsys.readouterr().out
-
-
-def test_the_plan_says_what_is_trained_on_what(learner, letters):
-    rows = dict(plan_rows(learner(keep=False, variant="merged"), letters))
-    assert rows["variant"] == "merged"
-    assert "S_h" in rows["formula"]
-    assert rows["model"].startswith("1 layer, 2 heads of 8, width 16, context 8")
-    assert rows["text"].startswith("letters: 900 tokens to train on, 220 to validate, char")
-    assert rows["training"] == "6 steps, 32 tokens a step, muon"
-    unnamed = plan_rows(learner(keep=False, score="no_key", output="merged"), letters)
-    assert "formula" not in dict(unnamed)
