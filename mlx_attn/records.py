@@ -35,11 +35,15 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, with every line break as a newline."""
+    """Return the text of a file, without a byte order mark, with every line break as a newline."""
     try:
-        text = read_bytes(path).decode()
+        return unix_lines(read_bytes(path).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
+
+
+def unix_lines(text: str) -> str:
+    r"""Return the text with \n at every line end: after \r a model would know it for nothing."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -63,7 +67,7 @@ def parse_record(text: str, kind: type[T], place: str) -> T:
 def read_toml(path: Path) -> Object:
     """Return the tables of a TOML file of a user."""
     try:
-        return tomllib.loads(read_bytes(path).decode().replace("\r\n", "\n"))
+        return tomllib.loads(read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error})") from error
 

@@ -21,7 +21,7 @@ from mlx_attn.cli.options import (
     options_from,
     settings_in,
 )
-from mlx_attn.cli.output import emit
+from mlx_attn.cli.output import emit, note
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.files import lock
 
@@ -154,6 +154,8 @@ def command(
     )
     directory = out or RUNS / protocol.name
     run = ComparisonRun(protocol, Runner(Store(directory / "trainings"), jobs, on))
+    for line in run.corpus.notes:
+        note(line)
     if dry_run:
         rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])

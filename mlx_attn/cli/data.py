@@ -63,6 +63,8 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
         vocab_size,
         progress=show.download_lines(note),
     )
+    for line in corpus.notes:
+        note(line)
     facts = show.corpus_facts(corpus)
     emit(facts, as_json, lambda: [show.facts_rows(facts)])
 

@@ -135,11 +135,13 @@ def standard_input() -> str:
     Raises:
         RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
     """
+    from mlx_attn.records import unix_lines
+
     data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
     if len(data) > LONGEST_PROMPT:
         raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
     try:
-        return data.decode().removesuffix("\n")
+        return unix_lines(data.decode()).removesuffix("\n")
     except UnicodeDecodeError as error:
         raise RunError(
             f"standard input is not UTF-8 ({error.reason} at byte {error.start})"

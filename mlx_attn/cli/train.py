@@ -129,12 +129,11 @@ def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
     text = settings.text
     if text.data == "-" and sys.stdin and sys.stdin.isatty():
         display.message("reading the text from the terminal; Ctrl-D ends it")
-    return prepare(
-        text.data,
-        text.tokenizer,
-        text.vocab_size,
-        progress=download_lines(display.message),
-    )
+    progress = download_lines(display.message)
+    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    for line in corpus.notes:
+        display.message(line)
+    return corpus
 
 
 def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) -> None:

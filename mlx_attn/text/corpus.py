@@ -78,6 +78,7 @@ class Corpus:
     tokenizer: Tokenizer
     train: Split
     val: Split
+    notes: tuple[str, ...] = ()  # about the reading of the text: files left out, line ends
 
 
 def prepare(
@@ -152,7 +153,8 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
         files = {path.name.split(".")[1]: path for path in folder.glob(f"{name}.*.npy")}
         arrays = {field: np.load(path, mmap_mode="r") for field, path in files.items()}
         splits[name] = Split(**arrays, **facts)
-    return Corpus(source.name, source.digest, tokenizers.load_tokenizer(folder), **splits)
+    tokenizer = tokenizers.load_tokenizer(folder)
+    return Corpus(source.name, source.digest, tokenizer, notes=source.notes, **splits)
 
 
 def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:

@@ -4,12 +4,14 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError, did_you_mean, plural
 from mlx_attn.files import user_path
+from mlx_attn.records import parse_record, unix_lines
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
 
@@ -22,6 +24,9 @@ VALIDATION_DOCUMENTS = 500
 _SHORTEST = 20  # characters: two of them for validation
 _TRAINING_SHARE = 0.9
 _SUFFIXES = {".txt", ".md"}
+_NOT_TEXTS = {"node_modules", "venv", "env", "site-packages", "__pycache__", "__MACOSX"}
+"""Folders that programs fill. Hidden ones are skipped too: deleted notes, versions, copies."""
+_NAMED = 8  # of the files that are passed over
 _BLOCK = 1 << 20  # bytes
 
 # Identifies the text of the stories, and with it runs and prepared corpora that were made from it:
@@ -49,6 +54,7 @@ class Source:
     splits: Callable[[], tuple[SplitText, SplitText]]  # makes the training and the validation split
     text: str = ""  # a text that was read; "" for one that is generated
     symbols: Sequence[str] | None = None  # a task's vocabulary, which replaces any other tokenizer
+    notes: tuple[str, ...] = ()  # what a reader may not expect: files left out, line ends
 
 
 def read_source(
@@ -63,7 +69,7 @@ def read_source(
     Args:
         source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
             `-` for standard input. A name wins over a file of that name; write `./tales` for the
-            file.
+            file. Of a folder, hidden files and folders, those of programs, and copies are left out.
         directory: The data directory, for downloads.
         n_bytes: For stories, bytes of training text.
         val_bytes: For stories, bytes of validation text.
@@ -79,13 +85,13 @@ def read_source(
     if source == "-":
         return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
     if source in CORPORA:
-        return _split(source, _read(downloads.fetch(CORPORA[source], directory, progress)))
+        return _split(source, *_read(downloads.fetch(CORPORA[source], directory, progress)))
     path = user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
         hint = did_you_mean(source.lower().partition(":")[0], names)
         raise RunError(f"{source}: no such file, folder or corpus{hint}")
-    return _split(source, _read(path))
+    return _split(source, *_read(path))
 
 
 def document_edges(name: str) -> tuple[str, str]:
@@ -128,7 +134,7 @@ def _task(task: tasks.Task) -> Source:
     return Source(task.name, digest, lambda: splits, symbols=val.symbols)
 
 
-def _split(name: str, text: str) -> Source:
+def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
     """Return a text as a source, nine tenths of it for training; refuse one without content."""
     if not text:
         raise RunError(f"{name}: the text is empty; give one of at least {_SHORTEST} characters")
@@ -137,15 +143,33 @@ def _split(name: str, text: str) -> Source:
         raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")
     if text.count(text[0]) == len(text):
         raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
+    if _is_json(text):
+        raise RunError(
+            f"{name}: JSON and not a text, so braces and keys would be learned: write what the "
+            "records say to a .txt file, with a blank line between documents"
+        )
+    if (read := unix_lines(text)) != text:
+        text, notes = read, (*notes, f"{name}: line ends CRLF and CR are read as LF")
     cut = int(_TRAINING_SHARE * len(text))
     splits = SplitText(text[:cut]), SplitText(text[cut:])
-    return Source(name, _blake2b(text.encode()), lambda: splits, text)
+    return Source(name, _blake2b(text.encode()), lambda: splits, text, notes=tuple(notes))
 
 
-def _read(path: Path) -> str:
-    """Return the text of a file or a folder."""
+def _is_json(text: str) -> bool:
+    """Return whether a text is a JSON object or array, or has an object in its first line."""
+    text = text.lstrip()
+    parts = {"{": (text.partition("\n")[0], text), "[": (text,)}
+    for part in parts.get(text[:1], ()):
+        with suppress(RunError):
+            parse_record(part, list if part[0] == "[" else dict, "a text")
+            return True
+    return False
+
+
+def _read(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the text of a file or a folder, and a line for what was read of a folder."""
     try:
-        return _folder(path) if path.is_dir() else _file(path)
+        return _folder(path) if path.is_dir() else (_file(path), ())
     except OSError as error:
         reason = error.strerror or error
         raise RunError(f"{error.filename or path}: cannot be read ({reason})") from error
@@ -156,22 +180,51 @@ def _file(path: Path) -> str:
         return _decoded(file, str(path))
 
 
-def _folder(folder: Path) -> str:
-    """Return the texts of a folder and its subfolders, by path, with a blank line between them."""
+def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the texts of a folder and its subfolders, by path, with a blank line between them.
+
+    A copy of a text is left out: its twin might be in the other split. Returns what was read, too.
+    """
+    paths, skipped = _text_files(folder)
+    texts: dict[str, Path] = {}
+    for path in paths:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise RunError(f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there")
+        text = _file(path)
+        twin = texts.setdefault(text, path)
+        skipped += [f"{path.name} (the same as {twin.name})"] if text and twin != path else []
+    texts.pop("", None)
+    more = f", and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
+    left_out = f"; skipped: {', '.join(skipped[:_NAMED])}{more}" if skipped else ""
+    if not texts:
+        raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it{left_out}")
+    text = "\n\n".join(texts)
+    size = f"{max(1, round(len(text.encode()) / 1000)):,} kB"
+    return text, (f"{folder}: {plural(len(texts), 'file')}, {size}{left_out}",)
+
+
+def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return a folder's texts by path, and the names of what is passed over."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    walk = os.walk(folder, onerror=refuse)
-    files = (Path(place, name) for place, _, names in walk for name in names)
-    paths = sorted(file for file in files if file.suffix.lower() in _SUFFIXES and file.is_file())
-    for path in paths:
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise RunError(f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there")
-    texts = [text for text in map(_file, paths) if text]
-    if not texts:
-        raise RunError(f"{folder}: the folder holds no .txt or .md file with text in it")
-    return "\n\n".join(texts)
+    files: list[Path] = []
+    skipped: list[str] = []
+    others = 0
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        passed = [
+            n for n in folders if n[0] == "." or n in _NOT_TEXTS or Path(place, n).is_symlink()
+        ]
+        folders[:] = set(folders) - set(passed)
+        passed += [name for name in names if name[0] == "."]
+        skipped += [str(Path(place, name).relative_to(folder)) for name in passed]
+        shown = [Path(place, name) for name in names if name[0] != "."]
+        texts = [file for file in shown if file.suffix.lower() in _SUFFIXES and file.is_file()]
+        files, others = files + texts, others + len(shown) - len(texts)
+    skipped.sort()
+    skipped += [f"{plural(others, 'file')} neither .txt nor .md"] if others else []
+    return sorted(files), skipped
 
 
 def _decoded(file: IO[bytes], name: str) -> str:

@@ -68,7 +68,8 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(train, workshop):
 
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_preset(train, workshop):
     (workshop / "mine.toml").write_text(
-        'preset = "nano"\nseed = 1\nclip = 0.5\n[training]\nlr = 0.1\n[model]\nqkv_bias = true\n'
+        'preset = "nano"\nseed = 1\nclip = 0.5\n[training]\nlr = 0.1\n[model]\nqkv_bias = true\n',
+        encoding="utf-8-sig",  # with the byte order mark of Windows' editors
     )
     environment = {"MLX_ATTN_SEED": "2", "MLX_ATTN_LR": "0.2", "MLX_ATTN_SCORE": "no_query"}
     flags = ["--config", "mine.toml", "--lr", "0.3", "--merge-qk"]

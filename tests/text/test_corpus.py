@@ -11,7 +11,7 @@ from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tokenizers import KINDS
 
-TEXT = "The café is open.\nThe other café is not open.\r\n\n" * 40
+TEXT = "The café is open.\nThe other café is not open.\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
 SIZES = (10_000, 4_000)  # bytes of tales for training and validation
 

@@ -64,3 +64,37 @@ def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(
         read_source(path, tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(tmp_path):
+    folder = tmp_path / "notes"
+    written(folder / "a.md", "what I wrote today")
+    written(folder / "b.txt", "and yesterday")
+    for hidden in (".trash", ".git", ".ipynb_checkpoints", "node_modules", "venv", "__pycache__"):
+        written(folder / "c" / hidden / "x.md", "deleted")
+    written(folder / "._a.md", b"\0\5\x16\7 of a Mac")
+    written(folder / "c" / "copy of a.md", "what I wrote today")
+    written(folder / "d.jsonl", '{"text": "a record"}')
+    source = read_source(str(folder), tmp_path)
+    assert source.text == "what I wrote today\n\nand yesterday"
+    assert source.notes == (
+        f"{folder}: 2 files, 1 kB; skipped: ._a.md, c/.git, c/.ipynb_checkpoints, c/.trash, "
+        "c/__pycache__, c/node_modules, c/venv, 1 file neither .txt nor .md, and 1 more",
+    )
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_every_line_end_is_read_as_one_byte(tmp_path, end):
+    path = written(tmp_path / "dos.txt", LINES.replace("\n", end))
+    source = read_source(path, tmp_path)
+    assert source.text == LINES
+    assert source.digest == read_source(written(tmp_path / "x", LINES), tmp_path).digest
+    assert source.notes == (f"{path}: line ends CRLF and CR are read as LF",)
+
+
+@pytest.mark.parametrize("text", ['{"text": "one story"}\n' * 9, '[\n {"text": "one story"}\n]'])
+def test_records_are_no_text(tmp_path, text):
+    with pytest.raises(RunError, match="JSON and not a text"):
+        read_source(written(tmp_path / "story.txt", text), tmp_path)
+    begins = "[1]\n{so it begins}\n" * 9
+    assert read_source(written(tmp_path / "book.txt", begins), tmp_path).text == begins
