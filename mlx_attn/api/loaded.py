@@ -20,6 +20,8 @@ from mlx_attn.probe.show import draw_maps, heads_table
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import begin, text_loss
 from mlx_attn.sampling.generate import LoadedRun, load_run
+from mlx_attn.text.corpus import Split
+from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
@@ -92,8 +94,13 @@ class LoadedModel(LoadedRun):
         """Return nats per token of a text: the mean of -ln p(token | the tokens before it).
 
         The text is read after the document's start, if the run's text has one; then its first token
-        counts too, and otherwise those from the second on.
+        counts too, and otherwise those from the second on. A text longer than the context is read
+        in the windows of a validation.
         """
+        tokens = self.tokenizer.encode(text)
+        if len(tokens) > self.model.config.context_length:
+            split = Split(tokens, len(text.encode()))
+            return Evaluator(split, self.model.config.context_length)(self.model).val_loss
         tokens, own = self._tokens(text)
         if len(tokens) < 2:
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")

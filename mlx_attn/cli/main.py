@@ -70,26 +70,40 @@ def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> 
             signal.signal(number, own)
 
 
-COMMANDS: dict[str, str] = {
-    "demo": "See what this is about in two minutes: train, compare, look.",
-    "train": "Train a tiny GPT with any attention.",
-    "sample": "Continue a prompt with a trained model.",
-    "repl": "Talk to a trained model.",
-    "runs": "List what was trained, with its loss.",
-    "variants": "Show what each variant computes and costs.",
-    "convert": "Write a trained model in another form of attention, and measure the error.",
-    "open": "Open a page that runs a trained model, step by step.",
-    "export": "Write a trained model for mlx-lm, transformers or the book.",
-    "import": "Make a run of a checkpoint of the book, GPT-2 or nanoGPT.",
-    "probe": "Show each head's attention and matrices in numbers.",
-    "compare": "Say which form of attention is better, with error bars.",
-    "answers": "Say what was measured about each part of attention, and how to ask again.",
-    "bench": "Measure the speed and memory of every variant.",
-    "data": "Show, fetch and generate the texts to train on.",
-    "verify": "Say whether this machine computes the right thing, in ten seconds.",
-    "info": "Show the machine, the versions, and the fast paths available here.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Make": {
+        "demo": "See what this is about in two minutes: train, compare, look.",
+        "train": "Train a tiny GPT with any attention.",
+        "data": "Show, fetch and generate the texts to train on.",
+    },
+    "Look": {
+        "sample": "Continue a prompt with a trained model.",
+        "repl": "Talk to a trained model.",
+        "open": "Open a page that runs a trained model, step by step.",
+        "loss": "Measure the loss of a trained model on any text.",
+        "probe": "Show each head's attention and matrices in numbers.",
+        "runs": "List what was trained, with its loss.",
+    },
+    "Compare": {
+        "variants": "Show what each variant computes and costs.",
+        "compare": "Say which form of attention is better, with error bars.",
+        "answers": "Say what was measured about each part of attention, and how to ask again.",
+        "bench": "Measure the speed and memory of every variant.",
+    },
+    "Move": {
+        "convert": "Write a trained model in another form of attention, and measure the error.",
+        "export": "Write a trained model for mlx-lm, transformers or the book.",
+        "import": "Make a run of a checkpoint of the book, GPT-2 or nanoGPT.",
+    },
+    "Check": {
+        "verify": "Say whether this machine computes the right thing, in ten seconds.",
+        "info": "Show the machine, the versions, and the fast paths available here.",
+    },
 }
-"""Every command and its one line of help; the module of the same name holds the command."""
+"""Every command and its one line of help, by what it is for."""
+
+COMMANDS = {name: line for rows in GROUPS.values() for name, line in rows.items()}
+"""The module of the same name holds the command."""
 
 _MODULES = {"import": "mlx_attn.cli.import_"}
 """Modules of the commands that are not in the file with their name."""
@@ -105,7 +119,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they run, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, in the order in which a newcomer meets them."""
+        """Return all names, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -129,8 +143,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands' lines of help, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, rows in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, line in rows.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; end in silence if the reader of its output, such as `head`, is gone."""

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, lock, user_path, write_text
 from mlx_attn.records import Object, read_record
 from mlx_attn.text import characters, sources, tokenizers
@@ -119,6 +119,19 @@ def prepare(
         except (OSError, ValueError, RunError):  # missing or damaged
             _build(folder, origin, kind, vocab_size)
             return _open(folder, origin)
+
+
+def read_split(source: sources.Source, tokenizer: Tokenizer, validation: bool) -> Split:
+    """Return the tokens of a text, all of it or its validation part, in a model's own tokenizer.
+
+    Raises:
+        ConfigError: The tokenizer cannot express the text.
+    """
+    if source.symbols is not None and getattr(tokenizer, "symbols", ()) != tuple(source.symbols):
+        raise ConfigError(f"{source.name}: only a model that was trained on this task reads it")
+    part = source.splits()[1] if validation else sources.SplitText(source.text)
+    arrays, facts = _tokenized(part, tokenizer)
+    return Split(**arrays, **facts)
 
 
 def _digest(content: bytes) -> str:

@@ -1,0 +1,88 @@
+"""`mlx-attn loss`: the loss of a trained model on any text."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlx_attn.cli.options import takes_plugins
+from mlx_attn.cli.output import emit, note
+from mlx_attn.cli.sample import run_argument
+from mlx_attn.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from mlx_attn.run_directory import Run
+
+_EXAMPLES = """\b
+Examples:
+  mlx-attn loss                                   the latest run, on its validation text
+  mlx-attn loss runs/nano-standard --data notes/
+  mlx-attn loss gpt2 --data book.txt --json
+"""
+
+
+@takes_plugins
+@click.command(epilog=_EXAMPLES)
+@run_argument
+@click.option(
+    "--data",
+    metavar="TEXT",
+    help="A file, a folder, a name of `mlx-attn data`, or - for stdin; by default its own text.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(run: str | None, data: str | None, as_json: bool) -> None:
+    """Measure the loss of a trained model on a text.
+
+    In nats per token, as perplexity exp(loss), and in bits per byte, which compares models with
+    different tokenizers. The text is read in the windows of a validation: one after the other, as
+    long as the model's context, every token but the first predicted once. Of the text that the run
+    was trained on, and of generated ones, only the validation part is read.
+    """
+    from mlx_attn.runs import find_run
+
+    facts = _measured(find_run(run), data)
+    emit(
+        facts, as_json, lambda: [[(name.replace("_", " "), _shown(facts[name])) for name in facts]]
+    )
+
+
+def _measured(run: "Run", data: str | None) -> dict[str, Any]:
+    from mlx_attn.text import corpus, sources
+    from mlx_attn.text.downloads import data_directory
+    from mlx_attn.text.show import download_lines
+    from mlx_attn.training.evaluation import Evaluator
+
+    own = str(run.settings.get("corpus") or "")
+    if not data and own in ("", "standard input"):
+        raise ConfigError(f"{run.path} has no text that can be read again: name one with --data")
+    source = sources.read_source(data or own, data_directory(), progress=download_lines(note))
+    for line in source.notes:
+        note(line)
+    is_own = source.digest == run.settings.get("digest")
+    if not data and not is_own:
+        raise RunError(f"{own}: not the text that {run.path} was trained on: name one with --data")
+    is_part = is_own or not source.text
+    split = corpus.read_split(source, run.load_tokenizer(), is_part)
+    measured = Evaluator(split, run.config.context_length)(run.load_model())
+    return {
+        "run": str(run.path),
+        "text": source.name + (", its validation part" if is_part else ""),
+        "tokens": split.n_scored,
+        "loss": measured.val_loss,
+        "perplexity": math.exp(min(measured.val_loss, 700)),
+        "bits_per_byte": measured.bits_per_byte,
+        "above_floor": measured.above_floor,
+        "accuracy": measured.accuracy,
+    }
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:.4f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
