@@ -66,5 +66,5 @@ def peak(batch_size: int = 8, n_layers: int = 2) -> int:
 
 @pytest.mark.parametrize("axis", ["batch_size", "n_layers"])
 def test_a_step_s_memory_grows_by_as_much_with_every_doubling(axis, no_lookahead):
-    at = {size: peak(**{axis: size}) for size in (8, 16, 32)}
-    assert at[32] - at[16] == pytest.approx(2 * (at[16] - at[8]), rel=0.25)
+    at = {size: peak(**{axis: size}) for size in (4, 8, 16)}
+    assert at[16] - at[8] == pytest.approx(2 * (at[8] - at[4]), rel=0.25)

@@ -106,7 +106,9 @@ KINDS: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["a training", pytest.param("a comparison", marks=pytest.mark.slow)]
+)
 def test_what_is_killed_at_a_write_ends_in_the_same_bits(tmp_path, kind):
     story = "the red cat sat on a mat. an old dog sat by the door. " * 40
     (tmp_path / "story.txt").write_text(story)
