@@ -10,16 +10,13 @@ import pytest
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import (
-    ScoreFactors,
     alignment,
     effective_rank,
     ov_circuit,
     qk_circuit,
     raw_scores,
-    spectra,
     stable_rank,
     symmetry,
-    why_not_one_matrix,
 )
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import layer_of
@@ -64,21 +61,6 @@ def test_factors_have_the_singular_values_of_their_product(circuit, n_kv_heads):
     np.testing.assert_allclose(whole[:, 2:], 0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("choices", "reason"),
-    [
-        ({}, ""),
-        ({"position": "alibi"}, ""),
-        ({"position": "rope"}, "the one of distance 0"),
-        ({"qk_norm": True}, "the matrix before that"),
-    ],
-)
-def test_it_is_said_when_scores_are_more_than_one_matrix(choices, reason):
-    said = why_not_one_matrix(layer(**choices).config)
-    assert reason in said
-    assert bool(said) == bool(reason)
-
-
 @pytest.mark.parametrize(("key", "circuit"), [("score", qk_circuit), ("value", ov_circuit)])
 def test_a_map_that_is_not_affine_has_no_matrices(key, circuit):
     attention = layer()
@@ -111,10 +93,3 @@ def test_alignment_ignores_sign_and_size_and_is_0_for_orthogonal_matrices():
     np.testing.assert_allclose(
         alignment(np.stack([A, -2 * A, B])), [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     )
-
-
-def test_the_zero_matrix_has_no_rank_and_no_direction():
-    none = np.zeros((1, 2))
-    found = spectra([ScoreFactors(np.zeros((1, 2, 3)), none, np.ones((1, 2, 3)), none)])
-    assert found.effective_rank == found.stable_rank == found.symmetry == found.norm == 0
-    np.testing.assert_array_equal(alignment(np.zeros((2, 3, 3))), np.zeros((2, 2)))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.convert.measure import float64_logits, weight_errors
+from mlx_attn.convert.measure import compare_logits, float64_logits, weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import attention_kernels, exponentials
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -59,14 +60,6 @@ def test_conversions_one_after_the_other(trained, exact_difference, settings, ro
         assert exact_difference(model, after) < 1e-12
 
 
-@pytest.mark.parametrize("form", ["score", "output"])
-def test_a_matrix_trained_whole_needs_full_rank(trained, exact_difference, form):
-    model = of_type(trained(**{form: "merged"}), mx.float64)
-    to = {"score": "separate", "output": "separate-output"}[form]
-    assert exact_difference(model, convert(model, to, rank=32)) < 1e-12
-    assert exact_difference(model, convert(model, to, rank=8)) > 1e-6
-
-
 @pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])
 def test_the_norm_can_be_folded_in(trained, exact_difference, variant):
     model = of_type(trained(variant=variant), mx.float64)
@@ -89,6 +82,36 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
     assert mx.array_equal(model(windows), before)
     small = convert(of_type(model, mx.bfloat16), "merged")
     assert small.trf_blocks[0].att.S.weight.dtype == mx.bfloat16
+
+
+@pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])
+def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, monkeypatch, powers):
+    for module in (exponentials, attention_kernels):
+        monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
+    for kind in ({"qkv_bias": True}, {"block": "modern", "qk_norm": True, "position": "rope"}):
+        model = of_type(trained(**kind), mx.float64)
+        assert exact_difference(model, convert(model, "merged-output")) < 1e-12
+
+
+def test_an_exact_conversion_differs_by_rounding(trained, corpus):
+    model = trained(qkv_bias=True)
+    merged = compare_logits(model, convert(model, "merged"), corpus.val)
+    assert merged.exact_difference < merged.logit_difference
+    apart = merged.exact_difference + merged.rounding + merged.rounding_after
+    assert merged.logit_difference <= apart
+
+
+@pytest.mark.parametrize(
+    ("variant", "to"), [("merged", "separate"), ("merged-output", "separate-output")]
+)
+def test_the_error_falls_as_the_rank_grows(trained, exact_difference, variant, to):
+    model = trained(variant=variant)
+    errors = [max(weight_errors(model, convert(model, to, rank=rank))) for rank in (1, 4, 8, 32)]
+    whole = of_type(model, mx.float64)
+    assert exact_difference(whole, convert(whole, to, rank=32)) < 1e-12
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.1
+    assert errors[-1] < 1e-5
 
 
 SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}

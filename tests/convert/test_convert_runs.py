@@ -10,12 +10,13 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.config import CHOICES, choice_of
 from mlx_attn.attention.layer import choice
-from mlx_attn.convert.measure import convert_run
+from mlx_attn.convert.measure import convert_run, measure_model, measure_ranks
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import settings_from
+from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.trainer import Trainer
 from tests.runs import create_run
 
@@ -92,3 +93,19 @@ def test_an_existing_run_is_not_replaced_unasked_and_another_text_refused(run, c
     text.write_text("another text altogether, and long enough. " * 20)
     with pytest.raises(RunError, match="was trained on another text"):
         convert_run(run, "merged", tmp_path / "new", prepare(str(text), directory=tmp_path))
+
+
+def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
+    seen = []
+    curve = measure_ranks(run, "separate", (8, 2), corpus, lambda *done: seen.append(done))
+    assert seen == [(8, 1), (2, 2)]
+    whole, cut = curve.points
+    assert (whole.rank, cut.rank) == (8, 2)
+    assert whole.metrics == curve.original
+    assert whole.metrics == measure_model(run.load_model(), Evaluator(corpus.val, 32))
+    assert cut.metrics.val_loss > whole.metrics.val_loss
+    assert cut.error > 0.01
+    # Per layer, four keys of 2 and four values of 8, four bytes each.
+    assert cut.metrics.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
+    # Per layer, query and key of four heads lose 6 of 8 rows and as many biases.
+    assert whole.metrics.params - cut.metrics.params == 2 * 2 * 4 * 6 * (32 + 1)

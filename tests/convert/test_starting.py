@@ -53,8 +53,6 @@ def test_the_loss_before_the_first_step_is_that_of_the_start(corpus, merges, qkv
     [
         ({}, {"score": "no_query"}, "score='separate' are no start for score='no_query'"),
         ({}, {"output": "none"}, "output='linear' are no start for output='none'"),
-        ({}, {"n_layers": 3}, "n_layers=2 are no start for n_layers=3"),
-        ({}, {"position": "alibi"}, "position='learned' are no start"),
         ({"position": "rope"}, {"score": "merged"}, "position=rope turns"),
     ],
 )

@@ -52,16 +52,6 @@ def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
     assert page.run("globalThis.intruder") is None
 
 
-@pytest.mark.parametrize("width", [400, 1600])
-def test_no_width_scrolls_sideways_or_cuts_a_line_of_source(width, make_run, show):
-    page = show(make_run(), texts=[TEXT], width=width)
-    assert page.run("document.documentElement.scrollWidth") == width
-    for step in range(9):
-        page.run(f'document.querySelectorAll("#steps button")[{step}].click()')
-        cut = "[...document.querySelectorAll('pre')].filter((p) => p.scrollWidth > p.clientWidth)"
-        assert page.run(f"{cut}.length") == 0
-
-
 @pytest.mark.parametrize("name", ["mask", "positions", "projection", "off", "scoreless"])
 def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     before = page.run("explorer.mean(explorer.losses(explorer.state.readings[0].trace))")

@@ -85,30 +85,10 @@ def test_arrays_of_every_type_and_the_facts_come_back(file):
         assert mx.array_equal(arrays[name], array), name
 
 
-def test_any_reader_of_safetensors_can_read_it(file):
-    """The format: a length, a JSON header, the numbers (huggingface/safetensors)."""
-    content = file.read_bytes()
-    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-    assert b'"format":"mlx"' in header
-    assert b'"dtype":"BF16"' in header
-    mx.save_safetensors(str(file), ARRAYS)  # as others do
-    assert load_arrays(file)[0].keys() == ARRAYS.keys()
-
-
-@pytest.mark.parametrize("share", [0, 0.1, 0.99])
-def test_a_truncated_file_is_refused(file, share):
-    content = file.read_bytes()
-    file.write_bytes(content[: int(share * len(content))])
+def test_a_truncated_file_is_refused(file):
+    file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(RunError, match="cannot be read"):
         load_arrays(file)
-
-
-def test_numbers_that_mlx_does_not_read_are_called_so(tmp_path):
-    header = b'{"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(RunError, match="unsupported dtype F64"):
-        load_arrays(path)
 
 
 def test_weights_that_are_no_floating_point_numbers_are_refused(tmp_path):
@@ -134,15 +114,3 @@ def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path)
         check_weights(tmp_path / "m", tiny("standard"), weights)
     message = "att.S.weight is (16, 8), config.json asks for none"
     assert message in str(error.value)
-
-
-def test_a_whole_file_that_mlx_cannot_read_is_not_called_damaged(tmp_path, monkeypatch):
-    path = tmp_path / "weights.safetensors"
-    save_arrays(path, {"a": mx.ones((3,))}, {})
-
-    def refuse(*arguments, **settings):
-        raise RuntimeError("[malloc] Unable to allocate 12 bytes.")
-
-    monkeypatch.setattr(mx, "load", refuse)
-    with pytest.raises(RunError, match=r"cannot be read \(.* allocate 12 bytes.\)"):
-        load_arrays(path)

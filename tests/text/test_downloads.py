@@ -76,13 +76,10 @@ def zipped(member: str) -> bytes:
     ("content", "changes", "message"),
     [
         (bytes(len(CONTENT)), {}, r"damaged \(256,000 bytes with sha256 [0-9a-f]{64} came, not"),
-        (CONTENT + b"more", {}, r"damaged \(256,004 bytes .* not 256,000 with"),
-        (CONTENT, {"digest": "md5:" + "0" * 32}, "with md5"),
         (b"", {}, "the server answered 404 Not Found; .* by hand, or use --data tales"),
-        (CONTENT, {"member": "corpus"}, "damaged .* put corpus of that archive at"),
         (zipped("another"), {"member": "corpus"}, "damaged .*no item named 'corpus'"),
     ],
-    ids=["another file", "more bytes", "another md5", "nothing", "no archive", "no member"],
+    ids=["another file", "nothing", "no member"],
 )
 def test_another_file_than_expected_is_refused_and_not_kept(
     serve, tmp_path, content, changes, message

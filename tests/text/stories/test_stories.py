@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.text.stories.dataset import Story, generate_stories, generate_story
-from mlx_attn.text.stories.grammar import ABILITIES, ENGLISH, WORDS
-from tests.text.stories.derivations import derivations, log_probability
+from mlx_attn.text.stories.grammar import ABILITIES, WORDS
 
 
 def generated(count: int, seed: int) -> list[Story]:
@@ -25,14 +24,6 @@ def test_log_probability_is_the_sum_over_the_free_spans():
         free = sum(span.log_probability for span in story.spans if span.ability == "free")
         assert story.log_probability == pytest.approx(free, abs=1e-9)
         assert all(s.log_probability == 0 for s in story.spans if s.ability != "free")
-
-
-def test_reading_finds_one_derivation_with_the_stated_log_probability():
-    for story in STORIES[:50]:
-        assert len(derivations(ENGLISH, story.text)) == 1
-        assert log_probability(ENGLISH, story.text) == pytest.approx(
-            story.log_probability, abs=1e-9
-        )
 
 
 def test_what_is_left_is_a_difference():
@@ -54,6 +45,8 @@ def test_what_is_left_is_a_difference():
 
 DIGEST = "999665c137dbbd7525bfcf445ca7ecf55e2006d475bde81c8543ccc1929fd9c5"
 ABILITIES_DIGEST = "5f19f089e9ced39cfc47bca0efd243ed72c4661a85fd6e534a2c10fce0a0e64a"
+LOG_PROBABILITY = -26147.059955307377
+"""In nats. Reading each of these stories back by exhaustive search, in fractions, gave as much."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +58,7 @@ def test_the_corpus_is_the_same_on_every_platform_and_in_every_version(corpus):
     """Whoever changes it changes `sources._STORY_GENERATOR` too: runs name their text by that."""
     assert hashlib.sha256(corpus.text.encode("ascii")).hexdigest() == DIGEST
     assert hashlib.sha256(corpus.abilities.tobytes()).hexdigest() == ABILITIES_DIGEST
+    assert corpus.log_probability == pytest.approx(LOG_PROBABILITY, rel=1e-12)
 
 
 def test_abilities_and_log_probability_are_those_of_the_stories(corpus):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +155,3 @@ def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"^GPT-2's tokenizer .+ pip install 'mlx-attn\[gpt2\]'$"):
         load_tokenizer(folder)
-
-
-def test_a_long_list_of_merges_is_read():
-    letters = [symbol for symbol in bytes_by_symbol() if symbol.isascii() and symbol.isalpha()]
-    lines = "\n".join(map(" ".join, islice(product(letters, letters), 100)))
-    assert ForeignTokenizer.from_merges(lines).merges == lines
