@@ -11,9 +11,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
-
 from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import RunError
@@ -22,14 +19,13 @@ from mlx_attn.machine.facts import arithmetic, chip_name
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
-from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
 
-SUBSET_WINDOWS = 32  # validation windows that a text is evaluated on during training
+CURVE_WINDOWS = 32  # validation windows that a text is evaluated on during training
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +129,6 @@ class _Recorder:
 
     def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
         self.trial, self.trainer, self.corpus = trial, trainer, corpus
-        windows, length = trainer.evaluator.windows, trainer.evaluator.context_length
-        # Evenly spread windows; the same for every arm, so that their curves are comparable.
-        spread = np.linspace(0, len(windows) - 1, SUBSET_WINDOWS).astype(int)
-        self._subset = mx.array(windows.start[np.unique(spread)])
-        self._objective = Objective(corpus.val.tokens, length, corpus.val.scored)
         self._points: list[Point] = []
         self._last: Evaluation | None = None
         self._ended: events.Ended | None = None
@@ -147,8 +138,11 @@ class _Recorder:
         match event:
             case events.Stepped():
                 # A text between two validations; the last one covers all of it.
-                if not self.trainer.config.eval_every and event.step < self.trainer.steps:
-                    self._add(event, val_loss=self._subset_loss())
+                trainer = self.trainer
+                if not trainer.config.eval_every and event.step < trainer.steps:
+                    # The same windows for every arm, so that their curves are comparable.
+                    loss = trainer.evaluator.estimate(trainer.model, CURVE_WINDOWS)
+                    self._add(event, val_loss=loss)
             case events.Evaluated(evaluation=last):
                 self._last = last
                 self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
@@ -158,16 +152,6 @@ class _Recorder:
     def _add(self, event: events.Stepped | events.Evaluated, **measured: Any) -> None:
         at = {"step": event.step, "tokens": event.tokens, "seconds": event.seconds}
         self._points.append(Point(**at, **measured))
-
-    def _subset_loss(self) -> float:
-        """Return the loss on the subset, in nats per token; the model stays in training mode."""
-        model, objective = self.trainer.model, self._objective
-        # Without dropout, like the final validation.
-        model.eval()
-        batch = objective.gather(self._subset)
-        loss: Any = objective.loss(model, batch).item()
-        model.train()
-        return loss
 
     def result(self) -> Outcome:
         """Return what became of the trial, once it has ended."""

@@ -1,7 +1,7 @@
 """Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -40,7 +40,6 @@ def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
 
 
 EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
-SPAN = 256  # batches whose losses stay in memory until they are summed
 
 LOGITS = 2**23
 """The most logits per core at a time: 34 MB, and as much again for each operation on them.
@@ -100,35 +99,36 @@ class Evaluator:
 
     def __call__(self, model: GPT) -> Evaluation:
         """Return the loss over the whole split; leave the model's training mode unchanged."""
+        return self._evaluation(*self.measures(model, self.windows))
+
+    def estimate(self, model: GPT, count: int) -> float:
+        """Return the mean nats per scored token of up to `count` windows, for a curve."""
+        places, measures = self.measures(model, self._spread(count))
+        marks = self._marks(places)
+        return float((measures[0] * marks).sum() / max(marks.sum(), 1))
+
+    def measures(
+        self, model: GPT, windows: Windows
+    ) -> tuple[Integer[np.ndarray, " N"], Float[np.ndarray, "measures N"]]:
+        """Return the tokens that windows score, as places in the split, and their measures."""
         training = model.training
         model.eval()
-        # Sums of sums: no array of all tokens is ever in memory.
-        sums = np.sum([self._sums(span, numbers) for span, numbers in self.spans(model)], axis=0)
+        places: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        batches = list(_parts(windows, _batch_size(self.context_length)))
+        for group in _parts(batches, cores()):
+            measured = parallel_map(partial(self._measured, model), [*map(self._read, group)])
+            for batch, parts in zip(group, measured, strict=True):
+                # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
+                of_batch = np.concatenate([np.array(part) for part in parts], axis=-1)
+                of_batch = of_batch.reshape(len(of_batch), len(batch), -1)
+                for i, (start, first, last) in enumerate(batch.tolist()):
+                    # Target i of a window is its token i + 1.
+                    places.append(np.arange(start + 1 + first, start + 1 + last))
+                    rows.append(of_batch[:, i, first:last])
         model.train(training)
-        return self._evaluation(sums.tolist())
-
-    def spans(self, model: GPT) -> Iterator[tuple[slice, Float[np.ndarray, "measures N"]]]:
-        """Yield spans of all tokens but the first, with the measures of each token."""
-        # Token 0 has nothing before it and is never a target.
-        start, batch_size = 1, _batch_size(self.context_length)
-        n_measures = 1 if self.split.scored is None else 2
-        for windows in _parts(self.windows, batch_size * SPAN):
-            span = slice(start, int(windows[-1].start + windows[-1].last + 1))
-            batches = list(_parts(windows, batch_size))
-            numbers = np.zeros((n_measures, span.stop - start), np.float32)
-            for group in _parts(batches, cores()):
-                measured = parallel_map(partial(self._measured, model), [*map(self._read, group)])
-                for batch, parts in zip(group, measured, strict=True):
-                    # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
-                    rows = np.concatenate([np.array(part) for part in parts], axis=-1)
-                    rows = rows.reshape(n_measures, len(batch), -1)
-                    for i, (first_token, first, last) in enumerate(batch.tolist()):
-                        # Target i of a window is its token i + 1.
-                        place = first_token + 1 - start
-                        numbers[:, place + first : place + last] = rows[:, i, first:last]
-            # float64, because sums over millions of tokens follow.
-            yield span, numbers.astype(np.float64)
-            start = span.stop
+        # float64, because sums over millions of tokens follow.
+        return np.concatenate(places), np.concatenate(rows, axis=-1).astype(np.float64)
 
     def _read(self, batch: Windows) -> Integer[mx.array, "B T1"]:
         return mx.array(read_windows(self.split.tokens, batch.start, self.context_length + 1))
@@ -154,47 +154,53 @@ class Evaluator:
             parts.append(mx.stack([measure.astype(mx.float32) for measure in measures]))
         return parts
 
-    def _sums(
-        self, span: slice, measured: Float[np.ndarray, "measures N"]
-    ) -> Float[np.ndarray, " sums"]:
-        """Sum a span's right answers, all answers, nats, and nats by ability."""
+    def _marks(self, places: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:
+        """Return 1 for the tokens that are scored, else 0."""
+        if self.split.scored is None:
+            return np.ones_like(places)
+        return np.asarray(self.split.scored)[places]
+
+    def _evaluation(
+        self, places: Integer[np.ndarray, " N"], measures: Float[np.ndarray, "measures N"]
+    ) -> Evaluation:
+        """Return a task's loss by its scored tokens, and a text's also by its bytes."""
         split = self.split
         # Tokens that are not scored add 0.
-        numbers = measured * (1 if split.scored is None else np.asarray(split.scored)[span])
-        losses, right, answers, by_ability = numbers[0], 0.0, 0, np.empty(0)
+        losses = measures[0] * self._marks(places)
+        nats, n_scored = losses.sum(), max(split.n_scored, 1)
+        accuracy = None
         if split.scored is not None:
-            is_answer = np.asarray(split.token_abilities)[span] == ABILITIES.index("answer")
-            right, answers = numbers[-1][is_answer].sum(), is_answer.sum()
-        if split.token_abilities is not None and split.ability_floor_nats:
-            count = len(split.ability_floor_nats)
-            # [abilities]: the losses of each ability's tokens, added up.
-            by_ability = np.bincount(split.token_abilities[span], losses, minlength=count)
-        return np.array([right, answers, losses.sum(), *by_ability])
-
-    def _evaluation(self, sums: Sequence[float]) -> Evaluation:
-        """Divide the sums: a task's loss by its scored tokens, a text's also by its bytes."""
-        split = self.split
-        right, answers, nats, *by_ability = sums
-        is_text, n_scored = split.scored is None, max(split.n_scored, 1)
+            is_answer = np.asarray(split.token_abilities)[places] == ABILITIES.index("answer")
+            accuracy = float(measures[1][is_answer].sum() / max(is_answer.sum(), 1))
         # nats / (ln 2 * bytes) is bits per byte.
-        unit = math.log(2) * split.n_bytes if is_text else n_scored
-        floors = (split.ability_floor_nats or {}).items()
+        unit = math.log(2) * split.n_bytes if split.scored is None else n_scored
+        abilities: dict[str, float] = {}
+        if split.token_abilities is not None and split.ability_floor_nats:
+            floors = split.ability_floor_nats
+            # [abilities]: the losses of each ability's tokens, added up.
+            spent = np.bincount(split.token_abilities[places], losses, minlength=len(floors))
+            pairs = zip(floors.items(), spent.tolist(), strict=False)
+            abilities = {name: (nats - floor) / unit for (name, floor), nats in pairs}
         return Evaluation(
-            val_loss=nats / n_scored,
-            bits_per_byte=nats / unit if is_text else None,
-            above_floor=None if split.floor_nats is None else (nats - split.floor_nats) / unit,
-            abilities={
-                name: (spent - floor) / unit
-                for (name, floor), spent in zip(floors, by_ability, strict=False)
-            },
-            accuracy=None if is_text else right / max(answers, 1),
+            val_loss=float(nats / n_scored),
+            bits_per_byte=float(nats / unit) if split.scored is None else None,
+            above_floor=None
+            if split.floor_nats is None
+            else float((nats - split.floor_nats) / unit),
+            abilities=abilities,
+            accuracy=accuracy,
         )
+
+    def _spread(self, count: int) -> Windows:
+        """Return up to `count` windows, evenly spread over the split."""
+        # `unique`, because a short split has fewer windows than were asked for.
+        chosen = np.unique(np.linspace(0, len(self.windows) - 1, count).astype(int))
+        windows: Any = self.windows[chosen]
+        return windows
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """Return up to `count` windows as tokens, evenly spread over the split."""
-        # `unique`, because a short split has fewer windows than were asked for.
-        spread = np.linspace(0, len(self.windows) - 1, count).astype(int)
-        starts = self.windows.start[np.unique(spread)]
+        starts = self._spread(count).start
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
 
 

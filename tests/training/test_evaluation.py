@@ -28,7 +28,7 @@ class Uniform(GPT):
 
 def token_losses(evaluator: Evaluator, model: GPT) -> np.ndarray:
     """The nats of each token but the first, given those before it."""
-    return np.concatenate([losses for _, (losses,) in evaluator.spans(model)])
+    return evaluator.measures(model, evaluator.windows)[1][0]
 
 
 def scored(n_tokens: int, T: int, document_starts=None) -> list[int]:
@@ -109,7 +109,18 @@ def test_the_losses_are_those_of_the_whole_text_read_at_once(trainer, corpus):
     assert np.allclose(losses, expected, atol=1e-5)
 
 
-def test_losses_are_added_up_over_spans_of_the_text(trainer, corpus, monkeypatch):
+def test_an_estimate_is_the_mean_of_what_some_windows_score_or_of_all(trainer, corpus):
+    model = trainer(drop_rate=0.5).model
+    evaluator = Evaluator(corpus.val, 12)
+    whole = evaluator(model).val_loss
+    assert evaluator.estimate(model, len(evaluator.windows)) == pytest.approx(whole, rel=1e-6)
+    # The first and the last window; the last one skips what was scored before it.
+    losses, last = token_losses(evaluator, model), evaluator.windows[-1]
+    two = np.concatenate([losses[:12], losses[last.first - last.last :]])
+    assert evaluator.estimate(model, 2) == pytest.approx(two.mean(), rel=1e-5)
+
+
+def test_batches_and_parts_of_logits_change_no_loss(trainer, corpus, monkeypatch):
     model = trainer().model
     split = dataclasses.replace(
         corpus.val,
@@ -120,10 +131,8 @@ def test_losses_are_added_up_over_spans_of_the_text(trainer, corpus, monkeypatch
     whole = Evaluator(split, 12)(model)
     losses = token_losses(Evaluator(split, 12), model)
     monkeypatch.setattr(evaluation, "EVALUATION_TOKENS", 24)
-    monkeypatch.setattr(evaluation, "SPAN", 1)
     monkeypatch.setattr(evaluation, "LOGITS", 7 * model.config.vocab_size)
     parts = Evaluator(split, 12)
-    assert len(list(parts.spans(model))) > 4
     result = parts(model)
     assert result.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
     assert result.above_floor == pytest.approx(whole.above_floor, rel=1e-6)
