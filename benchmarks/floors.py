@@ -34,7 +34,8 @@ from peers import PEERS, beside
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import maps_of
 from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Rounds, Setup, Timed

@@ -7,6 +7,7 @@ variants, choices and conversions. Tests compare them.
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 # Before MLX, because it loads the BLAS.
 import mlx_attn  # noqa: F401
@@ -16,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention.catalog import VARIANTS, Variant
-from mlx_attn.attention.config import MAPS, Choice
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.answers import questions
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits
@@ -43,7 +44,7 @@ def config_of(variant: Variant) -> GPTConfig:
     return GPTConfig(**{"vocab_size": PRESET.vocab_size, **PRESET.model, **variant.settings})
 
 
-def choices_of(config: GPTConfig) -> list[Choice]:
+def choices_of(config: GPTConfig) -> list[Any]:
     """Return the choices that differ from the standard form."""
     attention = config.attention()
     chosen = [choice for name in MAPS for choice in attention.choices(name)]
@@ -110,14 +111,14 @@ def measured_lines(variant: str) -> list[str]:
     return [f"- Loss minus `standard`: {'; '.join(said)}"] if said else []
 
 
-def cache_line(config: GPTConfig, variant: Variant, chosen: list[Choice]) -> list[str]:
+def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[str]:
     """Return the line about the cache if it is not that of the standard form."""
     if config.attention().recurs:
         kept = "none; each head keeps a matrix, whose size does not depend on the text's length"
         return [f"- Cache per token: {kept}"]
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
-    if any(choice.remembers for choice in chosen):
+    if any(getattr(choice, "remembers", None) for choice in chosen):
         kept += ", and its gates"
     if variant.window:
         kept += f" of the last {variant.window} tokens"

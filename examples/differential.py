@@ -24,7 +24,7 @@ def refuses(c):
     return "" if c.n_heads % 2 == 0 else f"n_heads={c.n_heads} must be even: heads are pairs"
 
 
-@choice("mixing", "difference", "w_2i - l w_2i+1", weights=VECTORS, refuses=refuses, affine=False)
+@choice("mixing", "difference", "w_2i - l w_2i+1", weights=VECTORS, refuses=refuses)
 def difference(a, s):
     q1, k1, q2, k2 = a.vectors
     noise = mx.exp(mx.sum(q1 * k1)) - mx.exp(mx.sum(q2 * k2)) + LAMBDA

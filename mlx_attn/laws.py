@@ -20,7 +20,8 @@ from mlx.utils import tree_map
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Positions, make_cache
-from mlx_attn.attention.config import AttentionConfig, Choice
+from mlx_attn.attention.choices import Choice, LogitsHook, Mixing
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
 
@@ -292,7 +293,7 @@ def _check_shapes(a: Attention) -> None:
         name = f"{choice.map}={choice.name}"
         return _checked(name, choice.apply, (a, *arguments), *wanted)
 
-    def remembered(hook: Choice) -> Arrays:
+    def remembered(hook: LogitsHook | Mixing) -> Arrays:
         name = f"remembers= of {hook.map}={hook.name}"
         return _checked(name, hook.remembers, (a, x), (B, 0, T, 0)) if hook.remembers else ()
 

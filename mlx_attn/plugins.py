@@ -20,7 +20,7 @@ from shlex import quote
 from typing import Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.config import CHOICES, MAPS, choice_of
+from mlx_attn.attention.choices import CHOICES, MAPS, choice_of
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes

@@ -13,7 +13,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import CHOICES, choices_of
+from mlx_attn.attention.choices import CHOICES, choices_of
 from mlx_attn.attention.layer import choice
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import unload_plugins

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn.attention.catalog import VARIANTS, Variant, find_variant
-from mlx_attn.attention.config import TRIALS, AttentionConfig, Choice, choice_of, import_forms
+from mlx_attn.attention.choices import TRIALS, Choice, choice_of, import_forms
+from mlx_attn.attention.config import AttentionConfig
 
 if TYPE_CHECKING:
     from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention

@@ -26,7 +26,8 @@ from mlx_attn.attention.cache import (
     StateCache,
     arange,
 )
-from mlx_attn.attention.config import MAPS, TRIALS, AttentionConfig
+from mlx_attn.attention.choices import MAPS, TRIALS
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
     Heads,

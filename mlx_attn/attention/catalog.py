@@ -9,7 +9,7 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_attn.attention.config import CHOICES, MAPS, Choice, import_forms, positions
+from mlx_attn.attention.choices import CHOICES, MAPS, Choice, import_forms, positions
 from mlx_attn.errors import ConfigError, find_row
 
 FORMS, PAPERS, REFERENCES, YOURS = GROUPS = ("forms", "papers", "reference arms", "yours")

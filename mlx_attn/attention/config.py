@@ -1,187 +1,21 @@
 """What one attention layer is: sizes, a choice for every map, positions.
 
 A configuration is a value that can be written to a file. It is checked once, here; the modules
-built from it never check again. The choices themselves are in `mlx_attn.attention.maps`, which
-registers them when it is imported, as a user's file does.
+built from it never check again.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
-from inspect import unwrap
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
+from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_choices, setting
-
-POSITIONS = ("learned", "alibi", "rope", "none")
-"""The package's positions; a user's are choices."""
 
 WORDS: dict[str, Collection[str]] = {
     "short_conv": ("none", "linear", "silu"),
 }
-MAPS = {
-    "score": "separate",
-    "value": "linear",
-    "output": "linear",
-    "logits": "none",
-    "mixing": "softmax",
-}
-"""What a variant chooses, three maps and two hooks between score and value, with the standard."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A choice of a map: its formula, its trained weights and its function.
-
-    Functions of a configuration are called with an `AttentionConfig`, functions of a layer with an
-    `Attention`, whose attributes hold the weights by name.
-
-    Attributes:
-        map: The map of this choice, one of `MAPS`, or "position".
-        name: The word in a configuration.
-        formula: In the field's letters.
-        source: The paper or book section.
-        apply: Computes the map: `score(a, x) -> q, k`; `value(a, x, k) -> v`;
-            `output(a, heads, x) -> y`; `logits(a, s) -> s`; `mixing(a, s) -> weights`, with
-            `mixing(a, s, q, k, kept)` if it reads keys and remembers. For a position
-            `position(a, y, positions) -> y`, applied to queries and to keys.
-        weights: Makes each trained part by name: a Linear layer, an array, or None if a
-            configuration needs none.
-        init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
-            "out_proj" ends a branch.
-        shape: For a score or value map: the number of heads of its keys or values, and their width,
-            if these are not n_kv_heads of head_dim or value_dim.
-        after: For a value map: the same map applied to softmax_h x, which gives the same heads.
-        cache: The cache entries of a token: "kv" key and value; "k" only the key, which the value
-            map reads; "x" only the key, which is x. If score or value keep only the key, so does
-            the layer.
-        affine: For a score, value or output map: it is linear up to a bias, as conversions and
-            spectra need. This and the next four facts are tested on a user's choice.
-        sums_to_one: For a mixing: the weights of every query add up to 1, so that values may be
-            computed after the weighted sum and their bias is a constant.
-        shift_invariant: For a logits map or mixing: a constant added to all scores of a query
-            changes no weight, so that the key's bias cancels.
-        reads_keys: For a value map: it computes values from keys. For a mixing: it reads the
-            queries and keys, and not only their scores.
-        score_factor: For a logits map that only multiplies the scores of each attention map: these
-            factors, so that W_query can absorb them.
-        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
-            gain of the norm before. None: x is read in another way.
-        same_as: The choice of the same map that it equals, with its whole matrix.
-        queries_per_head: For a score map: query heads for each head.
-        multiply_adds: Per token at full context, in addition to its matrices, the scores and the
-            weighted sum.
-        carries: For a score or value map: it reads arrays of earlier layers, as
-            `score(a, x, carry)` or `value(a, x, k, carry)`.
-        remembers: For a logits map or mixing: numbers of x that decoding also caches,
-            [B, heads, T, width]; the map receives the numbers of all tokens as its last argument.
-        recurs: For a mixing: the same heads from a state of fixed size, `recurs(a, q, k, v, kept,
-            state) -> heads, state`, without `kept` if it remembers nothing, and with None at the
-            start of a text. Decoding then caches the state, one array, and no tokens.
-        remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
-            The layer's cache then holds all of them.
-        refuses: Why a configuration cannot use it, and the way out; empty if it can.
-    """
-
-    map: str
-    name: str
-    formula: str
-    source: str = ""
-    apply: Callable[..., Any]
-    weights: Mapping[str, Callable[["AttentionConfig"], Any]] = field(default_factory=dict)
-    init: Callable[["AttentionConfig", Callable[..., Any]], Mapping[str, Any]] | None = None
-    shape: Any = None  # a function of the configuration; None is replaced by the standard one
-    after: Callable[..., Any] | None = None
-    cache: str = "kv"
-    affine: bool = True
-    sums_to_one: bool = False
-    shift_invariant: bool = False
-    reads_keys: bool = False
-    score_factor: Callable[[Any], Any] | None = None
-    input_weights: tuple[str, ...] | None = None
-    same_as: str = ""
-    queries_per_head: int = 1
-    multiply_adds: Callable[["AttentionConfig"], int] = lambda config: 0
-    carries: bool = False
-    remembers: Callable[..., Any] | None = None
-    recurs: Callable[..., Any] | None = None
-    remembers_all: bool = False
-    refuses: Callable[["AttentionConfig"], str] = lambda config: ""
-
-    def __post_init__(self):
-        check_choices(self, {"map": (*MAPS, "position"), "cache": ("kv", "x", "k")})
-        if self.shape is None:
-            object.__setattr__(self, "shape", _value_shape if self.map == "value" else _key_shape)
-
-    @property
-    def makes_values_from_keys(self) -> bool:
-        """Return True if its values change with the keys."""
-        return self.reads_keys or self.cache == "k"
-
-    @property
-    def is_built_in(self) -> bool:
-        """Return True if all its functions are the package's own."""
-        return not self._foreign
-
-    @property
-    def file(self) -> Path:
-        """The file that a user's choice was defined in, or the name that Python has for none."""
-        codes = (getattr(function, "__code__", None) for function in self._foreign)
-        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
-
-    @property
-    def _foreign(self) -> list[Callable[..., Any]]:
-        facts = (self.apply, self.init, self.after, self.remembers, self.recurs)
-        own = (unwrap(function) for function in (*facts, *self.weights.values()) if function)
-        return [function for function in own if not function.__module__.startswith("mlx_attn.")]
-
-
-def _key_shape(config: "AttentionConfig") -> tuple[int, int]:
-    return config.n_kv_heads, config.head_dim
-
-
-def _value_shape(config: "AttentionConfig") -> tuple[int, int]:
-    return config.n_kv_heads, config.value_dim
-
-
-CHOICES: dict[str, dict[str, Choice]] = {name: {} for name in (*MAPS, "position")}
-"""Every registered choice by map and name; of positions only a user's."""
-
-
-TRIALS: list[Callable[[Any], None]] = []
-"""Called with every new layer that has a user's choices, before it computes; see `laws`."""
-
-
-def choice_of(map_name: str, name: str) -> Choice:
-    """Return the named choice of a map.
-
-    Raises:
-        ConfigError: No choice has that name; the message lists all names.
-    """
-    table = choices_of(map_name)
-    if name not in table:
-        raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
-    return table[name]
-
-
-def choices_of(map_name: str) -> Mapping[str, Choice]:
-    """Return every choice of a map by name, the package's and the user's."""
-    import_forms()
-    return CHOICES[map_name]
-
-
-def import_forms() -> None:
-    """Import the package's choices and the field's variants, which register themselves."""
-    # By name and late: they import this module, and MLX, which `--help` does without.
-    import_module("mlx_attn.attention.forms")
-
-
-def positions() -> tuple[str, ...]:
-    """Return every position, the package's and the user's."""
-    return (*POSITIONS, *CHOICES["position"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +117,8 @@ class AttentionConfig(AttentionSettings):
         for choice in choices:
             _require(not (reason := choice.refuses(self)), reason)
         # Decoding must not compute convolved keys and values again from what it caches.
-        later = [f"{c.map}={c.name}" for c in choices if c.cache != "kv"]
+        cached = (*self.choices("score"), *self.choices("value"))
+        later = [f"{choice.map}={choice.name}" for choice in cached if choice.cache != "kv"]
         later += ["output=merged"] if self.output == "merged" else []
         _require(
             self.short_conv == "none" or not later,
@@ -292,7 +127,7 @@ class AttentionConfig(AttentionSettings):
             "values, such as score=separate and value=linear",
         )
 
-    def choices(self, map_name: str) -> tuple[Choice, ...]:
+    def choices(self, map_name: str) -> tuple[Any, ...]:
         """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
         words = getattr(self, map_name)
         if map_name == "position":

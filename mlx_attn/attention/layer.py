@@ -17,7 +17,17 @@ from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import register
-from mlx_attn.attention.config import MAPS, AttentionConfig, Choice
+from mlx_attn.attention.choices import (
+    MAPS,
+    Choice,
+    LogitsHook,
+    Mixing,
+    OutputMap,
+    ScoreMap,
+    ValueMap,
+    make_choice,
+)
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 
 _REACH = 3
@@ -103,11 +113,11 @@ def out_width(c: AttentionConfig) -> int:
 class Maps:
     """The choices of one layer."""
 
-    score: Choice
-    value: Choice
-    output: Choice
-    logits: tuple[Choice, ...]
-    mixing: Choice
+    score: ScoreMap
+    value: ValueMap
+    output: OutputMap
+    logits: tuple[LogitsHook, ...]
+    mixing: Mixing
     position: tuple[Choice, ...] = ()  # a user's own, in the heads
 
     @property
@@ -116,7 +126,7 @@ class Maps:
         return self.score, self.value, self.output, *self.logits, self.mixing, *self.position
 
     @property
-    def with_memory(self) -> tuple[Choice, ...]:
+    def with_memory(self) -> tuple[LogitsHook | Mixing, ...]:
         """The hooks, and last the mixing, that read further numbers of each token."""
         return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
 
@@ -261,8 +271,7 @@ def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
         raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
 
 
-WHOLE_VALUE = Choice(
-    map="value",
+WHOLE_VALUE = ValueMap(
     name="whole",
     formula="v = x",
     apply=lambda a, x, k: x[:, None],  # [B, 1, T, C]
@@ -274,8 +283,7 @@ WHOLE_VALUE = Choice(
 
 
 EARLIER = {
-    "score": Choice(
-        map="score",
+    "score": ScoreMap(
         name="earlier",
         formula="q_h = x W_query_h, k_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
@@ -284,8 +292,7 @@ EARLIER = {
         affine=False,
         carries=True,
     ),
-    "value": Choice(
-        map="value",
+    "value": ValueMap(
         name="earlier",
         formula="v_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
@@ -312,7 +319,7 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
     """Register the decorated function as a choice of a map, or as a position in the heads."""
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
-        register(Choice(map=map_name, name=name, formula=formula, apply=apply, **facts))
+        register(make_choice(map_name, name, formula=formula, apply=apply, **facts))
         return apply
 
     return register_it

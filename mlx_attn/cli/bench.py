@@ -11,7 +11,7 @@ import click
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import MAPS
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
     FiniteRange,
     Named,

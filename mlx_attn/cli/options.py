@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from mlx_attn.about import PREFIX
 from mlx_attn.attention import config as attention
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import MAPS
+from mlx_attn.attention.choices import MAPS, choices_of, positions
 from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean
@@ -235,10 +235,10 @@ class SectionedCommand(click.Command):
 _NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {
     **{key: Named(names) for key, names in _NAMES.items()},
-    "position": Named(attention.positions),
+    "position": Named(positions),
     "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
-    **{key: Named(partial(attention.choices_of, key), "+") for key in attention.MAPS},
+    **{key: Named(partial(choices_of, key), "+") for key in MAPS},
 }
 
 

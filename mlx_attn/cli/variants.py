@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.attention.catalog import NEEDS, VARIANTS
-from mlx_attn.attention.config import MAPS, choices_of
+from mlx_attn.attention.choices import MAPS, choices_of
 from mlx_attn.cli.options import (
     SectionedCommand,
     given,

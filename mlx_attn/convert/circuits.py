@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.choices import ScoreMap
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import attention_scores, split_heads
 from mlx_attn.attention.maps import merge_query_key, merge_value_output
@@ -244,8 +245,8 @@ def check_affine(attention: Attention, *maps: str) -> None:
     for key in maps:
         choice = getattr(attention.maps, key)
         if not choice.affine:
-            several = f"has {choice.queries_per_head} queries for each head"
-            why = several if choice.queries_per_head > 1 else "is not affine in x"
+            queries = choice.queries_per_head if isinstance(choice, ScoreMap) else 1
+            why = "is not affine in x" if queries == 1 else f"has {queries} queries for each head"
             raise NoMatrix(f"{key}={getattr(attention.config, key)} {why}")
 
 

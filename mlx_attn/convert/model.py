@@ -10,6 +10,7 @@ from jaxtyping import Integer
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.choices import Mixing
 from mlx_attn.attention.layer import WHOLE_VALUE
 from mlx_attn.convert import writers
 from mlx_attn.convert.circuits import layer_weights, to_numpy
@@ -119,7 +120,7 @@ def _why_not_folded(model: GPT) -> str:
     config, att = model.config, model.trf_blocks[0].att
     maps, loose = att.maps, config.drop_rate > 0 or not weights_sum_to_one(att.config)
     for choice in maps.all:
-        reads_x = choice.map != "mixing" or choice.remembers
+        reads_x = not isinstance(choice, Mixing) or choice.remembers
         if choice.input_weights is None and reads_x:
             return (
                 f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "

@@ -14,7 +14,8 @@ import numpy as np
 
 from mlx_attn.arrays import Arrays, check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import maps_of
 from mlx_attn.convert import writers
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy

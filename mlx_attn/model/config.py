@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from mlx_attn.attention.catalog import Variant, find_variant
-from mlx_attn.attention.config import MAPS, AttentionConfig, AttentionSettings
+from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.config import AttentionConfig, AttentionSettings
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
 from mlx_attn.keys import check_bounds, check_choices, setting
 

@@ -7,7 +7,7 @@ from sys import float_info
 from typing import Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.config import MAPS
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
 from mlx_attn.model.config import (

@@ -9,7 +9,8 @@ import pytest
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.config import MAPS, AttentionConfig, choices_of
+from mlx_attn.attention.choices import MAPS, choices_of
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import SIZES as SMALL

@@ -11,7 +11,8 @@ from mlx.utils import tree_flatten
 from mlx_attn.attention.attention import Attention, StandardAttention, attention_layer
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import MAPS, AttentionConfig
+from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.config import AttentionConfig
 
 T = 10
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": T, "n_heads": 4}

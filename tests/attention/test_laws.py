@@ -12,7 +12,8 @@ import pytest
 from mlx_attn import laws
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import POSITIONS, AttentionConfig, choice_of
+from mlx_attn.attention.choices import POSITIONS, choice_of
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.laws import LawBroken
@@ -158,7 +159,8 @@ RETURNED = (
         ("output", lambda a, heads, x: heads, {}, r"\(2, 3, 16\), and returned \(2, 4, 3, 4"),
         ("output", lambda a, heads: heads, {}, "cannot be called: .* 2 positional arguments"),
         ("logits", lambda a, s, kept: s, {"remembers": lambda a, x: x}, "remembers= of logits=own"),
-        ("logits", same, {"cache": "xx"}, "cache='xx' must be one of kv, x, k"),
+        ("score", lambda a, x: (x, x), {"cache": "xx"}, "cache='xx' must be one of kv, x"),
+        ("logits", same, {"affine": False}, "has no affine=: it may have source=, weights=, init="),
         ("logits", same, {"weights": {"P": lambda c: [1]}}, "its weight 'P' is a list"),
         ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "the name of another part"),
         ("logit", same, {}, "map='logit' must be one of score, value, output"),

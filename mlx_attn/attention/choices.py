@@ -1,0 +1,281 @@
+"""What a choice of a map declares: a formula, weights, a function, and the facts of its kind.
+
+The kinds are the three maps of attention, the two hooks between score and value, and positions in
+the heads. `maps` and `forms` register the package's choices when they are imported, a user's file
+does the same. Laws hold a user's facts to what its functions compute.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from inspect import unwrap
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mlx_attn.errors import ConfigError
+from mlx_attn.keys import check_choices
+
+OfConfig = Callable[[Any], Any]
+"""A function of an `AttentionConfig`."""
+OfLayer = Callable[..., Any]
+"""A function of an `Attention`, whose attributes hold the weights by name, and of arrays."""
+
+MAPS = {
+    "score": "separate",
+    "value": "linear",
+    "output": "linear",
+    "logits": "none",
+    "mixing": "softmax",
+}
+"""What a variant chooses, three maps and two hooks between score and value, with the standard."""
+
+POSITIONS = ("learned", "alibi", "rope", "none")
+"""The package's positions; a user's are choices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What every kind of choice declares.
+
+    Attributes:
+        name: The word in a configuration.
+        formula: In the field's letters.
+        source: The paper or book section.
+        apply: Computes the map.
+        weights: Makes each trained part by name: a Linear layer, an array, or None if a
+            configuration needs none.
+        init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
+            "out_proj" ends a branch.
+        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
+            gain of the norm before. None: x is read in another way.
+        multiply_adds: Per token at full context, in addition to its matrices, the scores and the
+            weighted sum.
+        refuses: Why a configuration cannot use it, and the way out; empty if it can.
+    """
+
+    map: ClassVar[str]
+
+    name: str
+    formula: str
+    source: str = ""
+    apply: OfLayer
+    weights: Mapping[str, OfConfig] = field(default_factory=dict)
+    init: Callable[[Any, Callable[..., Any]], Mapping[str, Any]] | None = None
+    input_weights: tuple[str, ...] | None = None
+    multiply_adds: Callable[[Any], int] = lambda config: 0
+    refuses: Callable[[Any], str] = lambda config: ""
+
+    @property
+    def is_built_in(self) -> bool:
+        """Return True if all its functions are the package's own."""
+        return not self._foreign
+
+    @property
+    def file(self) -> Path:
+        """The file that a user's choice was defined in, or the name that Python has for none."""
+        codes = (getattr(function, "__code__", None) for function in self._foreign)
+        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
+
+    @property
+    def _foreign(self) -> list[Callable[..., Any]]:
+        facts = [getattr(self, fact.name) for fact in fields(self)]
+        functions = [unwrap(fact) for fact in (*facts, *self.weights.values()) if callable(fact)]
+        return [f for f in functions if not f.__module__.startswith("mlx_attn.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreMap(Choice):
+    """A choice of the queries and keys: `score(layer, x) -> q, k`.
+
+    Attributes:
+        shape: The number of heads of its keys, and their width, if not n_kv_heads of head_dim.
+        cache: The cache entries of a token: "kv" key and value; "x" only the key, which is x.
+        affine: It is linear up to a bias, as conversions and spectra need.
+        queries_per_head: Query heads for each head.
+        carries: It reads arrays of earlier layers, as `score(layer, x, carry)`.
+        same_as: The choice of the same map that it equals, with its whole matrix.
+    """
+
+    map = "score"
+
+    shape: OfConfig = lambda config: (config.n_kv_heads, config.head_dim)
+    cache: str = "kv"
+    affine: bool = True
+    queries_per_head: int = 1
+    carries: bool = False
+    same_as: str = ""
+
+    def __post_init__(self):
+        check_choices(self, {"cache": ("kv", "x")})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueMap(Choice):
+    """A choice of the values: `value(layer, x, k) -> v`.
+
+    Attributes:
+        shape: The number of heads of its values, and their width, if not n_kv_heads of value_dim.
+        after: The same map applied to softmax_h x, which gives the same heads.
+        cache: The cache entries of a token: "kv" key and value; "k" only the key, which this map
+            reads; "x" only the key, which is x. If score or value keep only the key, so does the
+            layer.
+        affine: It is linear up to a bias.
+        reads_keys: It computes values from keys.
+        carries: It reads arrays of earlier layers, as `value(layer, x, k, carry)`.
+        same_as: The choice of the same map that it equals, with its whole matrix.
+    """
+
+    map = "value"
+
+    shape: OfConfig = lambda config: (config.n_kv_heads, config.value_dim)
+    after: OfLayer | None = None
+    cache: str = "kv"
+    affine: bool = True
+    reads_keys: bool = False
+    carries: bool = False
+    same_as: str = ""
+
+    def __post_init__(self):
+        check_choices(self, {"cache": ("kv", "x", "k")})
+
+    @property
+    def makes_values_from_keys(self) -> bool:
+        """Return True if its values change with the keys."""
+        return self.reads_keys or self.cache == "k"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputMap(Choice):
+    """A choice of the output: `output(layer, heads, x) -> y`.
+
+    Attributes:
+        affine: It is linear in the heads up to a bias.
+        same_as: The choice of the same map that it equals, with its whole matrix.
+    """
+
+    map = "output"
+
+    affine: bool = True
+    same_as: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsHook(Choice):
+    """A change of the scores before the mask: `logits(layer, s) -> s`.
+
+    Attributes:
+        shift_invariant: A constant added to all scores of a query changes no weight, so that the
+            key's bias cancels.
+        score_factor: If it only multiplies the scores of each attention map: these factors, so that
+            W_query can absorb them.
+        remembers: Numbers of x that decoding also caches, [B, heads, T, width]; the hook receives
+            the numbers of all tokens as its last argument.
+        remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
+            The layer's cache then holds all of them.
+    """
+
+    map = "logits"
+
+    shift_invariant: bool = False
+    score_factor: OfLayer | None = None
+    remembers: OfLayer | None = None
+    remembers_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing(Choice):
+    """A choice of the attention weights: `mixing(layer, s) -> weights`.
+
+    Attributes:
+        sums_to_one: The weights of every query add up to 1, so that values may be computed after
+            the weighted sum and their bias is a constant.
+        shift_invariant: A constant added to all scores of a query changes no weight.
+        reads_keys: It reads the queries and keys too: `mixing(layer, s, q, k)`.
+        remembers: Numbers of x, as for a logits hook.
+        remembers_all: As for a logits hook.
+        recurs: The same heads from a state of fixed size, `recurs(layer, q, k, v, memory, state) ->
+            heads, state`, without `memory` if it remembers nothing, and with None at the start of a
+            text. Decoding then caches the state, one array, and no tokens.
+    """
+
+    map = "mixing"
+
+    sums_to_one: bool = False
+    shift_invariant: bool = False
+    reads_keys: bool = False
+    remembers: OfLayer | None = None
+    remembers_all: bool = False
+    recurs: OfLayer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionInHeads(Choice):
+    """Positions in the heads: `position(layer, y, positions) -> y`, of queries and of keys."""
+
+    map = "position"
+
+
+_KINDS: tuple[type[Choice], ...] = (
+    ScoreMap,
+    ValueMap,
+    OutputMap,
+    LogitsHook,
+    Mixing,
+    PositionInHeads,
+)
+KINDS = {kind.map: kind for kind in _KINDS}
+
+
+def make_choice(map_name: str, name: str, **facts: Any) -> Choice:
+    """Return a choice of a map.
+
+    Raises:
+        ConfigError: There is no such map, or its choices have no such fact.
+    """
+    if map_name not in KINDS:
+        raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
+    known = {fact.name: None for fact in fields(KINDS[map_name])}
+    if unknown := [f"{fact}=" for fact in facts if fact not in known]:
+        own = [f"{fact}=" for fact in known if fact not in ("name", "formula", "apply")]
+        raise ConfigError(
+            f"{map_name}={name}: a choice of this map has no {' and no '.join(unknown)}: "
+            f"it may have {', '.join(own)}"
+        )
+    return KINDS[map_name](name=name, **facts)
+
+
+CHOICES: dict[str, dict[str, Any]] = {map_name: {} for map_name in KINDS}
+"""Every registered choice by map and name; of positions only a user's."""
+
+
+def choice_of(map_name: str, name: str) -> Any:
+    """Return the named choice of a map.
+
+    Raises:
+        ConfigError: No choice has that name; the message lists all names.
+    """
+    table = choices_of(map_name)
+    if name not in table:
+        raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
+    return table[name]
+
+
+def choices_of(map_name: str) -> Mapping[str, Any]:
+    """Return every choice of a map by name, the package's and the user's."""
+    import_forms()
+    return CHOICES[map_name]
+
+
+def import_forms() -> None:
+    """Import the package's choices and the field's variants, which register themselves."""
+    # By name and late: they import this module, and MLX, which `--help` does without.
+    import_module("mlx_attn.attention.forms")
+
+
+def positions() -> tuple[str, ...]:
+    """Return every position, the package's and the user's."""
+    return (*POSITIONS, *CHOICES["position"])
+
+
+TRIALS: list[Callable[[Any], None]] = []
+"""Called with every new layer that has a user's choices, before it computes; see `laws`."""
