@@ -125,7 +125,7 @@ def _named_tokenizer(named: str) -> Tokenizer:
         if path.is_dir():
             return _tokenizer_in(path) or load_tokenizer(path)
     if user_path(named).is_file():
-        return read_foreign(user_path(named))
+        return load_tokenizer(user_path(named))
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
     if named == "gpt2":

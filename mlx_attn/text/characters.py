@@ -14,6 +14,8 @@ from mlx_attn.errors import ConfigError, plural
 from mlx_attn.files import write_text
 
 LARGEST_VOCABULARY = 65_536  # token ids are uint16
+PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本. X \n"
+"""A text with the features that tokenizers treat differently."""
 
 
 def utf8(text: str) -> bytes:

@@ -4,10 +4,12 @@ The ids are the library's own. A tokenizer that changes a text, so that the text
 from its tokens, or that adds tokens to every text, is refused.
 """
 
+import base64
 import importlib
 import importlib.util
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from mlx_attn.text import characters
 END_OF_TEXT = "<|endoftext|>"
 """The special token of GPT-2 that ends a text."""
 _FILE = "tokenizer.library.json"
-_PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本. X \n"
-"""A text with the features that tokenizers treat differently."""
+_PAIRS = {"merges.txt": "vocab.json", "vocab.bpe": "encoder.json"}
+"""Files of merges and the ids beside them: GPT-2's by Hugging Face, and by OpenAI."""
 
 
 class ForeignTokenizer(characters.Tokenizer):
@@ -57,10 +59,10 @@ class ForeignTokenizer(characters.Tokenizer):
         self._check()
 
     def _check(self) -> None:
-        ids = self.encode(_PROBE)
-        if (back := self.decode(ids)) != _PROBE:
-            raise ValueError(f"a text does not come back from its tokens: {_PROBE!r} is {back!r}")
-        if self._library.encode(_PROBE).ids != ids.tolist():
+        ids, probe = self.encode(characters.PROBE), characters.PROBE
+        if (back := self.decode(ids)) != probe:
+            raise ValueError(f"a text does not come back from its tokens: {probe!r} is {back!r}")
+        if self._library.encode(probe).ids != ids.tolist():
             raise ValueError("it adds tokens to every text: remove its post_processor")
 
     @classmethod
@@ -116,31 +118,67 @@ class ForeignTokenizer(characters.Tokenizer):
 def read_foreign(path: Path) -> ForeignTokenizer:
     """Return the tokenizer in a file or a folder.
 
-    A file is a tokenizer.json or a list of merges. A folder holds tokenizer.json, or merges.txt
-    and vocab.json, which OpenAI calls vocab.bpe and encoder.json.
+    A file is a tokenizer.json, a list of merges, or a .tiktoken file, whose texts are cut as
+    GPT-2's. A folder holds tokenizer.json, or merges.txt and vocab.json, which OpenAI calls
+    vocab.bpe and encoder.json.
 
     Raises:
         RunError: There is none, or it is none that can be used here.
     """
-    if path.is_dir():
-        pairs = (("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json"))
-        merges, ids = next((p for p in pairs if (path / p[0]).is_file()), ("", ""))
-        file, ids = path / (merges or "tokenizer.json"), path / ids
-        if (path / "tokenizer.json").is_file():
-            file = path / "tokenizer.json"
-    else:
-        file, ids = path, path
+    file = _file_in(path) if path.is_dir() else path
+    merges = {ids: merges for merges, ids in _PAIRS.items()}.get(file.name)
+    file = file.with_name(merges) if merges else file
     if not file.is_file():
         raise RunError(f"{file}: no such file, so there is no tokenizer here")
     try:
         if file.suffix == ".json":
             return ForeignTokenizer(read_text(file))
-        known = (
-            read_record(ids, dict[str, int]) if ids.suffix == ".json" and ids.is_file() else None
-        )
+        if file.suffix == ".tiktoken":
+            return ForeignTokenizer.from_merges(*_merges_of_ranks(read_text(file)))
+        ids = file.with_name(_PAIRS.get(file.name, file.name))
+        known = read_record(ids, dict[str, int]) if ids != file and ids.is_file() else None
         return ForeignTokenizer.from_merges(read_text(file), known)
     except (ValueError, LookupError, TypeError) as error:
         raise RunError(f"{file}: not a tokenizer that can be used here ({error})") from error
+
+
+def _file_in(folder: Path) -> Path:
+    for name in ("tokenizer.json", *_PAIRS):
+        if (folder / name).is_file():
+            return folder / name
+    pairs = " or ".join(f"{merges} with {ids}" for merges, ids in _PAIRS.items())
+    way_out = ": name its tokenizer.model" if (folder / "tokenizer.model").is_file() else ""
+    raise RunError(f"{folder / 'tokenizer.json'}: no such file, nor {pairs}{way_out}")
+
+
+def _merges_of_ranks(content: str) -> tuple[str, dict[str, int]]:
+    """Return the merges and ids of a .tiktoken file: lines of a token in base64 and its rank.
+
+    A token of rank r is the merge of the two parts that the tokens of lower ranks leave of it.
+
+    Raises:
+        ValueError: A line is something else, or they leave more than two parts.
+    """
+    rows = (line.split() for line in content.splitlines() if line)
+    ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in rows}
+    symbols = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
+
+    def name(token: bytes) -> str:
+        return "".join(map(symbols.__getitem__, token))
+
+    merges: list[str] = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        parts = [token[i : i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            joined = [ranks.get(one + two, len(ranks)) for one, two in pairwise(parts)]
+            first = joined.index(min(joined))
+            if joined[first] >= ranks[token]:
+                raise ValueError(f"{token!r} is not made of two earlier tokens")
+            parts[first : first + 2] = [parts[first] + parts[first + 1]]
+        merges += [" ".join(map(name, parts))] if len(token) > 1 else []
+    ids = {name(token): rank for token, rank in ranks.items()}
+    free = sorted(set(range(len(ids) + 1)) - set(ids.values()))
+    return "\n".join(merges), ids | {END_OF_TEXT: free[0]}
 
 
 def _library() -> Any:

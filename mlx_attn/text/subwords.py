@@ -22,7 +22,7 @@ import numpy as np
 import sentencepiece
 from jaxtyping import UInt16
 
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_bytes
 from mlx_attn.records import read_bytes
 from mlx_attn.text import characters
@@ -62,14 +62,16 @@ class SubwordTokenizer(characters.Tokenizer):
             raise ValueError(f"no model of SentencePiece: {error}") from error
         pieces = [*map(self._piece, range(self._processor.vocab_size()))]
         super().__init__(pieces, blake2b=_digest(model))
-        token_of_byte = {piece: token for token, piece in enumerate(pieces[:257])}
+        token_of_byte = {p: t for t, p in enumerate(pieces) if self._processor.is_byte(t)}
+        if len(token_of_byte) < 256:
+            raise ValueError("it has no bytes to fall back on: train it with --byte_fallback")
         self._byte_words = {
             character: [token_of_byte[bytes([value])] for value in character.encode()]
             for character in _ALWAYS_BYTES
         }
 
     def _piece(self, token: int) -> bytes:
-        if self._processor.is_unknown(token):
+        if self._processor.is_unknown(token) or self._processor.is_control(token):
             return b""
         piece: str = self._processor.id_to_piece(token)
         if self._processor.is_byte(token):
@@ -85,7 +87,7 @@ class SubwordTokenizer(characters.Tokenizer):
         rows: list[tuple[str, float, str]] = []
         for token in range(self.vocab_size):
             kind = "byte" if model.is_byte(token) else "piece"
-            if model.is_unknown(token):
+            if model.is_unknown(token) or model.is_control(token):
                 kind = "unknown"
             rows.append((model.id_to_piece(token), model.get_score(token), kind))
         return rows
@@ -107,6 +109,34 @@ class SubwordTokenizer(characters.Tokenizer):
         if _digest(model) != digest:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
         return cls(kind, model)
+
+    @classmethod
+    def read(cls, path: Path) -> "SubwordTokenizer":
+        """Return the model in another program's file, without the space that it puts before a text.
+
+        Raises:
+            RunError: It is no such model, or it changes texts.
+        """
+        # A further `normalizer_spec` (field 3) is merged by protobuf: add_dummy_prefix = False.
+        model = read_bytes(path) + b"\x1a\x02\x18\x00"
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            scores = [*map(processor.get_score, range(processor.vocab_size()))]
+            # The scores of merges are -0, -1, -2, ..., those of a unigram model logarithms.
+            kind = "bpe" if all(score == round(score) for score in scores) else "unigram"
+            tokenizer = cls(kind, model)
+            ids = tokenizer.encode(characters.PROBE)
+            if tokenizer.decode(ids) != characters.PROBE:
+                raise ValueError(
+                    "a text does not come back from its tokens: train it with "
+                    "--normalization_rule_name=identity --remove_extra_whitespaces=false"
+                )
+            line = characters.PROBE.replace("\n", "")
+            if tokenizer.encode(line).tolist() != processor.encode(line):
+                raise ValueError("it has pieces with a space within")
+        except (ValueError, RuntimeError, IndexError) as error:
+            raise RunError(f"{path}: not a tokenizer that can be used here ({error})") from error
+        return tokenizer
 
     @classmethod
     def train(cls, kind: str, text: str, vocab_size: int) -> "SubwordTokenizer":

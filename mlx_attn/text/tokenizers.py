@@ -59,14 +59,17 @@ def train_tokenizer(
             return foreign.read_foreign(downloads.fetch(downloads.GPT2_MERGES, folder))
         case _:
             raise ConfigError(
-                f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}, or name "
-                "the directory of a run, whose tokenizer is used"
+                f"unknown tokenizer {kind!r}: choose from {', '.join(KINDS)}, or name what is "
+                "there: a run's directory, another program's folder, or its tokenizer.json, "
+                "merges, .tiktoken or SentencePiece .model"
             )
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Return the tokenizer of a run's directory, or of another program's folder or file."""
     path = directory / "tokenizer.json"
+    if directory.suffix == ".model" and directory.is_file():
+        return subwords.SubwordTokenizer.read(directory)
     if not path.exists() or "kind" not in read_record(path):
         return foreign.read_foreign(directory)
     saved = read_record(path, _Saved)

@@ -142,6 +142,12 @@ def test_bad_settings_files(train, workshop, content, code, message):
     assert message in refused(train("--config", "bad.toml"), code)
 
 
+def test_an_error_is_no_longer_than_a_screen(run_command, workshop):
+    line = refused(run_command("data", "show", "story.txt", "--tokenizer", "x" * 9999), 2)
+    assert len(line) < 1300
+    assert line.endswith("x ...\n")
+
+
 @pytest.mark.parametrize(
     ("flags", "advice"),
     [

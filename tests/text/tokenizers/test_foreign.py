@@ -1,6 +1,7 @@
 """Tokenizers of other programs: the ids of the library, or refused in one line."""
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,37 @@ def test_merges_have_the_ids_beside_them_or_those_of_gpt2(names, tmp_path):
     ids |= {piece: 257 + n for n, piece in enumerate(("he", "the", "Ġthe", "ll", "lo"))}
     (tmp_path / names[1]).write_text(json.dumps(ids))
     assert read_foreign(tmp_path).encode(TEXT).tolist() == first.encode(TEXT).tolist()
+
+
+@pytest.mark.parametrize("end", [261, 258])
+def test_a_tiktoken_file_has_the_ids_of_its_merges(end, tmp_path):
+    merged = ForeignTokenizer.from_merges(MERGES, end=end)
+    rows = [
+        f"{b64encode(merged.token_bytes(token)).decode()} {token}\n"
+        for token in range(merged.vocab_size)
+        if token != end
+    ]
+    (tmp_path / "own.tiktoken").write_text("".join(rows))
+    read = load_tokenizer(tmp_path / "own.tiktoken")
+    assert read.encode(TEXT).tolist() == merged.encode(TEXT).tolist()
+    (tmp_path / "own.tiktoken").write_text("".join(rows).replace(rows[256], ""))
+    with pytest.raises(RunError, match="b'the' is not made of two earlier tokens"):
+        load_tokenizer(tmp_path / "own.tiktoken")
+
+
+def test_the_ids_alone_name_the_merges_beside_them(tmp_path):
+    merged = ForeignTokenizer.from_merges(MERGES)
+    ids = json.loads(merged.content)["model"]["vocab"]
+    (tmp_path / "encoder.json").write_text(json.dumps(ids))
+    with pytest.raises(RunError, match=r"vocab\.bpe: no such file"):
+        load_tokenizer(tmp_path / "encoder.json")
+    (tmp_path / "vocab.bpe").write_text(MERGES, encoding="utf-8-sig")
+    assert load_tokenizer(tmp_path / "encoder.json").vocabulary == merged.vocabulary
+
+
+def test_a_folder_without_a_tokenizer_says_what_it_may_hold(tmp_path):
+    with pytest.raises(RunError, match=r"no such file, nor merges\.txt with vocab\.json or vocab"):
+        load_tokenizer(tmp_path)
 
 
 def setting(place: str, value: Any) -> Change:

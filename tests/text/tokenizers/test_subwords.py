@@ -1,13 +1,15 @@
 """SentencePiece, made lossless."""
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
 
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.text import subwords
-from mlx_attn.text.tokenizers import train_tokenizer
+from mlx_attn.text.tokenizers import load_tokenizer, train_tokenizer
 
 ROOTS = ["walk", "talk", "jump", "play", "look", "call", "help", "open", "turn", "paint"]
 WORDS = [root + ending for root in ROOTS for ending in ("", "s", "ed", "ing", "er")]
@@ -54,3 +56,45 @@ def test_a_long_text_is_sampled_in_evenly_spread_passages(monkeypatch):
 def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
     with pytest.raises(ConfigError, match=rf"vocabulary of {size} .* 320 .* to 65536"):
         train_tokenizer(kind, TEXT, size)
+
+
+OPTIONS = {"byte_fallback": True, "normalization_rule_name": "identity"}
+
+
+def foreign_model(folder: Path, kind: str, **options: Any) -> Path:
+    (folder / "words.txt").write_text(TEXT)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "words.txt"),
+        model_prefix=str(folder / "theirs"),
+        model_type=kind,
+        vocab_size=400,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return folder / "theirs.model"
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_model_of_another_program_keeps_its_ids_but_for_the_space_before_a_text(kind, tmp_path):
+    path = foreign_model(tmp_path, kind, remove_extra_whitespaces=False, **OPTIONS)
+    tokenizer = load_tokenizer(path)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert tokenizer.kind == kind
+    assert tokenizer.encode(" walk  talked é").tolist() == processor.encode("walk  talked é")
+    tokenizer.save(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+    assert again.decode(again.encode(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({}, "no bytes to fall back on"), (OPTIONS, "a text does not come back from its tokens")],
+)
+def test_a_model_that_loses_text_is_refused(options, message, tmp_path):
+    with pytest.raises(RunError, match=message):
+        load_tokenizer(foreign_model(tmp_path, "bpe", **options))
+    (tmp_path / "theirs.model").write_bytes(b"no model")
+    with pytest.raises(RunError, match=r"theirs\.model: not a tokenizer"):
+        load_tokenizer(tmp_path / "theirs.model")
