@@ -1,9 +1,9 @@
 """The laws of a layer, tried on a small one: shapes, causality, decoding, affine maps.
 
 A user's choices are tried when the first layer with them is made; tests hold the package's own to
-the same laws. Shapes are known without computing anything. For the rest a layer of a few numbers
-reads a few tokens, so that a leak from a later token is refused before it is trained, and not found
-in a loss that is too good.
+the same laws. Shapes are known without computing anything. For the rest a narrow layer reads a few
+tokens, then texts as long as those of the training and a little shorter, also as in training: a
+leak from a later token is refused before it is trained, and not found in a loss that is too good.
 """
 
 import math
@@ -26,12 +26,13 @@ from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, we
 from mlx_attn.errors import ConfigError
 
 TOKENS, WINDOW = 12, 5
-"""The length of the texts of a trial, and its window if the layer has one."""
+"""The length of the first texts of a trial, and its window if the layer has one."""
 
-_SEQUENCES = 2
+_SEQUENCES = 3  # of a trial: two would hide what a choice does with more
+_LONG = 128  # tokens; for time, one longer sequence is tried, and several only as in training
 _NARROWEST = 4  # width of a head in a trial, if the sizes can be divided so far
 _PIECES = ([*range(1, TOKENS)], [7, 8])
-"""Where a text is cut to be read with a cache: into single tokens, and longer than the window."""
+"""Where a short text is cut to be read with a cache: into single tokens, and beyond a window."""
 
 ROUNDING, SAME = 1e-3, 1e-5
 """Differences relative to the largest number: of another order of operations, and of the same."""
@@ -60,9 +61,8 @@ def check_choices(a: Attention) -> None:
     """
     _check_shapes(a)
     own = [choice for choice in a.maps.all if not choice.is_built_in]
-    small = _small(a.config)
     # By identity: another function under the same name has to be tried again.
-    key = (small, *map(id, own))
+    key = (a.config, *map(id, own))
     if key in _passed:
         return
     _passed[key] = own  # now, because the trial makes such layers
@@ -70,7 +70,7 @@ def check_choices(a: Attention) -> None:
     high, low = np.array(states[0]).tolist()
     try:
         try:
-            broken = _broken_law_of(a, small, own)
+            broken = _broken_law_of(a, _small(a.config), own)
         except Exception:  # the choices may be written for these sizes only
             broken = _broken_law_of(a, a.config, own)
         if broken:
@@ -86,10 +86,17 @@ def check_choices(a: Attention) -> None:
 
 def _broken_law_of(a: Attention, config: AttentionConfig, own: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks."""
-    layer = Attention(config)
+    window = min(config.window, WINDOW)
+    few = min(TOKENS, config.context_length)
+    short = Attention(replace(config, context_length=few, window=window))
+    layer, trained = Attention(config), with_other_weights(Attention(config))
     try:
-        broken = broken_law(with_other_weights(layer))
-        return broken_law(layer) if broken in ("", NOT_FINITE) else broken
+        broken = broken_law(with_other_weights(short))
+        broken = broken_law(short) if broken in ("", NOT_FINITE) else broken
+        for T in _lengths(config.context_length):
+            broken = broken or broken_law(trained, T)
+            broken = broken_law(layer, T) if broken == NOT_FINITE else broken
+        return broken
     except Exception as error:
         # An error in the user's own file is shown with its place; others become a sentence.
         codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
@@ -108,10 +115,16 @@ def _small(config: AttentionConfig) -> AttentionConfig:
     fits = [n for n in range(1, D + 1) if shared % n == 0 and D // n >= _NARROWEST]
     by = max((n for n in fits if D // n % 2 == 0), default=1)
     widths = {key: getattr(config, key) // by for key in ("d_in", "d_out", "head_dim", "value_dim")}
-    latent = max(1, config.latent_dim // by)
-    window = min(config.window, WINDOW)
-    sizes = {**widths, "latent_dim": latent, "window": window, "context_length": TOKENS}
+    sizes = {**widths, "latent_dim": max(1, config.latent_dim // by)}
     return replace(config, **sizes, scale=0.0, short_conv="none")  # silu is not the choice's
+
+
+def _lengths(context_length: int) -> list[int]:
+    """Return the long texts of a trial: as in training, and of a prime number of tokens."""
+    # No block of tokens divides a prime.
+    shorter = range(min(context_length, _LONG) - 1, TOKENS, -1)
+    primes = (n for n in shorter if all(n % i for i in range(2, math.isqrt(n) + 1)))
+    return [T for T in (context_length, next(primes, 0)) if T > TOKENS]
 
 
 def with_other_weights(layer: Attention) -> Attention:
@@ -132,15 +145,21 @@ def moved(weights: Any) -> Any:
     return tree_map(move, weights)
 
 
-def broken_law(a: Attention) -> str:
+def broken_law(a: Attention, tokens: int = TOKENS) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
     a.eval()
-    T = min(TOKENS, a.config.context_length)
-    x = _drawn(0, _SEQUENCES, T, a.config.d_in)  # [B, T, C]
+    T = min(tokens, a.config.context_length)
+    batch = _drawn(0, _SEQUENCES, T, a.config.d_in)  # [B, T, C]
+    x = batch if T <= _LONG else batch[:1]
     y = a(x, None, Carry())
     if not mx.isfinite(y).all():
         return NOT_FINITE
-    groups = (_wrong_maps(a, x), _bent_maps(a, x), _wrong_facts(a, x))
+    groups = (
+        _wrong_maps(a, x),
+        _bent_maps(a, x),
+        _wrong_facts(a, x[:1]),
+        _wrong_training(a, batch),
+    )
     return next(chain(_wrong_outputs(a, x, y), *groups), "")
 
 
@@ -148,29 +167,89 @@ def broken_law(a: Attention) -> str:
 
 
 def _wrong_outputs(a: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
-    """Yield what is wrong with y: random, read from later tokens, or decoded differently."""
-    T, window = x.shape[1], a.config.cache_window
-    if differ(a(x, None, Carry()), y, SAME):
+    """Yield what is wrong with y: random, read from other tokens, or decoded differently."""
+    if x.shape[1] <= TOKENS and differ(a(x, None, Carry()), y, SAME):
         yield (
             "computes something else each time: draw random numbers only if a.training, or once, "
             "as a weight"
         )
-    for seen in sorted({1, T // 2, T - 1} - {0}):
+    yield from _wrong_reading(lambda x: a(x, None, Carry()), x, y)
+    if len(x) > 1:
+        yield from _wrong_alone(a(x[:1], None, Carry()), y)
+    yield from _wrong_decoding(a, x, y)
+
+
+def _wrong_training(a: Attention, x: Inputs) -> Iterator[str]:
+    """Yield what is wrong with the outputs in training, where numbers may be drawn."""
+    a.train()
+
+    def read(x: Inputs, seed: int = 0) -> Inputs:
+        mx.random.seed(seed)
+        return a(x, None, Carry())
+
+    y = read(x)
+    if not mx.isfinite(y).all():
+        yield f"{NOT_FINITE} in training"
+    if x.shape[1] <= _LONG and differ(read(x), y, SAME):
+        yield (
+            "draws numbers in training that a resumed training would not draw again: draw them "
+            "with mx.random and without a key of your own"
+        )
+    for broken in _wrong_reading(read, x, y):
+        yield f"in training {broken}"
+    alone = read(x[:1])
+    if not differ(read(x[:1], seed=1), alone, SAME):  # nothing is drawn for each sequence
+        yield from _wrong_alone(alone, y)
+
+
+_MIXES = "mixes the sequences of a batch"
+
+
+def _wrong_reading(read: Callable[[Inputs], Inputs], x: Inputs, y: Inputs) -> Iterator[str]:
+    """Yield which other tokens the outputs y are read from: of other sequences, or later ones."""
+    B, T, _ = x.shape
+    for cuts in _cuts(B, T):
         # The same first tokens and other later ones: the first outputs must not change.
-        other = mx.concatenate([x[:, :seen], _drawn(seen, *x.shape)[:, seen:]], axis=1)
-        changed = a(other, None, Carry())
-        if moved := differ(changed[:, :seen], y[:, :seen], SAME):
-            yield (
-                f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the outputs "
-                f"of those before change by {moved}: no number of a token may depend on later ones"
-            )
-    for places in _PIECES:
+        same = (mx.arange(T) < mx.array(cuts)[:, None])[..., None]
+        changed = read(mx.where(same, x, _drawn(cuts[-1], *x.shape)))
+        for row, seen in enumerate(cuts):
+            moved = differ(changed[row, :seen], y[row, :seen], SAME)
+            if moved and seen == T:
+                yield f"{_MIXES}: with the others changed, the outputs of one change by {moved}"
+            elif moved:
+                yield (
+                    f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the "
+                    f"outputs of those before change by {moved}: no number of a token may depend "
+                    "on later ones"
+                )
+
+
+def _cuts(B: int, T: int) -> list[list[int]]:
+    """Return where each sequence is changed from there on; T leaves it as it is."""
+    if B == 1:
+        return [[T // 2], [T - 1]]
+    return [[T, T // 2, T - 1], *([[T, T // 3 | 1, 1]] if T <= _LONG else [])]
+
+
+def _wrong_alone(alone: Inputs, y: Inputs) -> Iterator[str]:
+    """Yield how the outputs of a sequence differ if it is read alone."""
+    if off := differ(alone, y[:1], ROUNDING):
+        yield f"{_MIXES}: read alone, a sequence has other outputs, by {off}"
+
+
+def _wrong_decoding(a: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
+    """Yield how the outputs with a cache differ from y."""
+    T, window = x.shape[1], a.config.cache_window
+    for places in _PIECES if T <= TOKENS else ([T // 3, T - 2, T - 1],):
         cache = make_cache(T + 3, window, a.config.caches_tokens)
         cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
         read = [a(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
-            cure = "a map sees new tokens only, and a hook or mixing what it remembers="
+            cure = (
+                "while it decodes, a map is given the new tokens only. To read earlier ones use "
+                "--short-conv, or a logits hook or mixing with remembers="
+            )
             if window and a.maps.with_memory:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
@@ -189,7 +268,7 @@ def _wrong_maps(a: Attention, x: Inputs) -> Iterator[str]:
     values = a.value(inputs, k, None, Carry())
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
-        weights = mx.softmax(_drawn(1, _SEQUENCES, a.config.n_maps, T, T), axis=-1)
+        weights = mx.softmax(_drawn(1, len(x), a.config.n_maps, T, T), axis=-1)
         first, last = weighted_sum(weights, values), maps.value.after(a, weights @ inputs[:, None])
         if tuple(last.shape) != tuple(first.shape):
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
@@ -204,7 +283,7 @@ def _bent_maps(a: Attention, x: Inputs) -> Iterator[str]:
     def value(x: Inputs, k: mx.array) -> mx.array:
         return a.value(a.value_input(x, k), k, None, Carry())
 
-    heads = (_SEQUENCES, a.config.n_maps, x.shape[1], value(x, k).shape[-1])
+    heads = (len(x), a.config.n_maps, x.shape[1], value(x, k).shape[-1])
     functions = ((a.score, (x.shape,)), (value, (x.shape, k.shape)), (a.output, (heads,)))
     maps = (a.maps.score, a.maps.value, a.maps.output)
     for choice, function in zip(maps, functions, strict=True):
@@ -221,8 +300,8 @@ _SHIFTS = "gives other weights if a constant is added to all scores of a query"
 def _wrong_facts(a: Attention, x: Inputs) -> Iterator[str]:
     """Yield the declarations of choices that do not hold."""
     T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
-    scores = _drawn(0, _SEQUENCES, a.config.n_maps, T, T)
-    constant = _drawn(1, _SEQUENCES, a.config.n_maps, T, 1)  # for each query
+    scores = _drawn(0, len(x), a.config.n_maps, T, T)
+    constant = _drawn(1, len(x), a.config.n_maps, T, 1)  # for each query
     yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Positions.of_text(T)), constant)
     for hook in a.maps.logits:
         memory = (hook.remembers(a, x),) if hook.remembers else ()
@@ -267,7 +346,7 @@ def _as_tuple(results: Any) -> tuple[Any, ...]:
 
 
 def _drawn(seed: int, *shape: int) -> mx.array:
-    return mx.array(np.random.default_rng([seed, *shape]).normal(size=shape), mx.float32)
+    return mx.array(np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32))
 
 
 def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
@@ -283,10 +362,13 @@ def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 # Shapes. MLX knows the shapes of lazy arrays, so nothing is computed.
 
 
+_FEW = 2  # sequences
+
+
 def _check_shapes(a: Attention) -> None:
     """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     c, maps, H = a.config, a.maps, a.config.n_maps
-    B, T = _SEQUENCES, min(3, c.context_length)
+    B, T = _FEW, min(3, c.context_length)
     x, carry = mx.zeros((B, T, c.d_in)), Carry()
 
     def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
@@ -334,7 +416,7 @@ def _checked(
         words = ", ".join(map(str, wanted)).replace(" 0", " any")
         words += " (-n: any divisor of n)" if "-" in words else ""
         raise ConfigError(
-            f"{name} must return, of {_SEQUENCES} sequences of {arguments[1].shape[-2]} tokens, "
+            f"{name} must return, of {_FEW} sequences of {arguments[1].shape[-2]} tokens, "
             f"the shape {words}, and returned {', '.join(map(str, shapes))}"
         )
     foreign = [type(array) for array in results if not isinstance(array, mx.array)]

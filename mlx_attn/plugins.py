@@ -149,7 +149,9 @@ def _execute(path: Path, name: str) -> None:
     sys.modules[name] = module  # where dataclasses look for it
     try:
         loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ConfigError(_line_about(error, path)) from error
 
 

@@ -105,7 +105,11 @@ def find_variant(name: str) -> Variant:
         ConfigError: No variant has that name; the message suggests the nearest.
     """
     aliases = {row.alias: row for row in VARIANTS.values() if row.alias}
-    return find_row({**VARIANTS, **aliases}, name, "variant")
+    try:
+        return find_row({**VARIANTS, **aliases}, name, "variant")
+    except ConfigError as error:
+        own = f"{str(error).removesuffix('?')}; one of your own needs its file:"
+        raise ConfigError(f"{own} --plugin FILE", f"{own} plugins='FILE'") from error
 
 
 def register(entry: Choice | Variant) -> None:
@@ -115,8 +119,14 @@ def register(entry: Choice | Variant) -> None:
         ConfigError: The name is taken.
     """
     table: dict[str, Any] = VARIANTS.rows if isinstance(entry, Variant) else CHOICES[entry.map]
-    if entry.name in (positions() if table is CHOICES["position"] else table):
-        raise ConfigError(f"'{entry.name}' is registered already: choose another name")
+    taken = {*(positions() if table is CHOICES["position"] else table)}
+    names = {entry.name}
+    if isinstance(entry, Variant):  # an alias is a name, too
+        taken |= {row.alias for row in VARIANTS.rows.values()} - {""}
+        names |= {entry.alias} - {""}
+    if taken & names:
+        name = min(taken & names)
+        raise ConfigError(f"'{name}' is registered already: choose another name")
     table[entry.name] = entry
 
 

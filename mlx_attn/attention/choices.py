@@ -256,7 +256,8 @@ def choice_of(map_name: str, name: str) -> Any:
     """
     table = choices_of(map_name)
     if name not in table:
-        raise ConfigError(f"{map_name}='{name}' must be one of {', '.join(table)}")
+        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
+        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
     return table[name]
 
 

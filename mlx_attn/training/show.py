@@ -273,7 +273,8 @@ def closing_lines(ended: Ended) -> list[str]:
 def what_next(run: Run) -> list[str]:
     """Return the next commands for a trained run, beside a comparable run if there is one."""
     path = quote(str(run.path))
-    lines = [f"talk to it:    mlx-attn repl {path}", f"look into it:  mlx-attn open {path}"]
+    this = path + _plugin_flags(run)
+    lines = [f"talk to it:    mlx-attn repl {this}", f"look into it:  mlx-attn open {this}"]
     other = neighbour_of(run)
     if other is None:
         return lines
@@ -292,8 +293,16 @@ def what_next(run: Run) -> list[str]:
     if forms[0] != forms[1]:
         data = str(run.settings["text"].get("data", ""))
         options = f"--preset {run.settings.get('preset', 'tiny')} --data {quote(data)}"
-        lines.append(f"for a verdict: mlx-attn compare --variants {','.join(forms)} {options}")
-    return [*lines, f"see both:      mlx-attn open {quote(str(other.path))} {path}"]
+        command = f"mlx-attn compare --variants {','.join(forms)} {options}"
+        lines.append(f"for a verdict: {command}{_plugin_flags(other, run)}")
+    both = f"{quote(str(other.path))} {path}{_plugin_flags(other, run)}"
+    return [*lines, f"see both:      mlx-attn open {both}"]
+
+
+def _plugin_flags(*runs: Run) -> str:
+    """Return the flags that name the files of the user that runs need."""
+    paths = {plugin["path"]: None for run in runs for plugin in run.settings.get("plugins", ())}
+    return "".join(f" --plugin {quote(path)}" for path in paths)
 
 
 def what_is_saved(trainer: Trainer) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 
 from mlx_attn import laws
@@ -98,7 +99,7 @@ BROKEN = [
     ("value", of_the_next_token, VALUE, LEAKS),
     ("mixing", lambda a, s: softmax(s) + 1e-3, {}, LEAKS),
     ("score", lambda a, x: (split_heads(x - x.mean(1, keepdims=True), 4),) * 2, {}, LEAKS),
-    ("value", of_the_token_before, VALUE, "decodes with a cache.*a map sees new tokens only"),
+    ("value", of_the_token_before, VALUE, "decodes with a cache.*use --short-conv, or"),
     ("logits", lambda a, s: s + mx.random.normal(s.shape), {}, "something else each time"),
     ("logits", lambda a, s: mx.log(-mx.abs(s) - 1), {}, "gives numbers that are not finite"),
     ("score", cosine, SCORE, BENT),
@@ -125,6 +126,75 @@ def test_a_choice_that_breaks_a_law_or_declares_what_is_not_so_is_refused(
 ):
     with pytest.raises(LawBroken, match=complaint):
         own(map_name, apply, **facts)
+
+
+def moved(y: mx.array, axis: int) -> mx.array:
+    return mx.roll(y, -1, axis)
+
+
+def block_means(a: Any, x: mx.array, k: mx.array) -> mx.array:
+    """Add the mean of the block of 16 that a token is in, and not of the one before."""
+    blocks = x[:, : x.shape[1] // 16 * 16].reshape(x.shape[0], -1, 16, x.shape[2])
+    means = mx.repeat(blocks.mean(2), 16, axis=1)
+    return linear(a, mx.concatenate([x[:, : means.shape[1]] + means, x[:, means.shape[1] :]], 1), k)
+
+
+def turned(a: Any, y: mx.array, positions: mx.array) -> mx.array:
+    return y + 0.1 * moved(y, 2) if y.shape[2] > 12 else y
+
+
+LATER = "lets a token read later ones"
+LONG: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("value", lambda a, x, k: linear(a, moved(x, 1) if x.shape[1] > 12 else x, k), VALUE, LATER),
+    ("value", lambda a, x, k: linear(a, moved(x, 1) if x.shape[1] == 47 else x, k), VALUE, LATER),
+    ("value", block_means, VALUE, LATER),
+    ("score", lambda a, x: SEPARATE.apply(a, moved(x, 1) if len(x[0]) > 30 else x), SCORE, LATER),
+    ("position", turned, {}, LATER),
+    ("logits", lambda a, s: moved(s, 3) if s.shape[3] > 40 else s, {}, LATER),
+    ("logits", lambda a, s: moved(s, 3) if a.training else s, {}, f"in training {LATER}"),
+    ("mixing", lambda a, s: softmax(s) + (0.1 if a.training else 0), {}, f"in training {LATER}"),
+    (
+        "value",
+        lambda a, x, k: linear(a, moved(x, 1) if a.training and len(x) == 3 else x, k),
+        VALUE,
+        f"in training {LATER}",
+    ),
+    ("value", lambda a, x, k: linear(a, x + x.mean(0, keepdims=True), k), VALUE, "mixes the seque"),
+    (
+        "output",
+        lambda a, y, x: a.out_proj(merge_heads(y - y.mean(0) if len(y) > 2 else y)),
+        {"weights": choice_of("output", "linear").weights},
+        "mixes the sequences of a batch",
+    ),
+    ("logits", lambda a, s: 2 * s if len(s) == 1 else s, {}, "read alone"),
+    (
+        "value",
+        lambda a, x, k: linear(a, x - x.mean(0) if a.training else x, k),
+        VALUE,
+        "in training mixes the sequences",
+    ),
+    (
+        "logits",
+        lambda a, s: s * (1 + mx.array(RANDOM.normal()) * a.training),
+        {},
+        "resumed training",
+    ),
+    (
+        "mixing",
+        lambda a, s: softmax(s) / (1 if s.shape[3] < 20 else 2),
+        {"sums_to_one": True},
+        "leave out sums_to_one=",
+    ),
+    ("logits", lambda a, s: s * (2 if 20 < s.shape[3] != s.shape[2] else 1), {}, "decodes with"),
+]
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("map_name", "apply", "facts", "complaint"), LONG)
+def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complaint):
+    """At its length and a prime below it, in training mode, with one sequence and three."""
+    with pytest.raises(LawBroken, match=complaint):
+        own(map_name, apply, {"context_length": 48}, **facts)
 
 
 @pytest.mark.parametrize(

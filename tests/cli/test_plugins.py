@@ -13,7 +13,9 @@ import pytest
 from mlx_attn import plugins
 from mlx_attn.comparison.plan import make_trial
 from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.run_directory import open_run
 from mlx_attn.training.config import resolve
+from mlx_attn.training.show import what_next
 from tests.cli.conftest import done, refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -201,7 +203,9 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train, text, comp
     [
         ("x = 1\n\ny = x / 0\n", "line 3: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("class Own(BaseException): ...\nraise Own('no')\n", "line 2: Own: no"),
         ("x = 1\n", "registers nothing"),
+        (VARIANT.format(name="keyless", score="separate"), "'keyless' is registered already"),
         (VARIANT.format(name="standard", score="separate"), "line 3: 'standard' is registered"),
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
@@ -215,6 +219,17 @@ def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, com
     assert complaint in line
     assert "line None" not in line
     assert not plugins._loaded
+
+
+def test_a_name_that_only_a_file_knows_asks_for_the_file(train):
+    for flag in ("--variant=cosine-tau", "--logits=sharpnes"):
+        assert "needs its file: --plugin FILE" in refused(train(flag), 2)
+
+
+def test_the_hints_after_a_training_name_the_file(trained, talk):
+    hints = what_next(open_run(trained))
+    assert len(hints) == 2
+    assert all(line.endswith(f" runs/talk --plugin {talk.resolve()}") for line in hints)
 
 
 def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
