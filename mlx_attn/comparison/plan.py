@@ -44,7 +44,7 @@ class Trial:
     """A training to do. Its settings decide all but the time that it takes."""
 
     arm: str
-    settings: Mapping[str, Any]  # all settings, flat, learning rates scaled
+    settings: Settings  # learning rates scaled
     lr_scale: float  # the factor that they were scaled with, for people like `arm`
     text: str  # digest of the training text; "" for a corpus whose download is checked
     # Path, digest and names of the user's files that it needs.
@@ -56,14 +56,20 @@ class Trial:
     @property
     def seed(self) -> int:
         """Of weights, batches and dropout; trainings of one seed are pairs."""
-        return self.settings["seed"]
+        return self.settings.training.seed
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Return all settings by name."""
+        of, text = self.settings, asdict(self.settings.text)
+        return {"preset": of.preset, **of.model, **of.training.as_dict(), **text}
 
     @property
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
         plugins = [plugin["sha256"] for plugin in self.plugins]
-        return digest_of([training_versions(), self.settings, self.text, plugins])
+        return digest_of([training_versions(), self.flat, self.text, plugins])
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
@@ -76,9 +82,8 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if task_of(settings.text.data) else 0
     reports = {"eval_every": evaluated, "track": 0, "log_every": every}
-    recipe = replace(training, seed=seed, **rates, **reports).as_dict()
-    flat = {"preset": settings.preset, **settings.model, **recipe, **asdict(settings.text)}
-    return Trial(arm, flat, lr_scale, text, plugins=settings.plugins)
+    settings = replace(settings, training=replace(training, seed=seed, **rates, **reports))
+    return Trial(arm, settings, lr_scale, text, plugins=settings.plugins)
 
 
 def trial_of(
@@ -92,10 +97,3 @@ def corpus_of(settings: Settings) -> Corpus:
     """Return the text that settings name, as tokens."""
     text = settings.text
     return prepare(text.data, text.tokenizer, text.vocab_size)
-
-
-def floor_of(corpus: Corpus) -> float | None:
-    """Return the least possible loss on the validation text, in nats per scored token."""
-    floor, split = corpus.val.floor_nats, corpus.val
-    scored = len(split.tokens) - 1 if split.scored is None else split.n_scored
-    return None if floor is None else floor / scored

@@ -11,7 +11,7 @@ from typing import Any
 from mlx_attn.comparison import stages, tuning
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge, judge_solving
-from mlx_attn.comparison.plan import SHORTER, Trial, corpus_of, floor_of, trial_of
+from mlx_attn.comparison.plan import SHORTER, Trial, corpus_of, trial_of
 from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult, save_comparison
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
@@ -79,7 +79,7 @@ class ComparisonRun:
             text={
                 "name": self.corpus.name,
                 "digest": self.corpus.digest,
-                "floor": floor_of(self.corpus),
+                "floor": self.corpus.val.floor,
             },
             versions=versions(),
             tunings=tuning.tunings_of(config, searches),

@@ -11,7 +11,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.comparison.plan import Trial, corpus_of, floor_of
+from mlx_attn.comparison.plan import Trial, corpus_of
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
@@ -19,7 +19,6 @@ from mlx_attn.machine.facts import arithmetic, chip_name
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
-from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
@@ -96,7 +95,7 @@ class Store:
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
         # Arm and settings are for people who read the file; only the outcome is read back.
-        record = {"arm": trial.arm, "settings": dict(trial.settings), **record_of(outcome)}
+        record = {"arm": trial.arm, "settings": trial.flat, **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
         write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
@@ -107,11 +106,10 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     Raises:
         RunError: The text is not the one that the trial is of, or it was told to stop.
     """
-    settings = resolve(trial.settings)
-    corpus = corpus_of(settings)
+    corpus = corpus_of(trial.settings)
     if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
-    trainer = Trainer(settings, corpus)
+    trainer = Trainer(trial.settings, corpus)
     recorder = _Recorder(trial, trainer, corpus)
     try:
         for event in train(trainer, should_stop):
@@ -155,7 +153,7 @@ class _Recorder:
 
     def result(self) -> Outcome:
         """Return what became of the trial, once it has ended."""
-        ended, last, floor = self._ended, self._last, floor_of(self.corpus)
+        ended, last, floor = self._ended, self._last, self.corpus.val.floor
         assert ended
         if ended.reason == INTERRUPTED:
             raise RunError("it was told to stop")

@@ -112,18 +112,17 @@ class FormulaRunner(Runner):
     def _by_formula(self, trial: Trial) -> Outcome:
         if trial.arm in self.diverges:
             return Diverged("loss nan at step 3")
+        steps = trial.settings.training.steps
         best = self.best_rates.get(trial.arm, 0.01)
-        octaves = math.log2(trial.settings["lr"] / best)
+        octaves = math.log2(trial.settings.training.lr / best)
         # Only of what arms and trials differ in: a setting added to the package redraws nothing.
-        facts = {key: trial.settings.get(key) for key in NOISE_KEYS}
+        facts = {key: trial.flat.get(key) for key in NOISE_KEYS}
         number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
         noise = np.random.default_rng(number).normal() * self.noise
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
-        loss -= self.token_worth * math.log(trial.settings["steps"] / 1000)
+        loss -= self.token_worth * math.log(steps / 1000)
         speed = 50.0 if "merged" in trial.arm else 100.0
-        made = training(
-            trial.seed, loss, lr_scale=trial.lr_scale, steps=trial.settings["steps"], tok_s=speed
-        )
+        made = training(trial.seed, loss, lr_scale=trial.lr_scale, steps=steps, tok_s=speed)
         if (share := self.shares.get(trial.arm)) is None:
             return made
         curve = tuple(replace(point, step=made.steps, accuracy=share) for point in made.curve)

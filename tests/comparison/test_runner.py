@@ -35,6 +35,13 @@ def trials(protocol, store):
     return [trial_of(run.config, run.config.arms[0], seed) for seed in (0, 1)]
 
 
+def changed(trial, **training):
+    settings = trial.settings
+    return replace(
+        trial, settings=replace(settings, training=replace(settings.training, **training))
+    )
+
+
 def without_time(result):
     assert isinstance(result, TrialResult)
     curve = tuple(replace(point, seconds=0.0) for point in result.curve)
@@ -62,7 +69,7 @@ def test_a_training_records_its_course(trials):
 
 
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
-    wild = replace(trials[0], settings={**trials[0].settings, "lr": 1e30, "clip": 0.0})
+    wild = changed(trials[0], lr=1e30, clip=0.0)
     ((_, outcome),) = Runner(store, 1)([wild])
     assert isinstance(outcome, Diverged)
     assert store[wild] == outcome
@@ -106,7 +113,7 @@ def test_trainings_whose_processes_are_killed_are_repeated_three_times_and_then_
     monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(Killed()))
     assert set(dict(Runner(store, 1)(trials))) == set(trials)
     losses = iter(range(4))
-    other = [replace(trial, settings=trial.settings | {"seed": 5}) for trial in trials]
+    other = [changed(trial, seed=5) for trial in trials]
     with pytest.raises(RunError, match=r"killed 4 times in a row, .*; finished trainings are kept"):
         list(Runner(store, 1)(other))
 

@@ -7,6 +7,7 @@ from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, has_failed
 from mlx_attn.comparison.tuning import Search, search_rates, tuning_pairs
+from mlx_attn.training.config import resolve
 
 from .conftest import training
 
@@ -59,7 +60,7 @@ def test_an_arm_that_diverges_with_every_rate_has_no_result(protocol, runner, co
 
 
 def trial(seed: int, lr_scale: float) -> Trial:
-    return Trial("standard", {"seed": seed}, lr_scale, text="")
+    return Trial("standard", resolve({"seed": seed}), lr_scale, text="")
 
 
 @pytest.mark.parametrize(("task", "best"), [(True, 1.0), (False, 0.5)])
@@ -101,8 +102,8 @@ def test_one_factor_turns_tuning_off_and_scales_all_learning_rates_together(
     assert comparison.tunings == ()
     assert comparison.verdicts["no-query"].tuning_error == 0
     assert {trial.lr_scale for trial in runner.done} == {0.5}
-    settings = runner.done[0].settings
-    assert (settings["lr"], settings["muon_lr"]) == (0.005, 0.015)
+    recipe = runner.done[0].settings.training
+    assert (recipe.lr, recipe.muon_lr) == (0.005, 0.015)
 
 
 def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm():
