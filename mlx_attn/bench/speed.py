@@ -321,7 +321,9 @@ def variant_setups(
     """Return variants at the sizes of a preset with these settings, and why others are refused."""
     resolved = resolve({"preset": preset, **settings})
     vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
-    model, training = {**resolved.model, "vocab_size": vocab_size}, resolved.training
+    # One batch is measured, of as many windows as one pass of the model reads.
+    training = replace(resolved.training, accumulate=1)
+    model = {**resolved.model, "vocab_size": vocab_size}
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for name in variants:
@@ -330,4 +332,7 @@ def variant_setups(
             setups[variant.name] = config_from({**model, **variant.settings}), training
         except ConfigError as error:
             refused[variant.name] = str(error)
+    if not setups:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise ConfigError(f"no variant is left to measure: {reasons}")
     return setups, refused

@@ -66,8 +66,8 @@ def _dask_client(address: str) -> Iterator[Any]:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise RunError(
-            f"no scheduler answers at {address}: start one with 'dask scheduler', and workers with "
-            "'dask worker ADDRESS --nthreads 1'"
+            f"no scheduler answers at {address}: start one with 'dask scheduler --host "
+            "ADDRESS', and workers with 'dask worker SCHEDULER --host ADDRESS --nthreads 1'"
         ) from error
     with client:
         yield client

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from mlx_attn.about import __version__
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.machine.device import device_name
+from mlx_attn.machine.facts import source_digest
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings
@@ -35,8 +35,8 @@ _version = cache(version)  # which reads the package's files: a digest is made o
 
 
 def training_versions() -> tuple[str, str, str]:
-    """Return the versions of mlx_attn and mlx, and the kind of device, that a digest depends on."""
-    return __version__, _version("mlx"), device_name()
+    """Return the code of mlx_attn, the version of mlx and the device that a digest depends on."""
+    return source_digest(), _version("mlx"), device_name()
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class ComparisonRun:
         # Arms with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.runner.missing(wanted.values())
-        yield stages.Began(stage, len(wanted), len(wanted) - len(missing))
+        unused = self.store.of_other_code() if missing else 0
+        yield stages.Began(stage, len(wanted), len(wanted) - len(missing), unused)
         left, taken = len(missing), []
         for trial, outcome in self.runner(missing):
             left -= 1

@@ -241,6 +241,11 @@ class Display(progress.Progress):
 
     def __call__(self, event: stages.ComparisonEvent) -> None:
         """Move the bar, or leave a line."""
+        if isinstance(event, stages.Began) and event.unused:
+            self.message(
+                f"{plural(event.unused, 'stored training')} made with other code of mlx_attn: not "
+                "used, trained again where it is needed"
+            )
         if not self.disable and isinstance(event, stages.Began):
             counts = {"total": event.trainings, "completed": event.stored, "left": ""}
             self.update(self._task, description=event.stage, **counts)

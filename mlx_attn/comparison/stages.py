@@ -9,11 +9,15 @@ from mlx_attn.comparison.trial import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A stage of a comparison begins; `stored` of its trials are finished already."""
+    """A stage of a comparison begins; `stored` of its trials are finished already.
+
+    `unused` others are in its folder, made with other code of mlx_attn.
+    """
 
     stage: str
     trainings: int
     stored: int
+    unused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ and another seed or arm costs only its own trials.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -15,7 +16,7 @@ from mlx_attn.comparison.plan import Trial, corpus_of
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
-from mlx_attn.machine.facts import arithmetic, chip_name
+from mlx_attn.machine.facts import arithmetic, chip_name, source_digest
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
@@ -93,10 +94,19 @@ class Store:
         """Return the final loss; inf if the training diverged, None if it is not finished."""
         return loss_of(self[trial]) if trial in self else None
 
+    def of_other_code(self) -> int:
+        """Count the trainings that were made with other code of the package: they are not used."""
+        count = 0
+        for path in self.folder.glob("*.json"):
+            with suppress(RunError):  # a damaged file is refused when it is needed
+                count += read_record(path).get("source") != source_digest()
+        return count
+
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
         # Arm and settings are for people who read the file; only the outcome is read back.
         record = {"arm": trial.arm, "settings": trial.flat, **record_of(outcome)}
         record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
+        record |= {"source": source_digest()}
         write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 

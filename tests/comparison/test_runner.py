@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from mlx_attn.comparison import executors, runner
+from mlx_attn.comparison import executors, plan, runner, trial
 from mlx_attn.comparison.plan import trial_of
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
@@ -77,6 +77,14 @@ def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials,
     store.path(wild).write_text("{")
     with pytest.raises(RunError, match="delete the file to train it again"):
         store[wild]
+
+
+def test_a_training_of_other_code_is_not_used(in_this_process, trials, store, monkeypatch):
+    list(Runner(store, 1)(trials[:1]))
+    assert (store.of_other_code(), Runner(store, 1).missing(trials)) == (0, trials[1:])
+    for module in (plan, trial):
+        monkeypatch.setattr(module, "source_digest", lambda: "another")
+    assert (store.of_other_code(), Runner(store, 1).missing(trials)) == (1, trials)
 
 
 def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
