@@ -1,7 +1,8 @@
 """The numbers of every head in the page: what Python measured, and where it is left out."""
 
+from typing import Any
+
 import numpy as np
-import pytest
 
 from mlx_attn.explore.page import head_numbers
 from mlx_attn.probe import heads, show
@@ -9,20 +10,11 @@ from mlx_attn.probe import heads, show
 TEXT = "Ben sees one of them; then it is gone?"
 
 
-@pytest.fixture
-def measured(make_run):
-    """What Python measures of a run that reads a text, and the page's numbers of it."""
-
-    def make(**settings):
-        run = make_run(**settings)
-        tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
-        return heads.probe(run.load_model(), tokens), head_numbers(run, TEXT, 0)
-
-    return make
-
-
-def test_every_cell_is_the_number_that_probe_prints(measured):
-    found, made = measured()
+def test_every_cell_is_the_number_that_probe_prints(make_run):
+    run = make_run()
+    tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
+    found: Any = heads.probe(run.load_model(), tokens)
+    made: Any = head_numbers(run, TEXT, 0)
     headings = [column["heading"] for column in made["columns"]]
     row = made["rows"][3]
     assert (row["layer"], row["head"]) == (1, 1)
@@ -33,13 +25,3 @@ def test_every_cell_is_the_number_that_probe_prints(measured):
     np.testing.assert_allclose(made["alignment"]["S_h"], found.scores.alignment, atol=1e-3)
     assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
     assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."
-
-
-def test_heads_without_matrices_say_why(measured):
-    found, made = measured(variant="nonlinear-query")
-    assert "S_h" not in made["alignment"]
-    assert made["caveat"] == show.caveat(found) != ""
-    assert [group["heading"] for group in made["groups"]] == [
-        "attention",
-        "V_h O_h, the matrix of its output",
-    ]

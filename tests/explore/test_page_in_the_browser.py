@@ -1,9 +1,12 @@
-"""What a person sees and does in the page: keys, switches, widths, colours, silence."""
+"""What a person sees and does in the page: answers, switches, losses, silence."""
 
 import time
 
 import pytest
 
+import mlx_attn
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.generate import load_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
 TEXT = "Ben sees one of them; then it is gone?"
@@ -80,13 +83,32 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     weights = "explorer.state.readings.map(({trace}) => trace.blocks[1][9].weights[0])"
     distance = f"(([a, b]) => a.reduce((d, v, j) => d + Math.abs(v - b[j]) / 2, 0))({weights})"
     assert page.run(f"{apart}.rows[2][9]") == pytest.approx(page.run(distance))
-    page.run('document.querySelectorAll("#apart .tokens button")[9].click()')
-    assert page.run("explorer.state.token") == 8
-    page.run('document.querySelectorAll("#apart .tokens button")[9].focus()')
-    page.press("ArrowRight", 39)
-    assert page.run("explorer.state.token") == 9
-    told = f"/This text does not tell|predicts this text better than/.test({ANSWER})"
-    assert settled(page, told)
-    assert page.run('document.querySelector("#apart .pair figcaption").textContent') == (
-        "Layer 0, head 0: weights of one minus those of two"
+
+
+@pytest.mark.parametrize(
+    ("kind", "corpus", "start"),
+    [
+        ("char", "tales", 1),
+        ("bpe", "tales", 1),
+        ("char", "book.txt", 0),
+        ("byte", "tinystories", len("<|endoftext|>\n")),
+    ],
+)
+def test_the_loss_of_a_text_is_what_python_says(kind, corpus, start, make_run, show):
+    tokenizer = None if kind == "char" else train_tokenizer(kind, TEXT * 9, 400)
+    run = make_run(tokenizer=tokenizer, facts={"corpus": corpus})
+    page = show(run, texts=[TEXT])
+    assert page.run("explorer.state.readings[0].trace.start") == start
+    assert page.run("explorer.lossOf(explorer.state.readings[0].trace)") == pytest.approx(
+        mlx_attn.load(run.path).loss(TEXT), abs=1e-5
     )
+
+
+def test_it_writes_as_the_run_does(make_run, show):
+    run = make_run(facts={"corpus": "tales"})
+    page = show(run, texts=[TEXT])
+    for _ in range(12):
+        page.run('document.getElementById("one").click()')
+    steps = load_run(str(run.path)).stream(TEXT, SamplerConfig(temp=0.0), 12)
+    written = page.run('document.getElementById("text").value')
+    assert written == TEXT + "".join(step.text for step in steps)

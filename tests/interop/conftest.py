@@ -9,7 +9,6 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run
 from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.foreign import ForeignTokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
@@ -19,7 +18,6 @@ from tests.runs import create_run
 TEXT = "The quick  brown fox isn't lazy.\n\nIt jumps over 13 dogs, naïve ones too. " * 40
 SIZES = {"context_length": 48, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
 GPT2 = {"position": "learned", "norm": "layernorm", "activation": "gelu", "bias": True}
-MODERN = {"norm": "rmsnorm", "activation": "relu2", "bias": False}
 
 
 def merges(count: int) -> str:
@@ -60,12 +58,6 @@ def make_model() -> Callable[..., GPT]:
     return make
 
 
-def run_of(model: GPT, path: Path, **settings: Any) -> Run:
-    """The directory of a run whose record is that of a model."""
-    keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
-    return create_run(path, resolve({**keys, **settings, "steps": 10}).record(model.config))
-
-
 @pytest.fixture
 def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
     """Such a model as a run, with a tokenizer."""
@@ -73,7 +65,9 @@ def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
     def make(kind: str = "byte", name: str = "run", **settings: Any) -> LoadedRun:
         tokenizer = tokenizers[kind]
         model = make_model(vocab_size=tokenizer.vocab_size, **settings)
-        run = run_of(model, tmp_path / name, tokenizer=kind)
+        keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
+        record = resolve({**keys, "tokenizer": kind, "steps": 10}).record(model.config)
+        run = create_run(tmp_path / name, record)
         tokenizer.save(run.path)
         run.save_model(model)
         return LoadedRun(run, model, tokenizer)

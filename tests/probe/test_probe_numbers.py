@@ -17,7 +17,6 @@ from mlx_attn.probe.show import (
     save_figures,
     save_tracks,
     track_record,
-    track_table,
 )
 from mlx_attn.probe.tracks import Track
 
@@ -72,13 +71,6 @@ def track(name: str = "merged", n: int = 3, drift: bool = True) -> Track:
     curves: dict[str, np.ndarray] = dict.fromkeys(("effective_rank", "norm", "symmetry"), curve)
     drifts: dict[str, np.ndarray] = dict.fromkeys(("matrices", "scores", "maps"), curve)
     return Track(name, steps, curves, curves, drifts if drift else {})
-
-
-def test_a_row_of_a_track_is_the_mean_over_all_heads_at_a_step():
-    assert lines(track_table(track()))[-1].split() == ["20", *["0.95"] * 9]
-    pair = lines(track_table(Track("one against other", track().steps, {}, {}, track().drift)))
-    assert pair[0] == "one against other: means over heads"
-    assert pair[-1].split() == ["20", "0.95", "0.95", "0.95"]
 
 
 def test_json_of_a_track_holds_every_step_layer_and_head():

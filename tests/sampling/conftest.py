@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -30,28 +30,3 @@ def gpt() -> Callable[..., GPT]:
         return model
 
     return make
-
-
-class Reciter(GPT):
-    """A model that is certain of every next token: it recites bytes after four of a prompt."""
-
-    def __init__(self, script: Sequence[int]):
-        super().__init__(GPTConfig(**{**SIZES, "context_length": 4 + len(script)}))
-        self.script = mx.array([*[0] * 3, *script, 0])
-        self.eval()
-
-    def features(self, tokens, caches=None):
-        assert caches is not None
-        start = caches[0].offset
-        for cache in caches:
-            cache.offset = start + tokens.shape[1]
-        wanted = self.script[start + mx.arange(tokens.shape[1])]
-        return mx.broadcast_to(wanted, tokens.shape)[..., None].astype(mx.float32)
-
-    def head(self, x):
-        return mx.where(mx.arange(256) == x, 100.0, 0.0)
-
-
-@pytest.fixture
-def reciter() -> Callable[[str], Reciter]:
-    return lambda text: Reciter(text.encode())

@@ -1,0 +1,136 @@
+"""What is typed into a terminal or a pipe, and what it shows."""
+
+import io
+import stat
+from dataclasses import dataclass
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from rich.console import Console
+
+from mlx_attn.repl.screen import (
+    HINT,
+    CommandCompleter,
+    Prompt,
+    TerminalScreen,
+    interactive_loop,
+    open_history,
+    read_lines,
+)
+from mlx_attn.ui.terminal import WordWrap
+
+ALT_ENTER, CTRL_C = "\x1b\r", "\x03"
+
+
+def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
+    """What n prompts give for these keys, and the hints that were shown."""
+    hints: list[str] = []
+    with create_pipe_input() as keyboard:
+        keyboard.send_text(keys)
+        prompt = Prompt(hints.append, history, keyboard, DummyOutput())
+        return [prompt.read() for _ in range(n)], hints
+
+
+@pytest.mark.parametrize(
+    ("keys", "lines", "hints"),
+    [
+        ("once\rupon\r", ["once", "upon"], []),
+        (f"once{ALT_ENTER}upon\r", ["once\nupon"], []),
+        ('"""once\rupon\r"""\r', ['"""once\nupon\n"""'], []),
+        ("\x1b[200~once\nupon\n\x1b[201~a\r", ["once\nupon\na"], []),
+        (f"once{CTRL_C}upon\r", ["upon"], [HINT]),
+    ],
+)
+def test_keys_make_lines(keys, lines, hints):
+    assert read(keys, len(lines)) == (lines, hints)
+
+
+def test_commands_and_settings_complete():
+    found = CommandCompleter().get_completions(Document("/set top"), CompleteEvent())
+    assert [completion.text for completion in found] == ["top_k", "top_p"]
+
+
+def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
+    directory = tmp_path / "state"
+    read("once\r", history=open_history(directory))
+    assert list(open_history(directory).load_history_strings()) == ["once"]
+    path = directory / "repl_history"
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (directory, path)] == [0o700, 0o600]
+
+
+@dataclass
+class Fingers:
+    """Types lines, and then presses Ctrl-D."""
+
+    lines: list[str]
+
+    def __call__(self) -> str:
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0)
+
+
+@pytest.fixture
+def hasty(page, monkeypatch):
+    """A screen on which Ctrl-C is pressed after the third piece of an answer."""
+
+    def stream(pieces):
+        shown = [next(pieces) for _ in range(3)]
+        page.answers.append("".join(shown))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "stream", stream)
+    return page
+
+
+def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, hasty):
+    interactive_loop(session, Fingers(["a", "/more"]))
+    assert hasty.answers == ["bcd", "efg"]
+    assert session.turns[0].answers[0].finish_reason == "interrupted"
+    assert hasty.messages[0].startswith("3 tokens")
+    assert hasty.messages[1] == "stopped; /more continues"
+    assert session.story("alpha") == "abcdefg"
+
+
+def test_a_bug_does_not_end_the_conversation(session, page, monkeypatch):
+    def broken(session, text):
+        raise KeyError("nothing")
+
+    monkeypatch.setattr("mlx_attn.repl.commands.handle_input", broken)
+    interactive_loop(session, Fingers(["a", "x"]))
+    assert page.messages == ["that failed (KeyError: 'nothing'); nothing is lost"] * 2
+
+
+def test_ctrl_d_ends_the_conversation_and_nothing_is_read_after_quit(session, page):
+    interactive_loop(session, Fingers([]))
+    assert page.messages == []
+    fingers = Fingers(["/quit", "a"])
+    interactive_loop(session, fingers)
+    assert fingers.lines == ["a"]
+
+
+def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, page):
+    read_lines(session, ['"""a\n', "x"])
+    assert session.turns[0].prompt == "a\nx"
+    page.answers.clear()
+    read_lines(session, ["/max 2\n", "\n", "a\n", '"""\n', "/x\n", '"""\n', "/quit\n", "b\n"])
+    assert page.answers == ["bc", "yz"]
+
+
+def test_an_answer_is_shown_as_it_is_but_for_control_characters():
+    file = io.StringIO()
+    screen = TerminalScreen(Console(file=file, width=40, color_system=None))
+    screen.stream(iter(["[bold]:smile:\x1b ", "x" * 60]))
+    assert file.getvalue() == "[bold]:smile:␛\n" + "x" * 40 + "\n" + "x" * 20 + "\n"
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_text_that_comes_in_pieces_is_wrapped_between_words(size):
+    story = "Anna saw a rabbit\nand  said: 你好你好你好 ok"
+    pieces = [story[start : start + size] for start in range(0, len(story), size)]
+    wrap = WordWrap(10)
+    lines = "".join([*map(wrap.push, pieces), wrap.rest()]).split("\n")
+    assert lines == ["Anna saw a", "rabbit", "and  said:", "你好你好你", "好 ok"]
