@@ -98,15 +98,23 @@ class Initializer:
 
 # The book's matrices, which many choices share: the parts of a layer by name.
 
-W_QUERY = {"W_query": lambda c: nn.Linear(c.d_in, c.n_heads * c.head_dim, bias=c.qkv_bias)}
-W_KEY = {"W_key": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)}
-W_VALUE = {"W_value": lambda c: nn.Linear(c.d_in, c.n_kv_heads * c.value_dim, bias=c.qkv_bias)}
-OUT_PROJ = {"out_proj": lambda c: nn.Linear(out_width(c), c.d_out, bias=c.out_bias)}
+
+def projection(config: AttentionConfig, width: int) -> nn.Linear:
+    """Return a map from x to queries, keys or values of all heads: [B, T, C] -> [B, T, width]."""
+    return nn.Linear(config.d_in, width, bias=config.qkv_bias)
 
 
-def out_width(c: AttentionConfig) -> int:
+W_QUERY = {"W_query": lambda config: projection(config, config.n_heads * config.head_dim)}
+W_KEY = {"W_key": lambda config: projection(config, config.n_kv_heads * config.head_dim)}
+W_VALUE = {"W_value": lambda config: projection(config, config.n_kv_heads * config.value_dim)}
+OUT_PROJ = {
+    "out_proj": lambda config: nn.Linear(out_width(config), config.d_out, bias=config.out_bias)
+}
+
+
+def out_width(config: AttentionConfig) -> int:
     """Return the width of all heads together."""
-    return c.n_heads * c.value_dim
+    return config.n_heads * config.value_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +269,11 @@ def _has_matrix(part: Any) -> bool:
     return is_layer and part.get("weight") is not None and part["weight"].ndim == 2
 
 
-def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
+def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None:
     part_name = f"{choice.map}={choice.name}: its weight '{name}'"
     if not name.isidentifier():
         raise ConfigError(f"{part_name} is not a name: use letters, digits and underscores")
-    if hasattr(a, name):
+    if hasattr(layer, name):
         raise ConfigError(f"{part_name} has the name of another part of the layer: rename it")
     if not isinstance(part, mx.array | nn.Module):
         raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
@@ -274,9 +282,9 @@ def _check_part(a: MapWeights, choice: Choice, name: str, part: Any) -> None:
 WHOLE_VALUE = ValueMap(
     name="whole",
     formula="v = x",
-    apply=lambda a, x, k: x[:, None],  # [B, 1, T, C]
-    shape=lambda c: (1, c.d_in),
-    after=lambda a, y: y,
+    apply=lambda layer, x, k: x[:, None],  # [B, 1, T, C]
+    shape=lambda config: (1, config.d_in),
+    after=lambda layer, y: y,
     input_weights=(),
 )
 """One value for all heads, x itself: with output=merged the map is inside VO."""
@@ -287,7 +295,10 @@ EARLIER = {
         name="earlier",
         formula="q_h = x W_query_h, k_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, carry: (split_heads(a.W_query(x), a.config.n_heads), carry.read()[0]),
+        apply=lambda layer, x, carry: (
+            split_heads(layer.W_query(x), layer.config.n_heads),
+            carry.read()[0],
+        ),
         weights=W_QUERY,
         affine=False,
         carries=True,
@@ -296,7 +307,7 @@ EARLIER = {
         name="earlier",
         formula="v_h of an earlier layer",
         source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda a, x, k, carry: carry.read()[1],
+        apply=lambda layer, x, k, carry: carry.read()[1],
         affine=False,
         carries=True,
     ),

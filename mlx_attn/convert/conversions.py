@@ -144,81 +144,86 @@ def _check_rank(rank: int, largest: int, name: str) -> None:
 # Refusals, as those of a choice: the reason and the way out; empty if there is none.
 
 
-def _of_scores(c: AttentionConfig) -> str:
-    if c.rotates:
+def _of_scores(config: AttentionConfig) -> str:
+    if config.rotates:
         return (
-            f"position={c.position} turns queries and keys, so that every distance has another "
-            "S_h: train with position=learned, alibi or none"
+            f"position={config.position} turns queries and keys, so that every distance has "
+            "another S_h: train with position=learned, alibi or none"
         )
-    if c.qk_norm:
+    if config.qk_norm:
         return "qk_norm divides queries and keys by their lengths: train without it"
-    return _of_keys(c)
+    return _of_keys(config)
 
 
-def _of_keys(c: AttentionConfig) -> str:
-    if c.qkv_bias and not key_bias_cancels(c):
+def _of_keys(config: AttentionConfig) -> str:
+    if config.qkv_bias and not key_bias_cancels(config):
         return (
-            f"the key's bias cancels only in a softmax, and logits={c.logits}, mixing={c.mixing} "
-            "let it change the weights: train without qkv_bias"
+            f"the key's bias cancels only in a softmax, and logits={config.logits}, "
+            f"mixing={config.mixing} let it change the weights: train without qkv_bias"
         )
-    if c.choices("mixing")[0].reads_keys:
+    if config.choices("mixing")[0].reads_keys:
         return (
-            f"mixing={c.mixing} reads queries and keys themselves, and a conversion of scores "
+            f"mixing={config.mixing} reads queries and keys themselves, and a conversion of scores "
             "keeps only their products: convert values and outputs, --to merged-output"
         )
     return ""
 
 
-def _of_value_bias(c: AttentionConfig) -> str:
-    if not c.qkv_bias or c.output == "merged":  # no bias of W_value has to move
+def _of_value_bias(config: AttentionConfig) -> str:
+    if not config.qkv_bias or config.output == "merged":  # no bias of W_value has to move
         return ""
-    changes = f"drop_rate={c.drop_rate}" if c.drop_rate > 0 else f"mixing={c.mixing}"
-    if c.drop_rate > 0 or not weights_sum_to_one(c):
+    changes = f"drop_rate={config.drop_rate}" if config.drop_rate > 0 else f"mixing={config.mixing}"
+    if config.drop_rate > 0 or not weights_sum_to_one(config):
         return (
             "a bias of W_value becomes a constant only if attention weights add up to 1, and with "
             f"{changes} they need not: train without it, or without qkv_bias"
         )
-    if not c.out_bias:
+    if not config.out_bias:
         return "bias=False leaves no place for the bias of W_value: train with bias or no qkv_bias"
     return ""
 
 
-def _of_latent(c: AttentionConfig) -> str:
-    if c.score == "latent":
+def _of_latent(config: AttentionConfig) -> str:
+    if config.score == "latent":
         return "scores and values share one latent: convert both, --to standard or merged-both"
     return ""
 
 
-def _of_grouped_keys(c: AttentionConfig) -> str:
-    if c.n_kv_heads == c.n_heads or c.choices("score")[0].cache == "x":
+def _of_grouped_keys(config: AttentionConfig) -> str:
+    if config.n_kv_heads == config.n_heads or config.choices("score")[0].cache == "x":
         return ""
     return (
-        f"{c.n_heads} heads share {c.n_kv_heads} keys, and merged values leave none to share: use "
-        "--to merged-both, which repeats them"
+        f"{config.n_heads} heads share {config.n_kv_heads} keys, and merged values leave none to "
+        "share: use --to merged-both, which repeats them"
     )
 
 
-def _of_several_heads(c: AttentionConfig) -> str:
-    if c.n_heads == 1:
+def _of_several_heads(config: AttentionConfig) -> str:
+    if config.n_heads == 1:
         return ""
     return (
-        f"{c.n_heads} heads would each read their own slice of x, which pins S_h to these "
+        f"{config.n_heads} heads would each read their own slice of x, which pins S_h to these "
         "coordinates: one head converts exactly; for several use --to merged"
     )
 
 
-def _of_slices_of_y(c: AttentionConfig) -> str:
-    if c.d_in % c.n_heads > 0:
-        return f"emb_dim={c.d_in} does not divide into {c.n_heads} slices of y"
-    if c.n_kv_heads < c.n_heads:
-        return f"{c.n_heads} heads share {c.n_kv_heads} values, and each must write its own slice"
-    changes = f"drop_rate={c.drop_rate}" if c.drop_rate > 0 else f"mixing={c.mixing}"
-    if (c.qkv_bias or c.out_bias) and (c.drop_rate > 0 or not weights_sum_to_one(c)):
+def _of_slices_of_y(config: AttentionConfig) -> str:
+    if config.d_in % config.n_heads > 0:
+        return f"emb_dim={config.d_in} does not divide into {config.n_heads} slices of y"
+    if config.n_kv_heads < config.n_heads:
+        return (
+            f"{config.n_heads} heads share {config.n_kv_heads} values, and each must write its own "
+            "slice"
+        )
+    changes = f"drop_rate={config.drop_rate}" if config.drop_rate > 0 else f"mixing={config.mixing}"
+    if (config.qkv_bias or config.out_bias) and (
+        config.drop_rate > 0 or not weights_sum_to_one(config)
+    ):
         return (
             f"biases move into W_value, and the attention weights of {changes} need not add up to "
             "1: train without it, or without biases"
         )
-    return _of_latent(c)
+    return _of_latent(config)
 
 
 _ROWS = (
@@ -232,7 +237,7 @@ _ROWS = (
         name="merged",
         identity="S_h = W_query_h W_key_h^T, u_h = W_key_h b_query_h; b_key cancels",
         exact="always",
-        keys=lambda c, rank: {"score": "merged", **_without_keys(c)},
+        keys=lambda config, rank: {"score": "merged", **_without_keys(config)},
     ),
     Conversion(
         name="separate",
@@ -246,13 +251,15 @@ _ROWS = (
         identity="VO_h = W_value_h out_proj_h, and b_value a constant",
         exact="always",
         keys=_merged_output,
-        refuses=lambda c: _of_grouped_keys(c) or _of_latent(c) or _of_value_bias(c),
+        refuses=lambda config: (
+            _of_grouped_keys(config) or _of_latent(config) or _of_value_bias(config)
+        ),
     ),
     Conversion(
         name="merged-both",
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
-        keys=lambda c, rank: {"score": "merged", **_merged_output(c, rank)},
+        keys=lambda config, rank: {"score": "merged", **_merged_output(config, rank)},
         refuses=_of_value_bias,
     ),
     Conversion(
@@ -260,7 +267,7 @@ _ROWS = (
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="if the rank of VO_h is no more than --rank",
         keys=_separate_output,
-        refuses=lambda c: _of_latent(c) or _of_value_bias(c),
+        refuses=lambda config: _of_latent(config) or _of_value_bias(config),
         ranked="value_dim",
     ),
     Conversion(
@@ -274,14 +281,22 @@ _ROWS = (
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
-        keys=lambda c, rank: {"score": "no_query", "head_dim": c.d_in, **_without_keys(c)},
+        keys=lambda config, rank: {
+            "score": "no_query",
+            "head_dim": config.d_in,
+            **_without_keys(config),
+        },
         refuses=_of_several_heads,
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
-        keys=lambda c, rank: {"score": "no_key", "head_dim": c.d_in, **_without_keys(c)},
+        keys=lambda config, rank: {
+            "score": "no_key",
+            "head_dim": config.d_in,
+            **_without_keys(config),
+        },
         refuses=_of_several_heads,
     ),
     Conversion(
