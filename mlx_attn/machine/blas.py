@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def _choose() -> Blas:
     return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
 
 
+@cache
 def _openblas(function: str) -> Any:
     """Return a function of the loaded OpenBLAS, with or without the wheel's prefix, or None."""
     names = (f"openblas_{function}", f"scipy_openblas_{function}")

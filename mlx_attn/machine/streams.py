@@ -62,7 +62,7 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     for stream, part in zip(streams, parts, strict=True):
         with mx.stream(stream):
             results.append(function(part))
-    leaves = ([array for _, array in tree_flatten([result])] for result in results)
+    leaves = [dict(tree_flatten([result])).values() for result in results]
     for same in reversed(list(zip(*leaves, strict=True))):
         mx.async_eval(*same)
     return results

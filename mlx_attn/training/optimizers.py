@@ -12,9 +12,9 @@ them. Both have the same methods:
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Any
 
 import mlx.core as mx
@@ -86,13 +86,11 @@ class AdamW:
         rate, eps = lr * correction / (1 - beta1**t), self.eps * correction
         # The scalars are arguments because all vectors wait for them.
         scalars = [new, new_square, rate, eps, 1 - lr * self.decay]
-        inputs = (
-            (gradient, self.weights[i], self.state[str(i)], scalars)
-            for i, gradient in enumerate(gradients)
-        )
-        for i, (vector, moments) in enumerate(_some_at_a_time(self._moved, inputs)):
-            self.weights[i] = vector
-            self.state[str(i)] |= moments
+        for turn in _turns(len(gradients)):
+            inputs = [(gradients[i], self.weights[i], self.state[str(i)], scalars) for i in turn]
+            for i, (vector, moments) in zip(turn, parallel_map(self._moved, inputs), strict=True):
+                self.weights[i] = vector
+                self.state[str(i)] |= moments
 
     def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
         gradient, weights, state, (new, new_square, rate, eps, decay) = inputs
@@ -135,14 +133,13 @@ def _parts(arrays: Arrays) -> list[Arrays]:
     return parts
 
 
-def _some_at_a_time(function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-    """Apply `parallel_map` to as many parts at a time as there are cores.
+def _turns(parts: int) -> list[range]:
+    """Divide the numbers of parts into turns of as many as there are cores.
 
     The memory of large parts is free again before the next ones start.
     """
-    waiting = iter(parts)  # a generator, so that parts are computed only when they are taken
-    while some := list(islice(waiting, max(2, cores()))):
-        yield from parallel_map(function, some)
+    size = max(2, cores())
+    return [range(i, min(i + size, parts)) for i in range(0, parts, size)]
 
 
 Stack = Float[mx.array, "n rows columns"]
@@ -338,5 +335,12 @@ class GroupedOptimizer:
 
 def global_norm(packed: list[list[mx.array]]) -> Scalar:
     """Return sqrt(sum g^2) over the gradients of all groups."""
-    squares = _some_at_a_time(lambda array: mx.square(array).sum(), chain.from_iterable(packed))
-    return mx.sqrt(sum(squares, start=mx.array(0.0)))
+    arrays, squares = list(chain(*packed)), mx.array(0.0)
+    for turn in _turns(len(arrays)):
+        for square in parallel_map(_sum_of_squares, arrays[turn.start : turn.stop]):
+            squares = squares + square
+    return mx.sqrt(squares)
+
+
+def _sum_of_squares(array: mx.array) -> Scalar:
+    return mx.square(array).sum()

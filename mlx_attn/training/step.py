@@ -7,6 +7,7 @@ forward and backward pass in parallel with the others.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import mlx.core as mx
@@ -123,6 +124,6 @@ def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights
         # The weighted losses and gradients of the shards only need to be added.
         pairs = list(zip(parts, weights, strict=True))
         results = parallel_map(lambda part: gradients(*part), pairs)
-        return tree_map(lambda first, *others: sum(others, start=first), *results)
+        return reduce(partial(tree_map, mx.add), results)
 
     return sharded
