@@ -107,6 +107,12 @@ def _convert(
     new, outcome = measure.convert_run(source, form, place, _corpus(source), rank=rank, **options)
     facts = {"run": str(new.path), "from": str(source.path), "to": form, "rank": rank}
     emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
+    if not outcome.is_same_function:
+        error = max(outcome.score_error, outcome.output_error)
+        note(
+            f"{form}: not the same function: the heads' matrices differ by {error:.0%}, and the "
+            f"loss by {outcome.loss_change:+.3f}; mlx-attn train --resume {new.path} trains it on"
+        )
 
 
 def _measure_ranks(

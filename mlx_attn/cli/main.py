@@ -3,11 +3,13 @@
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,6 +113,8 @@ _MODULES = {"import": "mlx_attn.cli.import_"}
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
+_FLAGS = {"train": "--variant", "compare": "--variants", "bench": "--variants"}
+"""What a bare name is meant for."""
 _NAMES = (*COMMANDS, *_ALIASES, "--help")
 """What an unknown command may be meant for."""
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -178,13 +182,25 @@ class LazyGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _usage(error: click.ClickException) -> str:
+    """Return the line for a mistake on the command line, with the flag that a bare name needs."""
+    line, more = error.format_message().rstrip(".\n "), ""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context:
+        flag, extra = _FLAGS.get(context.info_name or ""), re.search(r"unexpected.+\((.+)\)", line)
+        if flag and extra:
+            named = extra[1].split()
+            flag = "--data" if Path(named[0]).exists() else flag
+            more = f": write {flag} {','.join(named)}"
+        more += f" (see '{context.command_path} --help')"
+    return line + more
+
+
 def _expected(error: Exception) -> tuple[str, int]:
     """Return the line for a failure that is no bug, and the exit code; "" for a bug."""
     match error:
         case click.ClickException():
-            context = error.ctx if isinstance(error, click.UsageError) else None
-            more = f" (see '{context.command_path} --help')" if context else ""
-            return error.format_message().rstrip(".\n ") + more, error.exit_code
+            return _usage(error), error.exit_code
         case ConfigError():
             return str(error), 2
         case RunError():

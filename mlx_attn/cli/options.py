@@ -336,7 +336,7 @@ TRAIN_OPTIONS: list[click.Option] = [
         help="send the numbers there too; install it first",
         rare=True,
     ),
-    _run("--dry-run", "-n", is_flag=True, help="show the plan and stop"),
+    _run("--dry-run", is_flag=True, help="show the plan and stop"),
     _DEVICE,
     _run("--json", "as_json", is_flag=True, help="one JSON object a line on stdout", rare=True),
     _run("--quiet", "-q", is_flag=True, help="no progress", rare=True),

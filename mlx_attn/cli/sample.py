@@ -16,6 +16,7 @@ from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import given, grouped, options_from, takes_plugins
 from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
+from mlx_attn.files import user_path
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     from mlx_attn.runs import find_run, run_names
     from mlx_attn.text.sources import describe
 
+    takes_text = any(option.name == "prompt" for option in ctx.command.params)
+    if takes_text and name and " " in name and not user_path(name).exists():
+        raise click.UsageError(f"there is no run '{name}': a text goes after --prompt", ctx)
     if name is not None or len(run_names()) < 2:
         return name
     run = find_run()
@@ -118,7 +122,8 @@ def command(
     loaded = load_run(run)
     stop += () if ignore_eos else loaded.document_ends
     if num_samples == 1 and not as_json:
-        is_whole = _print_text(loaded.stream(text, config, max_tokens, stop))
+        context = loaded.model.config.context_length
+        is_whole = _print_text(loaded.stream(text, config, max_tokens, stop), context)
     else:
         batch = loaded.stream_batch(text, num_samples, config, max_tokens, stop)
         is_whole = _print_batch(loaded.run, text, num_samples, batch, as_json)
@@ -148,7 +153,7 @@ def standard_input() -> str:
         ) from error
 
 
-def _print_text(steps: "Iterator[GenerationStep]") -> bool:
+def _print_text(steps: "Iterator[GenerationStep]", context: int) -> bool:
     """Print a continuation as it comes; return False if Ctrl-C cut it short."""
     from mlx_attn.ui.terminal import WordWrap, stdout_console
 
@@ -164,7 +169,10 @@ def _print_text(steps: "Iterator[GenerationStep]") -> bool:
         return False
     if statistics.prompt_read < statistics.prompt_tokens:
         read = f"the last {statistics.prompt_read:,} of {statistics.prompt_tokens:,} prompt tokens"
-        note(f"the model read {read}: more do not fit into its context")
+        note(
+            f"the model read {read}: the prompt is longer than its context of {context:,}, half of "
+            "which is left free for the continuation"
+        )
     return statistics.finish_reason is not None
 
 

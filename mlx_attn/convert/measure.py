@@ -191,6 +191,11 @@ class Outcome:
         """Validation loss after minus before, in nats per token."""
         return self.after.val_loss - self.before.val_loss
 
+    @property
+    def is_same_function(self) -> bool:
+        """Return whether the matrices of every head are kept, up to rounding."""
+        return max(self.score_error, self.output_error) < _EXACT
+
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
         return {
@@ -251,13 +256,17 @@ def convert_run(
     outcome = Outcome(*metrics, compare_logits(before, after, split), *errors)
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
+    is_whole = outcome.after.tokens == corpus.val.n_scored
+    facts |= {"params": outcome.after.params}
+    # A loss on only a part of the text cannot be compared.
+    facts |= evaluation_record(outcome.after.evaluation) if is_whole else {}
     settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
     # The new run is at step 0, from which `train --resume` trains on.
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
         new.save_model(after)
         trainer = Trainer(settings_from(new.settings, {}), corpus)
         trainer.model.load_weights(list(named_arrays(after).items()))
-        if outcome.after.tokens == corpus.val.n_scored:  # a loss on only a part cannot be compared
+        if is_whole:
             trainer.progress.best = outcome.after.evaluation
         trainer.run = new
         trainer.save()

@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from mlx_attn.arrays import count_parameters
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import Checkpoint, read_checkpoint
@@ -159,7 +160,9 @@ def import_run(
     sizes = {key: value for key, value in config.as_dict().items() if key != "vocab_size"}
     text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
     settings = resolve({**sizes, **_FINE_TUNING, **text})
-    record = settings.record(config, imported={"from": str(source.path), "as": source.what})
+    facts = {"params": count_parameters(source.model)}
+    facts |= {"from": str(source.path), "as": source.what}
+    record = settings.record(config, imported=facts)
     with new_run(out, record, overwrite, tokenizer) as run:
         run.save_model(source.model)
     return run

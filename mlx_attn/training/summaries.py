@@ -61,7 +61,7 @@ def _summary(path: Path, name: str) -> RunSummary:
             digest=str(run.settings.get("digest", "")),
             seed=seed if isinstance(seed, int) else None,
         )
-        summary = replace(summary, **_progress(run))
+        summary = replace(summary, **(_progress(run) or _made(run)))
         if not run.weights.exists():
             return replace(summary, problem="no weights yet: its training came to no validation")
         # The checks come last: their RunError keeps the facts that were read before it.
@@ -74,20 +74,35 @@ def _summary(path: Path, name: str) -> RunSummary:
 def _progress(run: Run) -> dict[str, Any]:
     """Return the steps of a training, its end, and its lowest validation loss."""
     reports = run.metrics()
-    last = reports[-1] if reports else {}
+    if not reports:
+        return {}
+    last = reports[-1]
     validations = [report for report in reports if report.get("val_loss") is not None]
     best = min(validations, key=lambda report: report["val_loss"], default={})
     counted = [report["params"] for report in reports if isinstance(report.get("params"), int)]
     planned = [report.get("steps", 0) for report in reports if report.get("event") == "step"]
     return {
         "parameters": counted[-1] if counted else None,
-        "steps": max((report["step"] for report in reports if "step" in report), default=0),
+        # Only the last report says at which step a training was stopped.
+        "steps": max(
+            last["steps"] if last.get("event") == "end" else 0,
+            *(report["step"] for report in reports if "step" in report),
+        ),
         "planned": planned[-1] if planned else 0,
         "ended": last.get("event") == "end",
         "interrupted": last.get("reason") == "interrupted",
         "val_loss": best.get("val_loss"),
         "bits_per_byte": best.get("bits_per_byte"),
     }
+
+
+def _made(run: Run) -> dict[str, Any]:
+    """Return what is known of a run that was converted or imported and has not trained since."""
+    facts = run.settings.get("converted") or run.settings.get("imported")
+    if not isinstance(facts, dict):
+        return {}
+    loss = {key: facts.get(key) for key in ("val_loss", "bits_per_byte")}
+    return {"ended": True, "parameters": facts.get("params"), **loss}
 
 
 def neighbour_of(run: Run) -> Run | None:

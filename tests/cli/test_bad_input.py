@@ -48,7 +48,7 @@ REFUSALS = [
     ("train --n-heads 3", 2, "emb_dim=16 must be a multiple of n_heads=3"),
     ("train --batch-size 1000000 --emb-dim 4096", 2, "use fewer or narrower layers"),
     ("train --steps 0", 2, "nothing bounds the training"),
-    ("train --variant mergd", 2, "unknown variant 'mergd': did you mean 'merged'?"),
+    ("train --variant mergd", 2, "unknown variant 'mergd': did you mean 'merged'"),
     ("train --preset nanno", 2, "unknown preset 'nanno': did you mean 'nano'?"),
     ("train --tokenizer word", 2, "unknown tokenizer 'word': choose from char, byte"),
     (
@@ -57,6 +57,10 @@ REFUSALS = [
         "--merge-qk and --no-query do not combine: each says what the score map is, merged or "
         "no_query: leave one out",
     ),
+    ("train merged", 2, "extra argument (merged): write --variant merged (see"),
+    ("train story.txt", 2, "write --data story.txt"),
+    ("compare standard merged", 2, "write --variants standard,merged"),
+    ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
     ("train --out runs/base", 1, "runs/base exists: --resume runs/base continues it, --overwrite"),

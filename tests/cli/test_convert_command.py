@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -6,6 +7,7 @@ from click.testing import CliRunner, Result
 from mlx_attn.cli.main import group
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
+from mlx_attn.training.summaries import summarise_runs
 from tests.cli.conftest import refused, untrained_run
 
 
@@ -35,6 +37,19 @@ def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place
     assert open_run(place / "runs" / "nano-merged").load_model().config.score == "merged"
     back = convert("nano-merged", "--to", "separate", "--rank", "8", "--out", "back", "--json")
     assert json.loads(back.stdout)["logit_difference"] < 1e-5
+
+
+def test_a_form_that_is_not_the_same_function_is_said_to_be_another(place):
+    line = convert("nano", "--to", "no-out-proj").stderr
+    assert re.match("no-out-proj: not the same function: the heads' matrices differ by [1-9]", line)
+    assert "mlx-attn train --resume runs/nano-no-out-proj" in line
+
+
+def test_a_converted_run_is_listed_as_it_was_measured(place):
+    made = json.loads(convert("nano", "--to", "merged", "--json").stdout)
+    (run, _) = summarise_runs(place / "runs")
+    assert (run.name, run.is_unfinished) == ("nano-merged", False)
+    assert (run.val_loss, run.parameters) == (made["after"]["val_loss"], made["after"]["params"])
 
 
 def test_a_run_is_not_converted_onto_itself(place):

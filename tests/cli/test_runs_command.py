@@ -48,10 +48,15 @@ def several(tmp_path, monkeypatch):
         run = untrained_run(tmp_path / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
         reason = "interrupted" if name == "c" else "done"
-        run.add_report({"event": "end", "steps": 10, "reason": reason})
+        run.add_report({"event": "end", "steps": 12, "reason": reason})
         for file in run.path.iterdir():
             os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
     return tmp_path
+
+
+def test_a_training_that_was_stopped_has_the_step_that_it_was_stopped_at(several, run_command):
+    (line,) = (line for line in run_command("runs").stdout.splitlines() if line[0] == "c")
+    assert "12 steps" in line
 
 
 @pytest.mark.parametrize(
