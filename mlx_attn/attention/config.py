@@ -7,7 +7,7 @@ built from it never check again.
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions
 from mlx_attn.errors import ConfigError
@@ -57,16 +57,17 @@ class AttentionConfig(AttentionSettings):
         d_out: Width of the output.
         context_length: Longest sequence T.
         out_bias: Whether the output map has a bias.
-        residual_gain: Scale an output without a map by one trained number.
         cross_layer: "source" if later layers read this layer's keys and values, "reader" if it
             reads those of an earlier layer and has none itself (arXiv:2405.12981), else "".
     """
+
+    residual_gain: ClassVar[bool] = False
+    """Whether an output without a map is scaled by one trained number, as in a GPT."""
 
     d_in: int
     d_out: int
     context_length: int
     out_bias: bool = True
-    residual_gain: bool = False
     cross_layer: str = ""
 
     def __post_init__(self):

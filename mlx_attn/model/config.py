@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from mlx_attn.attention.catalog import Variant, find_variant
 from mlx_attn.attention.choices import MAPS
@@ -34,6 +34,13 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "modern": {"norm": "rmsnorm", "activation": "relu2", "bias": False},
 }
 """Two blocks by name: the book's, and one in today's style."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig(AttentionConfig):
+    """The attention of one layer of a GPT."""
+
+    residual_gain: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +107,12 @@ class GPTConfig(AttentionSettings):
 
     def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
-        return AttentionConfig(
+        return LayerConfig(
             **{**keys, **changes},
             d_in=self.emb_dim,
             d_out=self.emb_dim,
             context_length=self.context_length,
             out_bias=self.bias,
-            residual_gain=True,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -24,7 +24,6 @@ FORMS = {
     "grouped": {"n_kv_heads": 2},
     "narrow values": {"value_dim": 2},
     "alibi": {"position": "alibi"},
-    "gain": {"output": "none", "residual_gain": True},
     "mla": VARIANTS["mla"].maps,
 }
 
