@@ -30,7 +30,7 @@ training if __name__ == "__main__" else None  # pyright: ignore[reportPossiblyUn
 # %%
 if __name__ == "__main__":
     model = training.model  # pyright: ignore[reportPossiblyUnboundVariable]
-    print(model.generate("Once upon a time", max_tokens=30, temp=0.7, seed=1))
+    print(model.generate("One rainy day", max_tokens=30, temp=0.7, seed=1))
 
 # %% [markdown]
 # ## Two forms, several seeds, one answer

@@ -3,8 +3,8 @@
     import mlx_attn
 
     model = mlx_attn.load("runs/tiny-standard")
-    print(model.generate("Once upon a time", temp=0.7))
-    model.attention("Anna saw Hugo, and Hugo saw")  # in a notebook: the map of every head
+    print(model.generate("One rainy day", temp=0.7))
+    model.attention("One rainy day, patient Hugo was")  # in a notebook: the map of every head
     model.matrices(layer=0).S  # S_h of every head, (H, C, C)
 
     training = mlx_attn.train("runs/mine", preset="nano", variant="merged", steps=200)

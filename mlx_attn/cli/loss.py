@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   mlx-attn loss                                   the latest run, on its validation text
-  mlx-attn loss runs/nano-standard --data notes/
+  mlx-attn loss runs/tiny-standard --data notes/
   mlx-attn loss gpt2 --data book.txt --json
 """
 

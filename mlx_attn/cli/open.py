@@ -13,8 +13,8 @@ from mlx_attn.errors import ConfigError
 _EXAMPLES = """\b
 Examples:
   mlx-attn open
-  mlx-attn open runs/tiny --prompt "Anna saw Hugo, and Hugo saw"
-  mlx-attn open runs/tiny runs/tiny-merged --html both.html --no-browser
+  mlx-attn open runs/tiny-standard --prompt "One rainy day, patient Hugo was"
+  mlx-attn open runs/tiny-standard runs/tiny-merged --html both.html --no-browser
 """
 
 

@@ -21,8 +21,8 @@ _PATH = UserPath()
 _EXAMPLES = """\b
 Examples:
   mlx-attn probe --figures figures/
-  mlx-attn probe runs/tiny-merged --prompt "Anna saw Hugo, and Hugo saw"
-  mlx-attn probe runs/merged --track --against runs/separate --figures figures/
+  mlx-attn probe runs/tiny-merged --prompt "One rainy day, patient Hugo was"
+  mlx-attn probe runs/tiny-merged --track --against runs/tiny-standard --figures figures/
 """
 
 

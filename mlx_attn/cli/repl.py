@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  mlx-attn repl runs/nano --temp 0.5
-  printf 'Once upon a time\\n/retry\\n' | mlx-attn repl
+  mlx-attn repl runs/tiny-standard --temp 0.5
+  printf 'One rainy day\\n/retry\\n' | mlx-attn repl
 """
 
 

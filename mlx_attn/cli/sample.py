@@ -73,8 +73,8 @@ run_argument = click.argument(
 
 _EXAMPLES = """\b
 Examples:
-  mlx-attn sample --prompt "Once upon a time" --seed 1
-  mlx-attn sample runs/nano --prompt - --temp 0 < story.txt
+  mlx-attn sample --prompt "One rainy day" --seed 1
+  mlx-attn sample runs/tiny-standard --prompt - --temp 0 < story.txt
   mlx-attn sample -n 8 --seed 1 --json > eight.jsonl
 """
 

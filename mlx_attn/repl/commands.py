@@ -35,7 +35,9 @@ def handle_input(session: Session, text: str) -> None:
 def print_banner(session: Session) -> None:
     """Show the run that answers, and how to find the rest."""
     session.screen.table(_facts(session.run))
-    session.screen.note("Type a text to continue; /help lists the commands.")
+    is_tales = session.run.run.settings.get("corpus") == "tales"
+    such_as = ", such as One rainy day" if is_tales else ""
+    session.screen.note(f"Type a text to continue{such_as}; /help lists the commands.")
 
 
 def is_command(text: str) -> bool:

@@ -1,4 +1,5 @@
 import os
+import random
 import re
 import subprocess
 import sys
@@ -8,10 +9,14 @@ from pathlib import Path
 import click
 import pytest
 
+import mlx_attn.api
 from mlx_attn import __version__
 from mlx_attn.about import PREFIX
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.cli.options import VARIABLES
+from mlx_attn.model.config import PRESETS
+from mlx_attn.text.stories.dataset import generate_story
 from tests.cli.conftest import completions
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,6 +97,30 @@ def test_the_long_help_has_every_option(run_command, name):
     shown = set(flags_in(everything)) - {"--help", "--help-all"}
     assert shown == {option.opts[0] for option in command.params} - {"--help-all"}
     assert set(flags_in(first)) < set(flags_in(everything))
+
+
+def examples() -> str:
+    """The examples at the end of every command's help."""
+    commands = (group.get_command(click.Context(group), name) for name in COMMANDS)
+    return "\n".join(command.epilog or "" for command in commands if command)
+
+
+def test_texts_in_examples_are_of_the_stories_that_the_first_model_reads():
+    generator = random.Random(0)
+    stories = "\n".join(generate_story(generator).text for _ in range(500))
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py"), ROOT / "README.md"]
+    prose = [page.read_text(encoding="utf-8") for page in pages] + [mlx_attn.api.__doc__ or ""]
+    calls = r'(?:--prompt |(?:generate|generate_batch|loss|logits|attention|encode)\()"([^"]+)"'
+    texts = {*re.findall(calls, "\n".join([*prose, examples()]))}
+    assert len(texts) > 1
+    assert {text for text in texts if text not in stories} == set()
+
+
+def test_runs_in_examples_have_the_names_that_a_training_gives():
+    names = {*re.findall(r"(?<!--out )runs/([a-z][\w-]*)", examples())}
+    made = tuple(f"{preset}-{variant}" for preset in PRESETS for variant in VARIANTS)
+    assert len(names) > 1
+    assert {name for name in names if not name.startswith(made)} == set()
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,9 @@ def test_what_was_trained_on_documents_says_how_one_begins(corpus, make_run, out
     first = json.loads((out / "generation_config.json").read_text()).get("bos_token_id")
     assert first == (newline if corpus == "tales" else None)
     start = r"\n" if corpus == "tales" else ""
-    command = f"mlx_lm.generate --model . --prompt $'{start}One day' -m 40 --ignore-chat-template"
+    command = (
+        f"mlx_lm.generate --model . --prompt $'{start}One rainy day' -m 40 --ignore-chat-template"
+    )
     assert command in (out / "README.md").read_text()
 
 
