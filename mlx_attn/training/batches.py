@@ -13,6 +13,8 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.text.corpus import Split
+from mlx_attn.training.config import TrainConfig
 
 _STREAM = 0x6D6C78  # separates the random numbers of batches from others drawn with a seed
 
@@ -92,6 +94,38 @@ def _epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, "
     # Philox is a counter-based generator: key (seed, epoch) gives the same order everywhere.
     generator = np.random.Generator(np.random.Philox(key=[seed ^ _STREAM, epoch]))
     return generator.permutation(np.arange(n_windows, dtype=np.uint32))  # half of int64's memory
+
+
+def batch_sampler(split: Split, context_length: int, config: TrainConfig) -> BatchSampler:
+    """Return what draws the windows of a recipe."""
+    sizes = len(split.tokens), context_length, config.batch_size
+    if config.windows == "epochs":
+        return EpochWindows(*sizes)
+    return RandomWindows(*sizes, document_places(split, context_length))
+
+
+def document_places(split: Split, context_length: int) -> np.ndarray | None:
+    """Return where documents start if every document fits into a window, else None.
+
+    A window that starts with its document contains everything that the document refers to. But if
+    documents are longer than a window, starting only there would never show their ends.
+
+    Raises:
+        ConfigError: Documents of a task do not fit, so that their questions lack the facts.
+    """
+    starts = split.document_starts
+    if starts is None:
+        return None
+    # The last document ends with the text, whose last token is only a target.
+    longest = int(np.diff(starts, append=len(split.tokens) - 1).max())
+    if longest <= context_length:
+        return starts
+    if split.scored is not None:
+        raise ConfigError(
+            f"context_length={context_length} is too short for a task whose documents take "
+            f"{longest} tokens: use --context-length {longest}"
+        )
+    return None
 
 
 def last_start(n_tokens: int, context_length: int) -> int:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
-from mlx_attn.training.evaluation import EVALUATION_TOKENS, Evaluator, beginning
+from mlx_attn.training.evaluation import EVALUATION_TOKENS
 from mlx_attn.training.trainer import Trainer
 
 _DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
@@ -96,13 +96,12 @@ def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarra
         # Waits for the whole step; nothing is queued ahead while it is timed.
         mx.eval(*trainer.launch_step(), *trainer.step.state)
         seconds.append(time.perf_counter() - began)
-    whole = trainer.evaluator
     # About one batch on every core, a known fraction of the whole validation.
-    share = min(1.0, EVALUATION_TOKENS / len(whole.split.tokens))
-    part = Evaluator(beginning(whole.split, share), whole.context_length)
-    part(trainer.model)  # warms up
+    evaluator, windows = trainer.evaluator, len(trainer.evaluator.windows)
+    few = min(windows, ceil(EVALUATION_TOKENS / evaluator.context_length))
+    evaluator.estimate(trainer.model, few)  # warms up
     began = time.perf_counter()
-    part(trainer.model)
-    validation = (time.perf_counter() - began) * len(whole.windows) / len(part.windows)
+    evaluator.estimate(trainer.model, few)
+    validation = (time.perf_counter() - began) * windows / few
     # The median ignores a step that something else on the machine delayed.
     return np.array([median(seconds), validation, *peaks])

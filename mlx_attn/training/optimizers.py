@@ -344,3 +344,31 @@ def global_norm(packed: list[list[mx.array]]) -> Scalar:
 
 def _sum_of_squares(array: mx.array) -> Scalar:
     return mx.square(array).sum()
+
+
+def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
+    """Return the factor of the peak learning rates, in [0, 1].
+
+    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
+    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
+    (warmup-stable-decay, arXiv:2405.18392).
+
+    Args:
+        config: The recipe.
+        step: Steps done.
+        steps: Bound in steps; 0 without one.
+        seconds: Training time so far.
+    """
+    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
+    if step < config.warmup:
+        return (step + 1) / (config.warmup + 1)
+    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    # With two bounds, the one that ends the training first sets the rate.
+    if config.minutes:
+        spent = max(spent, seconds / (60 * config.minutes))
+    spent, floor = min(1.0, spent), config.min_lr / config.lr
+    if config.schedule == "cosine":
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
+    if config.schedule == "wsd" and spent > 1 - config.cooldown:
+        return floor + (1 - floor) * (1 - spent) / config.cooldown
+    return 1.0

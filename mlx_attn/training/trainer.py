@@ -20,13 +20,13 @@ from mlx_attn.machine.streams import keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
-from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.training.batches import BatchSampler, EpochWindows, Objective, RandomWindows
+from mlx_attn.text.corpus import Corpus
+from mlx_attn.training.batches import BatchSampler, Objective, batch_sampler
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
-from mlx_attn.training.optimizers import GroupedOptimizer
+from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
 
 FLOAT_BYTES = 4
@@ -62,34 +62,6 @@ def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None
         )
 
 
-def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """Return the factor of the peak learning rates, in [0, 1].
-
-    After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
-    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
-    (warmup-stable-decay, arXiv:2405.18392).
-
-    Args:
-        config: The recipe.
-        step: Steps done.
-        steps: Bound in steps; 0 without one.
-        seconds: Training time so far.
-    """
-    # Linear warm-up. Its first factor is above 0, so that no step is wasted.
-    if step < config.warmup:
-        return (step + 1) / (config.warmup + 1)
-    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
-    # With two bounds, the one that ends the training first sets the rate.
-    if config.minutes:
-        spent = max(spent, seconds / (60 * config.minutes))
-    spent, floor = min(1.0, spent), config.min_lr / config.lr
-    if config.schedule == "cosine":
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
-    if config.schedule == "wsd" and spent > 1 - config.cooldown:
-        return floor + (1 - floor) * (1 - spent) / config.cooldown
-    return 1.0
-
-
 class Diverged(RunError):
     """A loss, a gradient or a weight is not finite."""
 
@@ -118,7 +90,7 @@ class Trainer:
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
         self._text_digest = corpus.digest
-        self.sampler = _batch_sampler(corpus.train, T, config)
+        self.sampler = batch_sampler(corpus.train, T, config)
         self.evaluator = Evaluator(corpus.val, T)
         self.steps = _bound_in_steps(config, self.sampler)
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
@@ -252,34 +224,3 @@ def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
     # A step uses `accumulate` batches.
     by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
     return min((bound for bound in (config.steps, by_epochs) if bound), default=0)
-
-
-def _batch_sampler(split: Split, context_length: int, config: TrainConfig) -> BatchSampler:
-    sizes = len(split.tokens), context_length, config.batch_size
-    if config.windows == "epochs":
-        return EpochWindows(*sizes)
-    return RandomWindows(*sizes, document_places(split, context_length))
-
-
-def document_places(split: Split, context_length: int) -> np.ndarray | None:
-    """Return where documents start if every document fits into a window, else None.
-
-    A window that starts with its document contains everything that the document refers to. But if
-    documents are longer than a window, starting only there would never show their ends.
-
-    Raises:
-        ConfigError: Documents of a task do not fit, so that their questions lack the facts.
-    """
-    starts = split.document_starts
-    if starts is None:
-        return None
-    # The last document ends with the text, whose last token is only a target.
-    longest = int(np.diff(starts, append=len(split.tokens) - 1).max())
-    if longest <= context_length:
-        return starts
-    if split.scored is not None:
-        raise ConfigError(
-            f"context_length={context_length} is too short for a task whose documents take "
-            f"{longest} tokens: use --context-length {longest}"
-        )
-    return None

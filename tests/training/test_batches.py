@@ -10,8 +10,8 @@ from mlx_attn.training.batches import (
     BatchSampler,
     EpochWindows,
     RandomWindows,
+    document_places,
 )
-from mlx_attn.training.trainer import document_places
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 

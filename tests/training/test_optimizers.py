@@ -16,9 +16,13 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.optimizers import AdamW, GroupedOptimizer, Muon
+from mlx_attn.training.optimizers import (
+    AdamW,
+    GroupedOptimizer,
+    Muon,
+    learning_rate_factor,
+)
 from mlx_attn.training.step import TrainStep
-from mlx_attn.training.trainer import learning_rate_factor
 
 HEADS, WIDTH = 4, 8
 
