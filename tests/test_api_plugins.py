@@ -112,19 +112,6 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings):
 # Words.
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"score": "paired"}, "use variant='differential', or neither"),
-        ({"value": "latent"}, "use variant='mla', or neither"),
-        ({"plugin": "f.py"}, r"plugin is no setting: .* plugins=\['f\.py'\]"),
-    ],
-)
-def test_flags_are_keyword_arguments_in_python(settings, wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        mlx_attn.train(**{**settings, **wrong})
-
-
 def test_a_taken_directory_is_answered_with_what_a_script_can_do(settings):
     mlx_attn.train("runs/mine", **settings).run()
     with pytest.raises(RunError, match=r"exists: mlx_attn\.resume\('runs/mine'\) continues it, ov"):

@@ -19,7 +19,6 @@ from mlx_attn.machine.device import (
     use_device,
 )
 from mlx_attn.machine.exponentials import cross_entropy, gelu
-from mlx_attn.machine.facts import arithmetic, versions
 from mlx_attn.machine.streams import compiled_step, cores, num_shards
 
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
@@ -87,13 +86,6 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypat
         use_device(name)
     assert chosen == []
     assert device.DEVICE not in os.environ
-
-
-def test_records_name_the_device_that_computes_now(monkeypatch):
-    before = arithmetic()  # a first answer, which must not be the second one's
-    monkeypatch.setattr(device, "device_name", lambda: "another")
-    assert versions()["device"] == "another"
-    assert arithmetic() == {**before, "the device": "another"}
 
 
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])

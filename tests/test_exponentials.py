@@ -78,25 +78,6 @@ def test_every_part_of_the_range_is_that_exact_and_integers_are_exact():
     assert (np.array(exp2(mx.array(x))) == np.ldexp(np.float32(1), x.astype(int))).all()
 
 
-def test_powers_that_are_not_normal_numbers_are_right_or_nothing():
-    x = np.linspace(-200, -126, 100_001, dtype=np.float32)
-    powers = np.array(exp2(mx.array(x))).astype(np.float64)
-    kept = x > -126.5
-    assert np.abs(powers - np.exp2(x.astype(np.float64)))[kept].max() < 1e-44
-    assert (powers[~kept] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("x", "power"),
-    [
-        *((-np.inf, 0), (np.inf, np.inf), (128.0, np.inf), (-3e38, 0), (1e-45, 1)),
-        (np.nan, np.nan),
-    ],
-)
-def test_what_is_out_of_range_is_nothing_or_infinite(x, power):
-    assert float(exp2(mx.array(x))) == pytest.approx(power, rel=0, abs=0, nan_ok=True)
-
-
 def test_the_polynomial_s_own_gradient_is_near_the_power_s():
     x = mx.linspace(-125, 127, 100_001)
     gradient = mx.grad(lambda x: exp2(x).sum())(x)

@@ -26,10 +26,3 @@ def test_a_preset_that_accumulates_is_measured_by_its_batch(run_command):
     sizes = ("--batch-size=2", "--n-layers=1", "--n-heads=2", "--part=train", "--json")
     result = run_command("bench", *SMALL[1:], "--preset=gpt2", "--variants=standard", *sizes)
     assert json.loads(done(result))["measurements"][0]["tokens"] == 2 * 16
-
-
-def test_what_these_sizes_do_not_allow_is_said_and_left_out(run_command):
-    wide = ("--value-dim=4", "--variants=standard,key-as-value", "--part=forward", "--json")
-    result = run_command("bench", *SMALL, *wide)
-    assert "key-as-value is left out" in result.stderr
-    assert [row["name"] for row in json.loads(result.stdout)["measurements"]] == ["standard"]

@@ -29,16 +29,6 @@ def test_a_demo_answers_its_question_and_tells_what_one_seed_can_say(showing, wo
     assert "Where do demo-standard and demo-shared-query-key differ?" in page
 
 
-def test_its_word_is_that_of_the_comparison_that_it_keeps(showing, workshop):
-    result = json.loads(showing("--json", "--variant=no-out-proj").stdout)
-    standard, other = result["bits_per_byte"].values()
-    assert len(standard) == len(other) == demo.SEEDS
-    kept = json.loads((workshop / "runs" / "demo" / "comparison.json").read_text())
-    (verdict,) = kept["verdicts"].values()
-    assert result["word"] == verdict["word"]
-    assert result["interval"] == verdict["interval"]
-
-
 def test_a_second_demo_keeps_what_the_first_one_trained(showing, workshop):
     first = showing("--json")
     weights = workshop / "runs" / "demo-standard" / "model.safetensors"

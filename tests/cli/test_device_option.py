@@ -1,6 +1,5 @@
 """`--device` and MLX_ATTN_DEVICE: for every command, before any array is made."""
 
-import json
 import os
 
 import click
@@ -52,9 +51,3 @@ def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monk
 def test_a_device_that_is_not_there_is_one_line(run_command, one_device):
     message = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
     assert message in refused(run_command("info", "--device", "gpu"), 2)
-
-
-def test_the_record_of_a_run_names_its_device(train, workshop):
-    train("--device=cpu", "--out=run", "--steps=1", "--eval-every=1")
-    record = json.loads((workshop / "run" / "config.json").read_text())
-    assert record["versions"]["device"] == "cpu"

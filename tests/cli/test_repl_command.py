@@ -30,10 +30,6 @@ def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):
     assert "\x1b" not in result.stdout + result.stderr
 
 
-def test_chat_is_another_name(place):
-    assert CliRunner().invoke(group, ["chat"], input="/quit\n").exit_code == 0
-
-
 def test_attn_in_a_pipe_writes_a_page_and_opens_no_browser(place, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

@@ -41,13 +41,6 @@ def test_the_loss_is_the_mean_over_scored_tokens(corpus):
     assert float(made.launch_step()[0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_accumulated_parts_have_the_same_loss(corpus):
-    starts = mx.array([65 * i for i in (0, 5, 7, 8, 11, 12, 70, 3)])
-    first = trainer(corpus, batch_size=8).step(starts)
-    second = trainer(corpus, batch_size=8, accumulate=2).step(starts)
-    assert float(first[0]) == pytest.approx(float(second[0]), abs=1e-4)
-
-
 def test_a_context_that_holds_no_document_is_refused(corpus):
     with pytest.raises(ConfigError, match=r"too short .* 65 tokens: use --context-length 65"):
         trainer(corpus, context_length=64)
