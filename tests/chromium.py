@@ -73,21 +73,9 @@ class Browser:
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
-    def photograph(self, selector: str = "", margin: int = 2) -> bytes:
-        """What the window shows, or an element with a margin at twice its size, as a PNG."""
-        options: dict[str, Any] = {"format": "png"}
-        if selector:
-            box = self.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
-            place = {"x": box["x"] - margin, "y": box["y"] - margin}
-            size = {side: box[side] + 2 * margin for side in ("width", "height")}
-            options["clip"] = place | size | {"scale": 2}
-        return base64.b64decode(self.call("Page.captureScreenshot", options)["data"])
-
-    def press(self, key: str, code: int = 0, text: str = "") -> None:
-        """A key, as a person presses it."""
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", {**event, "type": kind})
+    def photograph(self) -> bytes:
+        """What the window shows, as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def call(self, method: str, parameters: Any = None, session: Any = ...) -> dict[str, Any]:
         """The result of a command of the DevTools protocol."""

@@ -5,11 +5,9 @@ process that it starts, has one thread. Tests of work divided among streams ask 
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
-from html.parser import HTMLParser
 from typing import Any
 
 import jaxtyping
@@ -180,91 +178,8 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
     made.close()
 
 
-ACTION = """(async () => {{
-  const page = document, view = window;
-  const settled = () => new Promise((done) => {{
-    const rest = () => setTimeout(() => {{ watcher.disconnect(); done(); }}, 40);
-    const watcher = new MutationObserver(() => {{ clearTimeout(waiting); waiting = rest(); }});
-    watcher.observe(page, {{ subtree: true, childList: true, attributes: true }});
-    let waiting = rest();
-  }});
-  await settled();
-  const $ = (selector) => page.querySelector(selector);
-  const all = (selector) => [...page.querySelectorAll(selector)];
-  const press = (element, key) =>
-    element.dispatchEvent(new view.KeyboardEvent("keydown", {{ key, bubbles: true }}));
-  {script}
-}})()"""
-"""A script with the gestures of a person; `settled` waits until nothing has changed for a while."""
-
-
-@pytest.fixture
-def browse(browser, tmp_path) -> Callable[..., Any]:
-    """What a script finds in a page that Chromium shows, as light or dark as its user wishes.
-
-    A page that writes to the console fails, unless it is expected to (`quiet` is false).
-    """
-
-    def run(
-        page: str,
-        script: str,
-        fragment: str = "",
-        width: int = 1280,
-        theme: str = "light",
-        quiet: bool = True,
-    ) -> Any:
-        (tmp_path / "page.html").write_text(page, encoding="utf-8")
-        address = (tmp_path / "page.html").as_uri() + fragment
-        browser.open(address, width=width, dark=theme == "dark")
-        found = browser.run(ACTION.format(script=script))
-        assert not quiet or browser.said == []
-        return found
-
-    return run
-
-
-class Elements(HTMLParser):
-    """The tags of a page with their attributes."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.page = page
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-    def loaded(self) -> list[Any]:
-        """All that a browser would fetch for the page."""
-        links = [a.get(key) for _, a in self.found for key in ("src", "href", "xlink:href")]
-        outside = [link for link in links if link and not link.startswith(("#", "data:"))]
-        return [*outside, *self.all("link"), *re.findall(r"url\(http|@import", self.page)]
-
-
-@pytest.fixture(scope="session")
-def page_elements() -> Callable[[str], Elements]:
-    """Reads the tags of a page."""
-    return Elements
-
-
 @pytest.fixture
 def no_figures(monkeypatch):
     """Pages without figures, which take their time."""
     drawn = "mlx_attn.comparison.report.figure_for_page"
     monkeypatch.setattr(drawn, lambda draw: Markup("<svg></svg>"))
-
-
-@pytest.fixture
-def luminance() -> Callable[[str], float]:
-    """Relative luminance of "rgb(r, g, b)" (WCAG 2)."""
-
-    def of(colour: str) -> float:
-        values = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    return of

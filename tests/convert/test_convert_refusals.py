@@ -1,9 +1,11 @@
 """What cannot be converted is refused, with the reason."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 
-from mlx_attn.convert.model import convert
+from mlx_attn.convert.model import convert, starting_point
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -74,3 +76,17 @@ def test_too_few_tokens_for_a_fit_are_refused_with_how_many_it_takes(trained, wi
     """Its weights would be as large as rounding allows."""
     with pytest.raises(ConfigError, match=r"^32 tokens are .* 33 unknown .* at least 66 tokens"):
         convert(trained(), "no-out-proj", tokens=windows[:1])
+
+
+@pytest.mark.parametrize(
+    ("have", "wanted", "message"),
+    [
+        ({}, {"score": "no_query"}, "score='separate' are no start for score='no_query'"),
+        ({}, {"output": "none"}, "output='linear' are no start for output='none'"),
+        ({"position": "rope"}, {"score": "merged"}, "position=rope turns"),
+    ],
+)
+def test_no_training_starts_from_what_it_cannot_take_over_exactly(have, wanted, message):
+    source = model(**have)
+    with pytest.raises(ConfigError, match=message):
+        starting_point(source, replace(source.config, **wanted))

@@ -11,6 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.choices import CHOICES, choice_of
 from mlx_attn.attention.layer import choice
 from mlx_attn.convert.measure import convert_run, measure_model, measure_ranks
+from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import open_run
@@ -57,13 +58,13 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
 
 @pytest.fixture
 def pretends():
-    """A score map that is affine for texts of the trial, and not for those of the model."""
+    """A score map that is affine with the weights of the trial, and not with those of the model."""
     separate = choice_of("score", "separate")
 
     @choice("score", "pretends", "", weights=separate.weights, shape=separate.shape)
     def pretends(a: Any, x: mx.array) -> tuple[mx.array, mx.array]:
         q, k = separate.apply(a, x)
-        return (abs(q), k) if x.shape[1] == 32 else (q, k)
+        return mx.where(abs(a.W_query.weight).max() > 1.5, abs(q), q), k
 
     yield
     del CHOICES["score"]["pretends"]
@@ -74,7 +75,9 @@ def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
 ):
     settings = settings_of(score="pretends", start="gpt2")
     model = GPT(settings.model_config(corpus.tokenizer.vocab_size))
-    model.load_weights([(n, 3 * array) for n, array in named_arrays(model).items()])
+    model.load_weights(
+        [(n, 3 * a if "W_query" not in n else 40 * a) for n, a in named_arrays(model).items()]
+    )
     run = create_run(tmp_path / "run", settings.record(model.config, digest=corpus.digest))
     corpus.tokenizer.save(run.path)
     run.save_model(model)
@@ -109,3 +112,20 @@ def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
     assert cut.metrics.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
     # Per layer, query and key of four heads lose 6 of 8 rows and as many biases.
     assert whole.metrics.params - cut.metrics.params == 2 * 2 * 4 * 6 * (32 + 1)
+
+
+@pytest.mark.parametrize("qkv_bias", [False, True])
+@pytest.mark.parametrize("output", ["linear", "merged"])
+@pytest.mark.parametrize("score", ["separate", "merged"])
+def test_a_training_that_starts_from_a_model_begins_with_its_loss(
+    trained, settings_of, corpus, score, output, qkv_bias
+):
+    source = trained(qkv_bias=qkv_bias)
+    separate = Trainer(settings_of(qkv_bias=qkv_bias), corpus)
+    wanted = Trainer(settings_of(qkv_bias=qkv_bias, score=score, output=output), corpus)
+    separate.start_from(source)
+    wanted.start_from(starting_point(source, wanted.model.config))
+    losses = [training.evaluate()[0].val_loss for training in (separate, wanted)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    first = [training.launch_step()[0].item() for training in (separate, wanted)]
+    assert first[1] == pytest.approx(first[0], abs=1e-6)

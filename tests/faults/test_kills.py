@@ -1,7 +1,7 @@
-"""A command that is killed while it writes a file, and given again, ends in the same bits.
+"""A training that is killed while it writes a file, and given again, ends in the same bits.
 
-Weights, checkpoint, losses and samples of a training, verdicts of a comparison. KILLS is how many
-moments each kind of work is killed at: `KILLS=50 pytest tests/faults/test_kills.py`.
+Weights, checkpoint, losses and samples of a training. KILLS is how many moments it is killed at:
+`KILLS=50 pytest tests/faults/test_kills.py`.
 """
 
 import json
@@ -11,12 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mlx_attn.arrays import load_arrays
 from mlx_attn.run_directory import open_run
@@ -29,7 +27,6 @@ import os, signal, sys
 from mlx_attn.cli import main
 
 number, deadly, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-del sys.argv[1:]  # which a comparison records
 writes = 0
 
 def count_writes(event, facts):
@@ -40,9 +37,6 @@ def count_writes(event, facts):
         if writes == deadly:
             os.kill(os.getpid(), number)
 
-if arguments[0] == "compare":  # without figures, which take longer than the trainings
-    from mlx_attn.comparison import report
-    report.figure_for_page = lambda draw: "<svg></svg>"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
 sys.addaudithook(count_writes)
 try:
@@ -78,12 +72,6 @@ def learned(path: Path) -> dict[str, Any]:
     }
 
 
-def found_out(path: Path) -> dict[str, Any]:
-    """The verdicts of a comparison, and all that its trainings learned."""
-    files = [path / "comparison.json", *sorted(path.glob("trainings/*.json"))]
-    return {file.name: timeless(json.loads(file.read_text())) for file in files}
-
-
 def timeless(value: Any) -> Any:
     """A record without its times, and without the name of its directory."""
     clock = ("seconds", "seconds_left", "tok_s", "peak_memory", "timed_steps", "training_seconds")
@@ -92,38 +80,26 @@ def timeless(value: Any) -> Any:
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
-KINDS: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
-    "a training": (
-        f"train --data story.txt --tokenizer bpe --vocab-size 320 {SIZES} --drop-rate 0.2 "
-        "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --track 9 --quiet",
-        learned,
-    ),
-    "a comparison": (
-        f"compare --variants standard,no-query --data story.txt --tokenizer char {SIZES} --steps 8 "
-        "--no-tune --seeds 2 --jobs 1 --quiet",
-        found_out,
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "kind", ["a training", pytest.param("a comparison", marks=pytest.mark.slow)]
+COMMAND = (
+    f"train --data story.txt --tokenizer bpe --vocab-size 320 {SIZES} --drop-rate 0.2 "
+    "--steps 30 --eval-every 10 --save-every 3 --log-every 5 --track 9 --quiet"
 )
-def test_what_is_killed_at_a_write_ends_in_the_same_bits(tmp_path, kind):
+
+
+def test_a_training_that_is_killed_at_a_write_ends_in_the_same_bits(tmp_path):
     story = "the red cat sat on a mat. an old dog sat by the door. " * 40
     (tmp_path / "story.txt").write_text(story)
-    command, left = KINDS[kind]
-    code, writes = run(tmp_path, f"{command} --out straight")
+    code, writes = run(tmp_path, f"{COMMAND} --out straight")
     assert code == 0
-    expected = left(tmp_path / "straight")
+    expected = learned(tmp_path / "straight")
     for n in range(KILLS):
         shutil.rmtree(tmp_path / "data")  # so that the text is prepared again
         number, path = SIGNALS[n % len(SIGNALS)], tmp_path / f"killed-{n}"
         deadly = 1 + (2 * n + 1) * writes // (2 * KILLS)
-        assert run(tmp_path, f"{command} --out {path.name}", number, deadly)[0] in (-number, 130)
+        assert run(tmp_path, f"{COMMAND} --out {path.name}", number, deadly)[0] in (-number, 130)
         config = path / "config.json"
-        begun = kind == "a training" and config.exists() and config.stat().st_size
-        again = f"train --resume {path.name} --quiet" if begun else f"{command} --out {path.name}"
+        begun = config.exists() and config.stat().st_size
+        again = f"train --resume {path.name} --quiet" if begun else f"{COMMAND} --out {path.name}"
         assert run(tmp_path, again)[0] == 0
-        assert left(path) == expected, f"{signal.Signals(number).name} at write {deadly}"
+        assert learned(path) == expected, f"{signal.Signals(number).name} at write {deadly}"
         assert not [*path.rglob("*.tmp")]
