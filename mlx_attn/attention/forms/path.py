@@ -6,14 +6,8 @@ from jaxtyping import Float
 
 from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.forms.delta_rule import (
-    W_BETA,
-    Gates,
-    inverse_cost,
-    unit_length,
-    unit_lower_inverse,
-    write_strength,
-)
+from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
+from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice, split_heads
 from mlx_attn.machine.exponentials import softmax
 

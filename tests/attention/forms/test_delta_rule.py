@@ -14,7 +14,8 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.choices import choices_of
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.forms.delta_rule import delta_weights, unit_lower_inverse
+from mlx_attn.attention.forms.delta_rule import delta_weights
+from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
 from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.convert.circuits import NoMatrix, qk_circuit
 from mlx_attn.cost import attention_cost, model_cost
