@@ -1,7 +1,9 @@
 """Whether MLX can compile is found out without starting a compiler."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +24,14 @@ def test_on_a_mac_g_plus_plus_counts_only_with_the_command_line_tools(monkeypatc
     answers = {("xcode-select", "-p"): SimpleNamespace(returncode=code)}
     monkeypatch.setattr(subprocess, "run", lambda command, **_: answers[tuple(command)])
     assert graphs.has_compiler() is found
+
+
+def test_a_temporary_folder_that_is_not_there_is_replaced(monkeypatch):
+    monkeypatch.setattr(graphs.shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: SimpleNamespace(returncode=0))
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    assert graphs.has_compiler()
+    assert Path(os.environ["TMPDIR"]).is_dir()
 
 
 def test_without_a_compiler_a_function_stays_as_it_is(monkeypatch):

@@ -96,6 +96,19 @@ class Initializer:
         return mx.random.normal(shape, scale=std)
 
 
+def matrix_of(linear: Any, width: int) -> tuple[mx.array, mx.array | None]:
+    """Return the matrix [out, in] of a linear layer of this input width, and its bias if any.
+
+    A layer of another library may be in its place, quantized or LoRA: it is applied to unit rows.
+    """
+    if hasattr(linear, "dense_weight"):
+        return linear.dense_weight(), linear.get("bias")
+    if isinstance(linear, nn.Linear):
+        return linear.weight, linear.get("bias")
+    bias = linear(mx.zeros((1, width)))
+    return (linear(mx.eye(width)) - bias).T, bias
+
+
 # The book's matrices, which many choices share: the parts of a layer by name.
 
 

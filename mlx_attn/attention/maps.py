@@ -32,6 +32,7 @@ from mlx_attn.attention.layer import (
     Scores,
     Values,
     choice,
+    matrix_of,
     merge_heads,
     out_width,
     split_heads,
@@ -196,15 +197,12 @@ def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     """Apply W_value to the weighted sums of x, head by head."""
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
-    W_value: Any = layer.W_value
-    group = y.shape[1] // layer.config.n_kv_heads
-    dense = W_value.dense_weight() if hasattr(W_value, "dense_weight") else W_value.weight
-    weight = dense.reshape(layer.config.n_kv_heads, layer.config.value_dim, -1)
+    H_kv, group = layer.config.n_kv_heads, y.shape[1] // layer.config.n_kv_heads
+    weight, bias = matrix_of(layer.W_value, y.shape[-1])
+    weight = weight.reshape(H_kv, layer.config.value_dim, -1)
     # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
-    if "bias" not in W_value:
-        return heads
-    return heads + mx.repeat(W_value.bias.reshape(layer.config.n_kv_heads, 1, -1), group, axis=0)
+    return heads if bias is None else heads + mx.repeat(bias.reshape(H_kv, 1, -1), group, axis=0)
 
 
 def linear_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
 from mlx_attn.machine.exponentials import LOG2_E, exp2, over_rows
-from mlx_attn.machine.graphs import Differentiable
+from mlx_attn.machine.graphs import Differentiable, has_gradients
 
 _FULL_WIDTHS = frozenset({64, 72, 80, 96, 128, 192, 256})
 _VECTOR_WIDTHS = frozenset({64, 96, 128, 192, 256})
@@ -102,7 +102,7 @@ def attention_cpu(
 @Differentiable
 def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.array, ...]:
     """Compute the sum, and the contiguous heads, powers and their sums for its gradient."""
-    q, k, v = mx.contiguous(q), mx.contiguous(k), mx.contiguous(v)
+    q, k, v = _in_rows(q), _in_rows(k), _in_rows(v)
     scores = _by_rows(q, k.swapaxes(2, 3)) + mask
     powers = exp2(scores - over_rows(mx.max, scores))
     total, powers = over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)
@@ -114,13 +114,18 @@ def _weighed_vjp(
     inputs: tuple[mx.array, ...], cotangents: tuple[mx.array, ...], outputs: tuple[mx.array, ...]
 ) -> tuple[mx.array, ...]:
     y, q, k, v, powers, total = outputs
-    dy = mx.contiguous(cotangents[0] / total)
+    dy = _in_rows(cotangents[0] / total)
     dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
     # By log2 e more than the gradient of the scores, which are of powers of two.
     dscores = powers * dweights
     dq = _by_rows(dscores, k) * (1 / LOG2_E)
     dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
     return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
+
+
+def _in_rows(y: mx.array) -> mx.array:
+    """Return the array in rows, for its gradient: an exported graph has none."""
+    return mx.contiguous(y) if has_gradients() else y
 
 
 def _by_rows(

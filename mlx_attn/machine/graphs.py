@@ -4,6 +4,7 @@ MLX compiles for a Linux processor with `g++`, which takes half a second for eve
 operations that it joins, once on a machine, and which not every machine has.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,11 @@ class _ThisThread(threading.local):
 
 
 _this_thread = _ThisThread()
+
+
+def has_gradients() -> bool:
+    """Return False while a function is traced for a graph, which holds no gradients."""
+    return not _this_thread.traces
 
 
 class Differentiable:
@@ -95,10 +101,14 @@ class Graph:
             return read
 
 
-def without_gradients(function: Callable[..., list[mx.array]]) -> Callable[..., list[mx.array]]:
-    """Return the function without the gradients of its own parts, which no graph can hold."""
+def without_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function without the gradients of its own parts, which no graph can hold.
 
-    def traced(*arrays: mx.array) -> list[mx.array]:
+    Example:
+        >>> mx.export_function("model.mlxfn", without_gradients(model), tokens)
+    """
+
+    def traced(*arrays: mx.array) -> Any:
         _this_thread.traces = True
         try:
             return function(*arrays)
@@ -117,6 +127,12 @@ def is_compiled(x: mx.array) -> bool:
     return few and on_linux_cpu() and (has_compiler() or _this_thread.traces)
 
 
+def _temporary_folder() -> None:
+    """Give MLX, which writes what it compiles to TMPDIR, a folder that exists."""
+    if not Path(os.environ.get("TMPDIR") or "/").is_dir():
+        os.environ["TMPDIR"] = tempfile.gettempdir()
+
+
 @cache
 def has_compiler() -> bool:
     """Return True if g++ can be started.
@@ -126,6 +142,7 @@ def has_compiler() -> bool:
     """
     if not shutil.which("g++"):
         return False
+    _temporary_folder()
     if sys.platform != "darwin":
         return True
     return subprocess.run(["xcode-select", "-p"], capture_output=True, check=False).returncode == 0

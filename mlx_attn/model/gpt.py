@@ -166,17 +166,19 @@ class GPT(Inspectable):
         x, offset = self.tok_emb(tokens), caches[0].offset if caches else 0
         if self.config.position != "learned":
             return x
-        positions, T = self.pos_emb.weight, tokens.shape[1]
-        # In a compiled decoding step the offset is an array, and so is the start of the slice.
-        if not isinstance(offset, int):
-            return x + mx.slice(positions, offset, (0,), (T, x.shape[2]))
-        if offset + T > self.config.context_length:
+        T = tokens.shape[1]
+        if isinstance(offset, int) and offset + T > self.config.context_length:
             raise ConfigError(
                 f"{offset + T} tokens are more than context_length={self.config.context_length}: "
                 "give fewer, or train with a longer context"
             )
         # [B, T, C] + [T, C]
-        return x + positions[offset : offset + T]
+        if not isinstance(self.pos_emb, nn.Embedding):  # quantized, or another library's
+            return x + self.pos_emb(offset + mx.arange(T))
+        if isinstance(offset, int):
+            return x + self.pos_emb.weight[offset : offset + T]
+        # In a compiled decoding step the offset is an array, and so is the start of the slice.
+        return x + mx.slice(self.pos_emb.weight, offset, (0,), (T, x.shape[2]))
 
     def new_caches(self, length: int | None = None) -> list[KVCache]:
         """Return empty caches for one batch of sequences, as long as the context or `length`."""

@@ -1,4 +1,8 @@
-"""The whole layer of gated delta networks (arXiv:2412.06464): norm and gate after the heads."""
+"""Gated delta networks (arXiv:2412.06464) with convolutions, and norm and gate after the heads.
+
+The authors' code also divides q by sqrt(D) before the state is read, has another eps in the norms,
+and wider values than keys.
+"""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -56,7 +60,7 @@ def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
 row(
     "gated-deltanet",
     "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
-    "the paper's whole layer: deltanet with convolutions of 4 tokens, norm and gate",
+    "deltanet with convolutions of 4 tokens, norm and gate; the paper's divides q by sqrt(D)",
     mixing="gated_delta",
     output="normed_gated",
     position="none",

@@ -2,7 +2,8 @@
 
     c = x W_latent        k_h = c W_up_key_h        v_h = c W_up_value_h
 
-Decoding caches only c, which is narrower than the keys and values of all heads.
+Decoding caches only c, which is narrower than the keys and values of all heads. It is the book's
+simplified form: DeepSeek's also normalizes c, has a rotary part of the key, and a latent of q.
 """
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from mlx_attn.attention.layer import (
     Queries,
     Values,
     choice,
+    matrix_of,
     split_heads,
 )
 
@@ -63,13 +65,14 @@ def latent_score(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """
     H, D, L = layer.config.n_heads, layer.config.head_dim, layer.config.latent_dim
     q = split_heads(layer.W_query(x), H)  # [B, H, T, D]
-    up_key = layer["W_up_key"].weight.reshape(H, D, L)
+    up_key = matrix_of(layer["W_up_key"], L)[0].reshape(H, D, L)
     # [B, H, T, D] x [H, D, L] -> [B, H, T, L]; the key is c, [B, 1, T, L].
     return q @ up_key, layer["W_latent"](x)[:, None]
 
 
 def _latent_after(layer: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
-    weight = layer["W_up_value"].weight.reshape(layer.config.n_heads, layer.config.value_dim, -1)
+    up_value, _ = matrix_of(layer["W_up_value"], y.shape[-1])
+    weight = up_value.reshape(layer.config.n_heads, layer.config.value_dim, -1)
     # [B, H, T, L] x [H, L, D] -> [B, H, T, D]
     return y @ weight.swapaxes(1, 2)
 
@@ -96,7 +99,7 @@ def latent_value(layer: MapWeights, latent: Float[mx.array, "B T L"], k: Keys) -
 row(
     "mla",
     "c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
-    "keys and values are computed from one narrow latent; only the latent is cached",
+    "keys and values of one narrow latent, which alone is cached; DeepSeek's has a norm and RoPE",
     score="latent",
     value="latent",
 )

@@ -1,4 +1,8 @@
-"""PaTH (arXiv:2505.16381): tokens between query and key reflect, in place of positions."""
+"""PaTH (arXiv:2505.16381): tokens between query and key reflect, in place of positions.
+
+The paper's w has a low rank and a short convolution, its beta a bias; with `forgetting`, it also
+scales the gates.
+"""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -67,7 +71,7 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
 row(
     "path",
     "score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
-    "PaTH: each token between query and key reflects the query, in place of positions",
+    "PaTH: tokens between reflect the query, in place of positions; the paper's w has a low rank",
     mixing="path",
     position="none",
 )

@@ -1,4 +1,7 @@
-"""The first layer's values are mixed into those of every layer (arXiv:2410.17897)."""
+"""The first layer's values are mixed into those of every layer (arXiv:2410.17897).
+
+The paper leaves those of the first layer as they are; here they are multiplied by l_1 + l_2.
+"""
 
 import mlx.core as mx
 
@@ -46,6 +49,6 @@ def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Value
 row(
     "value-residual",
     "v = l_1 v of the first layer + l_2 x W_value",
-    "the first layer's values are mixed into the values of every layer",
+    "the first layer's values are mixed into every layer's, here also into its own",
     value="residual",
 )
