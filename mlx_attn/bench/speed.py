@@ -139,7 +139,7 @@ def step_graph(step: TrainStep) -> list[mx.array]:
 def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     """Return the trainer's step on a new model and a random text."""
     model = GPT(config)
-    optimizer = GroupedOptimizer(model, training, config.n_heads)
+    optimizer = GroupedOptimizer(model, training)
     optimizer.schedule(1e-3)
     tokens = np.array(random_tokens(config, _TEXT_TOKENS))
     objective = batches.Objective(tokens, config.context_length)

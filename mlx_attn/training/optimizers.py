@@ -18,12 +18,12 @@ from itertools import accumulate, chain
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.machine.streams import cores, num_shards, parallel_map
+from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
 
 Scalar = Float[mx.array, ""]
@@ -275,14 +275,13 @@ class GroupedOptimizer:
     Args:
         model: Its parameters are divided among the groups; empty groups are dropped.
         config: The recipe.
-        n_heads: Heads H, for the rate of a merged S.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, n_heads: int):
+    def __init__(self, model: GPT, config: TrainConfig):
         self.model = model
         self.groups: dict[str, AdamW | Muon] = {}
         left = named_arrays(model.trainable_parameters())
-        for group, belongs, optimizer in _groups(config, n_heads):
+        for group, belongs, optimizer in _groups(config, model.config.n_heads):
             weights = {name: array for name, array in left.items() if belongs(name, array)}
             left = {name: array for name, array in left.items() if name not in weights}
             if weights:

@@ -102,7 +102,7 @@ class Trainer:
         # The model that it started from, in any form; the drift of its heads is measured from it.
         self.origin: GPT | None = None
         text = corpus.train
-        self.optimizer = GroupedOptimizer(self.model, config, model_config.n_heads)
+        self.optimizer = GroupedOptimizer(self.model, config)
         objective = Objective(text.tokens, T, text.scored)
         self.step = TrainStep(self.model, self.optimizer, objective, config)
 

@@ -248,7 +248,7 @@ def _training(compile_: str) -> mx.array:
     settings = {"n_layers": 1, "emb_dim": 32, "n_heads": 2, "drop_rate": 0.1, **BLOCKS["modern"]}
     recipe = TrainConfig(steps=5, batch_size=8, compile=compile_, optimizer="muon")
     model, tokens = GPT(config_from({**_SIZES, **settings}), seed=1), Numbers(13).tokens(65, 4096)
-    optimizer = GroupedOptimizer(model, recipe, 2)
+    optimizer = GroupedOptimizer(model, recipe)
     optimizer.schedule(1.0)
     train = TrainStep(model, optimizer, Objective(tokens.astype(np.uint16), 32), recipe)
     windows = RandomWindows(4096, 32, 8)

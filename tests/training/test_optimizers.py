@@ -3,7 +3,6 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
 import pytest
@@ -36,8 +35,8 @@ def recipe(**changes) -> TrainConfig:
     return TrainConfig(**{"steps": 10, "lr": 0.01, **changes})
 
 
-def grouped(model: nn.Module, **changes) -> GroupedOptimizer:
-    optimizer = GroupedOptimizer(model, recipe(**changes), HEADS)
+def grouped(model: GPT, **changes) -> GroupedOptimizer:
+    optimizer = GroupedOptimizer(model, recipe(**changes))
     optimizer.schedule(1.0)
     return optimizer
 
@@ -93,7 +92,7 @@ def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, fa
     size = sum(array.size for array in named_arrays(parameters).values())
     gradients = tree_map(lambda p: mx.full(p.shape, size**-0.5), parameters)
     config = recipe(optimizer=optimizer, clip=longest)
-    made, objective = GroupedOptimizer(model, config, HEADS), Objective(np.zeros(9, np.uint16), 6)
+    made, objective = GroupedOptimizer(model, config), Objective(np.zeros(9, np.uint16), 6)
     norm = TrainStep(model, made, objective, config).update(gradients)
     seen, share = made.state[0]["0"][moment], {"adamw": 0.1, "muon": 0.05}[optimizer]
     assert float(norm) == pytest.approx(1, rel=1e-5)
