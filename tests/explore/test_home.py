@@ -1,11 +1,14 @@
-"""The home page of runs: what it lists, what it can open, and what it says it cannot."""
+"""The home page of runs, and the numbers of every head in the page of one."""
 
 import re
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 
-from mlx_attn.explore.page import MODULES, home_of, page_script, render_home
+from mlx_attn.explore.page import MODULES, head_numbers, home_of, page_script, render_home
+from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.summaries import summarise_runs
 
@@ -76,3 +79,20 @@ def test_no_two_modules_declare_one_name():
     declared = re.findall(r"^(?:async )?(?:const|let|class|function) (\w+)", page_script(), re.M)
     assert len(MODULES) > 10
     assert [name for name, count in Counter(declared).items() if count > 1] == []
+
+
+def test_every_cell_is_the_number_that_probe_prints(make_run):
+    run = make_run()
+    tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
+    found: Any = heads.probe(run.load_model(), tokens)
+    made: Any = head_numbers(run, TEXT, 0)
+    headings = [column["heading"] for column in made["columns"]]
+    row = made["rows"][3]
+    assert (row["layer"], row["head"]) == (1, 1)
+    cells = dict(zip(headings, row["cells"], strict=False))
+    assert cells["entropy"] == show.number(found.statistics.entropy[1, 1])
+    assert cells["induction"] == show.number(found.statistics.induction[1, 1])
+    assert made["uniform"][0] == show.number(found.uniform["entropy"])
+    np.testing.assert_allclose(made["alignment"]["S_h"], found.scores.alignment, atol=1e-3)
+    assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
+    assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."

@@ -29,16 +29,6 @@ def test_a_file_is_split_at_nine_tenths_of_its_characters(tmp_path, text, cut):
     assert (train.text, val.text) == (text[:cut], text[cut:])
 
 
-def test_a_folder_is_its_texts_by_path_with_blank_lines_between(tmp_path):
-    written(tmp_path / "in" / "b.txt", "second file")
-    written(tmp_path / "in" / "a.MD", "# the first file")
-    written(tmp_path / "in" / "c" / "deep.txt", "the third")
-    written(tmp_path / "in" / "d.py", "no text")
-    written(tmp_path / "in" / "e.txt", "")
-    text = read_source(str(tmp_path / "in"), tmp_path).text
-    assert text == "# the first file\n\nsecond file\n\nthe third"
-
-
 def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("é" + LINES).encode()), "ascii"))
     assert read_source("-", tmp_path).text == "é" + LINES
@@ -70,15 +60,17 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
     folder = tmp_path / "notes"
     written(folder / "a.md", "what I wrote today")
     written(folder / "b.txt", "and yesterday")
+    written(folder / "c" / "deep.MD", "and before")
+    written(folder / "e.txt", "")
     for hidden in (".trash", ".git", ".ipynb_checkpoints", "node_modules", "venv", "__pycache__"):
         written(folder / "c" / hidden / "x.md", "deleted")
     written(folder / "._a.md", b"\0\5\x16\7 of a Mac")
     written(folder / "c" / "copy of a.md", "what I wrote today")
     written(folder / "d.jsonl", '{"text": "a record"}')
     source = read_source(str(folder), tmp_path)
-    assert source.text == "what I wrote today\n\nand yesterday"
+    assert source.text == "what I wrote today\n\nand yesterday\n\nand before"
     assert source.notes == (
-        f"{folder}: 2 files, 1 kB; skipped: ._a.md, c/.git, c/.ipynb_checkpoints, c/.trash, "
+        f"{folder}: 3 files, 1 kB; skipped: ._a.md, c/.git, c/.ipynb_checkpoints, c/.trash, "
         "c/__pycache__, c/node_modules, c/venv, 1 file neither .txt nor .md, and 1 more",
     )
 
