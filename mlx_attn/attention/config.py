@@ -148,15 +148,6 @@ class AttentionConfig(AttentionSettings):
         return any(getattr(self, name) != MAPS[name] for name in ("logits", "mixing"))
 
     @property
-    def is_affine(self) -> bool:
-        """Return True if score, value and output are linear up to a bias, token by token."""
-        maps = ("score", "value", "output")
-        mixes_tokens = self.short_conv != "none" or self.cross_layer == "reader"
-        return not mixes_tokens and all(
-            choice.affine for name in maps for choice in self.choices(name)
-        )
-
-    @property
     def rotates(self) -> bool:
         """Return True if queries and keys change with their positions, as by RoPE."""
         return self.position == "rope" or bool(self.choices("position"))
