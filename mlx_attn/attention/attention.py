@@ -10,6 +10,7 @@ same steps for any of them.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ from mlx_attn.attention.layer import (
     split_heads,
     weighted_sum,
 )
+from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.machine.attention_kernels import attention_by_kernel, fuses
 
 ROPE_BASE = 10000.0
@@ -388,9 +390,23 @@ class CausalAttention(Attention):
         qkv_bias: bool = False,
         **choices: Any,
     ):
+        known = [key.name for key in fields(AttentionConfig)]
+        for key in choices.keys() - known:
+            raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
         settings: dict[str, Any] = {"d_in": d_in, "d_out": d_out, "context_length": context_length}
         settings |= {"drop_rate": dropout, "qkv_bias": qkv_bias, "output": "none"}
         super().__init__(AttentionConfig(**(settings | choices)))
+
+    def __call__(
+        self, x: mx.array, cache: KVCache | None = None, carry: Carry | None = None
+    ) -> Outputs:
+        """Attend; ConfigError for an input of another shape. See `Attention`."""
+        if x.ndim != 3 or x.shape[-1] != self.config.d_in:
+            raise ConfigError(
+                f"the input has the shape {tuple(x.shape)}, and must have (batch, tokens, "
+                f"{self.config.d_in}); x[None] makes a batch of one text"
+            )
+        return super().__call__(x, cache, carry)
 
 
 class MultiHeadAttention(CausalAttention):

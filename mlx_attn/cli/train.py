@@ -51,12 +51,15 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     --config, which overrides the preset. Ctrl-C finishes the step, saves, and prints the command
     that resumes.
     """
+    from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.recording import load_logger, logging_to
     from mlx_attn.training.show import display_for
     from mlx_attn.ui.terminal import stderr_console
 
     display = display_for(as_json, quiet, stderr_console())
+    if line := blas.advice():
+        display.message(line)
     if log_to:
         load_logger(log_to)
     training = _training(display, dry_run, options)

@@ -22,7 +22,10 @@ SWITCH = "MLX_ATTN_BLAS"
 
 _CANDIDATES = ("libopenblas.so.0", "libopenblasp.so.0", "libmkl_rt.so.2")
 _WHEEL = "scipy_openblas32"
-_HINT = "install OpenBLAS for matrix products that are many times faster: apt install libopenblas0"
+_HINT = (
+    "without OpenBLAS and a C compiler training is about ten times slower here: apt install "
+    "libopenblas0, or install gcc"
+)
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
 
 _SOURCE = """
@@ -67,6 +70,14 @@ def preload() -> Blas:
     if _loaded is None:
         _loaded = _choose()
     return _loaded
+
+
+def advice() -> str:
+    """Return a line if the device's products are slow and could be fast; "" otherwise."""
+    note = preload().note
+    from mlx_attn.machine.device import device_name  # imports MLX, after its library was found
+
+    return note if note in (_HINT, _TOO_LATE) and device_name() == "cpu" else ""
 
 
 def use_threads(count: int) -> None:

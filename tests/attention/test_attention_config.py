@@ -80,6 +80,15 @@ def test_widths_of_heads_and_numbers_of_keys_are_free():
     assert module.out_proj.weight.shape == (24, 40)
 
 
+def test_a_wrong_argument_or_input_of_the_books_classes_is_a_sentence():
+    with pytest.raises(ConfigError, match="unknown setting 'scor': did you mean 'score'"):
+        MultiHeadAttention(3, 2, 6, 0.0, num_heads=2, scor="merged")
+    module = MultiHeadAttention(3, 2, 6, 0.0, 2)
+    for shape in ((6, 3), (1, 6, 4)):
+        with pytest.raises(ConfigError, match=r"must have \(batch, tokens, 3\); x\[None\]"):
+            module(mx.zeros(shape))
+
+
 def test_no_two_variants_are_the_same():
     maps = [tuple(variant.settings.items()) for variant in VARIANTS.values()]
     assert len(set(maps)) == len(maps)

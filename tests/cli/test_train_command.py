@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from mlx_attn.machine import blas, device
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.show import what_next
 
@@ -64,6 +65,13 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(train, workshop):
     assert (plan["event"], plan["steps"], plan["tokens_per_step"]) == ("plan", 6, 64)
     assert plan["params"] > 1000
     assert not (workshop / "runs").exists()
+
+
+def test_a_training_without_a_fast_blas_says_so_first(train, monkeypatch):
+    monkeypatch.setattr(device, "device_name", lambda: "cpu")
+    monkeypatch.setattr(blas, "_loaded", blas.Blas(None, blas._HINT))
+    first = train("--dry-run").stderr.splitlines()[0]
+    assert "ten times slower here: apt install libopenblas0, or install gcc" in first
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_preset(train, workshop):
