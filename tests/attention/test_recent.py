@@ -155,7 +155,7 @@ def test_outputs_and_the_gradient_of_every_weight_are_the_reference_s(case):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_cost_counts_parameters_and_cache(variant):
     if VARIANTS[variant].kv_sharing:
-        return  # tests/model/test_kv_sharing.py
+        return  # tests/model/test_layers.py
     module = layer_of(**VARIANTS[variant].maps, position="none")
     cache = make_cache(T, caches_tokens=module.config.caches_tokens)
     module(text(), cache, Carry())

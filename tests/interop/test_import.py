@@ -75,13 +75,6 @@ def test_weights_may_be_an_npz(book, tmp_path):
     assert agrees(tmp_path / "model.npz", model)
 
 
-def test_a_head_that_is_the_embedding_stays_tied(book):
-    _, arrays, write = book
-    path = write({**arrays, "out_head.weight": arrays["tok_emb.weight"]})
-    assert find_checkpoint(str(path), n_heads=4).model.config.tied_head
-    assert not find_checkpoint(str(write(arrays)), n_heads=4).model.config.tied_head
-
-
 def more(**odd: mx.array):
     return lambda arrays: {**arrays, **{name.replace("__", "."): y for name, y in odd.items()}}
 
