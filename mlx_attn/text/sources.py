@@ -143,11 +143,6 @@ def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
         raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")
     if text.count(text[0]) == len(text):
         raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
-    if _is_json(text):
-        raise RunError(
-            f"{name}: JSON and not a text, so braces and keys would be learned: write what the "
-            "records say to a .txt file, with a blank line between documents"
-        )
     if (read := unix_lines(text)) != text:
         text, notes = read, (*notes, f"{name}: line ends CRLF and CR are read as LF")
     cut = int(_TRAINING_SHARE * len(text))
@@ -186,14 +181,17 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     A copy of a text is left out: its twin might be in the other split. Returns what was read, too.
     """
     paths, skipped = _text_files(folder)
-    texts: dict[str, Path] = {}
+    texts: list[str] = []
+    first: dict[str, Path] = {"": folder}  # the first file of each text, whatever its line ends
     for path in paths:
         if not path.resolve().is_relative_to(folder.resolve()):
             raise RunError(f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there")
         text = _file(path)
-        twin = texts.setdefault(text, path)
-        skipped += [f"{path.name} (the same as {twin.name})"] if text and twin != path else []
-    texts.pop("", None)
+        twin = first.setdefault(unix_lines(text).strip(), path)
+        if twin == path:
+            texts.append(text)
+        elif twin != folder:
+            skipped.append(f"{path.name} (the same as {twin.name})")
     more = f", and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
     left_out = f"; skipped: {', '.join(skipped[:_NAMED])}{more}" if skipped else ""
     if not texts:
@@ -240,12 +238,18 @@ def _decoded(file: IO[bytes], name: str) -> str:
         if len(data) > LONGEST:
             raise RunError(f"{name}: more than {LONGEST:,} bytes of text: give a part of it")
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RunError(
             f"{name}: not UTF-8, byte {error.start} is 0x{error.object[error.start]:02x} "
             f"({error.reason}); convert it to UTF-8"
         ) from error
+    if _is_json(text):
+        raise RunError(
+            f"{name}: JSON and not a text, so braces and keys would be learned: write what the "
+            "records say to a .txt file, with a blank line between documents"
+        )
+    return text
 
 
 def _blake2b(content: bytes) -> str:

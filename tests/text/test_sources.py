@@ -65,7 +65,7 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
     for hidden in (".trash", ".git", ".ipynb_checkpoints", "node_modules", "venv", "__pycache__"):
         written(folder / "c" / hidden / "x.md", "deleted")
     written(folder / "._a.md", b"\0\5\x16\7 of a Mac")
-    written(folder / "c" / "copy of a.md", "what I wrote today")
+    written(folder / "c" / "copy of a.md", "what I wrote today\r\n")
     written(folder / "d.jsonl", '{"text": "a record"}')
     source = read_source(str(folder), tmp_path)
     assert source.text == "what I wrote today\n\nand yesterday\n\nand before"
@@ -88,5 +88,8 @@ def test_every_line_end_is_read_as_one_byte(tmp_path, end):
 def test_records_are_no_text(tmp_path, text):
     with pytest.raises(RunError, match="JSON and not a text"):
         read_source(written(tmp_path / "story.txt", text), tmp_path)
+    written(tmp_path / "in" / "b.txt", text)
+    with pytest.raises(RunError, match=r"b\.txt: JSON and not a text"):
+        read_source(written(tmp_path / "in" / "a.txt", LINES).removesuffix("/a.txt"), tmp_path)
     begins = "[1]\n{so it begins}\n" * 9
     assert read_source(written(tmp_path / "book.txt", begins), tmp_path).text == begins
