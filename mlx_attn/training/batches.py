@@ -45,13 +45,13 @@ class RandomWindows:
         allowed = None if places is None else places[places <= self.last]
         self.places = None if allowed is None or not len(allowed) else mx.array(allowed)
 
-    def starts(self, seed: int, step: int) -> Starts:
-        """Draw the starts of a step's windows uniformly."""
+    def starts(self, seed: int, step: int, parts: int = 1) -> Starts:
+        """Draw the starts of a step's windows uniformly; `parts` batches are one larger batch."""
         key = mx.array([seed ^ _STREAM, step], dtype=mx.uint32)
         choices = self.last + 1 if self.places is None else self.places.size
         # [B, 2]: keys are twice 32 random bits. `randint` draws floats, which reach only every
         # sixth start of a corpus of 100 million tokens.
-        bits = mx.random.split(key, self.batch_size)
+        bits = mx.random.split(key, parts * self.batch_size)
         if choices < 2**32:
             # The remainder favours small numbers by less than choices / 2^32.
             drawn = bits[:, 0] % choices
@@ -76,8 +76,12 @@ class EpochWindows:
         self.batch_size = min(batch_size, self.n_windows)
         self.steps_per_epoch = self.n_windows // self.batch_size
 
-    def starts(self, seed: int, step: int) -> Starts:
-        """Return the starts of a step, from the order of its epoch."""
+    def starts(self, seed: int, step: int, parts: int = 1) -> Starts:
+        """Return the starts of a step of `parts` batches, from the order of their epochs."""
+        batches = range(step * parts, (step + 1) * parts)
+        return mx.concatenate([self._batch(seed, batch) for batch in batches])
+
+    def _batch(self, seed: int, step: int) -> Starts:
         # No state: the epoch and the place in it follow from the step.
         epoch, place = divmod(step, self.steps_per_epoch)
         order = _epoch_order(seed, epoch, self.n_windows)

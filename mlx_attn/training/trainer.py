@@ -137,11 +137,8 @@ class Trainer:
 
     def starts(self) -> Integer[mx.array, " B"]:
         """Return the starts of the windows for the next step, by micro-batch."""
-        seed, parts = self.config.seed, self.config.accumulate
-        # Each micro-batch counts as a step of the sampler.
-        first = self.progress.step * parts
         # [accumulate * B]
-        return mx.concatenate([self.sampler.starts(seed, first + i) for i in range(parts)])
+        return self.sampler.starts(self.config.seed, self.progress.step, self.config.accumulate)
 
     def _factor(self, done: int) -> float:
         return learning_rate_factor(self.config, done, self.steps, self.progress.seconds)

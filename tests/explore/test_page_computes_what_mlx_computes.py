@@ -96,6 +96,27 @@ def test_all_models_of_one_page(names, make_run, show):
     assert {name: value for name, value in apart.items() if not value < TOLERANCE} == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [24, 40, 96])
+def test_all_variants_of_widths_that_are_no_powers_of_two(width, make_run, show):
+    runs = {name: make_run(variant=name, emb_dim=width, n_heads=2) for name in VARIANTS}
+    page = show(*runs.values())
+    apart = {
+        name: largest_difference(run, page, BEYOND_WINDOWS, at=at)
+        for at, (name, run) in enumerate(runs.items())
+    }
+    assert {name: value for name, value in apart.items() if not value < TOLERANCE} == {}
+
+
+def test_numbers_that_are_not_finite_are_no_result(make_run, show):
+    page = show(make_run())
+    edit = '{ heads: { "0.0": { off: false, scores: true, temperature: NaN, rank: Infinity } } }'
+    read = trace(TEXT, edit)
+    assert "not finite" in page.run(
+        f"(() => {{ try {{ return {read} }} catch (e) {{ return e.message }} }})()"
+    )
+
+
 def test_float16_is_the_rounded_model(make_run, show):
     run = make_run()
     model = run.load_model()

@@ -35,6 +35,7 @@ def test_the_first_loss_is_that_of_the_windows_under_the_starting_weights(traine
 
 def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer):
     whole, parts = trainer(batch_size=8), trainer(batch_size=2, accumulate=4)
+    assert mx.array_equal(whole.starts(), parts.starts())
     starts = mx.array([3, 14, 15, 92, 65, 35, 89, 79])
     for made in (whole, parts):
         made.optimizer.schedule(1.0)

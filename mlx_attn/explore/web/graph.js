@@ -308,7 +308,6 @@ const PRIMITIVES = {
   },
   // Sums and products.
   AddMM: ([a, b, c], [alpha, beta]) => matmul([a, b], [c, alpha, beta]),
-  Hadamard: ([a], [scale]) => alongAxis(a, a.shape.length - 1, (row) => hadamard(row, scale), true),
   LogSumExp: ([a]) => alongAxis(a, a.shape.length - 1, (row) => logSumExp(row)),
   Matmul: (inputs) => matmul(inputs),
   Reduce: ([a], [kind, axes]) => axes.reduce((made, axis) => alongAxis(made, axis, FOLDS[kind]), a),
@@ -336,13 +335,6 @@ function softmaxOf(row) {
 function logSumExp(row) {
   const most = row.reduce((a, b) => Math.max(a, b), -Infinity);
   return most + Math.log(row.reduce((sum, x) => sum + Math.exp(x - most), 0));
-}
-
-function hadamard(row, scale) {
-  for (let half = 1; half < row.length; half *= 2)
-    for (let i = 0; i < row.length; i += 2 * half)
-      for (let j = i; j < i + half; j++) [row[j], row[j + half]] = [row[j] + row[j + half], row[j] - row[j + half]];
-  return row.map((x) => scale * x);
 }
 
 export const tensorOf = (data, shape) => new Tensor(data, shape);

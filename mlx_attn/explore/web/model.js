@@ -42,6 +42,8 @@ export class GPT {
     const blocks = this.layers.map((attention) => attention.rows(partsOf(arrays, attention.layer), tokens.length, edits));
     const { data, shape } = arrays.logits;
     const logits = Array.from(tokens, (_, i) => data.subarray(i * shape[2], (i + 1) * shape[2]));
+    if (!logits.every((row) => row.every(Number.isFinite)))
+      throw new Error("the model's numbers are not finite for this text: nothing that follows from them is shown");
     return { tokens, start: this.startOf(tokens), edits, blocks, logits, nats: [] };
   }
 
