@@ -257,7 +257,7 @@ PRESETS: dict[str, Preset] = {
         # fourth layer costs more time than it saves.
         training={"steps": 320, "batch_size": 8, "warmup": 20, "eval_every": 0}
         | {"optimizer": "muon", "muon_lr": 0.03, "muon_momentum": 0.9}
-        | {"lr": 4e-2, "schedule": "wsd", "cooldown": 1.0},
+        | {"lr": 4e-2, "schedule": "linear"},
         text={"data": "tiny-shakespeare", "tokenizer": "char"},
         vocab_size=65,
     ),

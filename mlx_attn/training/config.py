@@ -22,7 +22,7 @@ from mlx_attn.plugins import check_plugins, used_plugins
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
-    "schedule": ("cosine", "wsd", "constant"),
+    "schedule": ("cosine", "wsd", "linear", "constant"),
     "windows": ("random", "epochs"),
     "decay": ("matrices", "all"),
     "dtype": ("float32", "bfloat16"),
@@ -50,10 +50,9 @@ class TrainConfig:
     muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
     optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
     schedule: str = setting(
-        "cosine", "cosine, wsd (stable, then decay) or constant, after the warm-up"
+        "cosine", "cosine, wsd (stable, then decay), linear or constant, after the warm-up"
     )
     warmup: int = setting(100, "steps of linear warm-up")
-    cooldown: float = setting(0.6, "fraction of the training that wsd spends decaying")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
     decay: str = setting("matrices", "weights that decay: matrices or all")
     beta2: float = setting(0.99, "AdamW's second decay rate; the first is 0.9")
@@ -94,7 +93,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
     **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
     **dict.fromkeys(("lr", "min_lr", "muon_lr", "clip"), (0, float_info.max)),
-    **dict.fromkeys(("cooldown", "beta2", "muon_momentum"), (0, 1)),
+    **dict.fromkeys(("beta2", "muon_momentum"), (0, 1)),
     "seed": (0, 2**32 - 1),
 }
 

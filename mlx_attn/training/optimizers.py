@@ -345,12 +345,16 @@ def _sum_of_squares(array: mx.array) -> Scalar:
     return mx.square(array).sum()
 
 
+COOLDOWN = 0.6
+"""The part of a training that the schedule "wsd" spends decaying."""
+
+
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
     """Return the factor of the peak learning rates, in [0, 1].
 
     After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
-    "wsd" stays at 1 and decays linearly in the last `cooldown` part of the training
-    (warmup-stable-decay, arXiv:2405.18392).
+    "wsd" stays at 1 and decays linearly in the last `COOLDOWN` part of the training
+    (warmup-stable-decay, arXiv:2405.18392), "linear" decays all the way.
 
     Args:
         config: The recipe.
@@ -368,6 +372,7 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
     spent, floor = min(1.0, spent), config.min_lr / config.lr
     if config.schedule == "cosine":
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
-    if config.schedule == "wsd" and spent > 1 - config.cooldown:
-        return floor + (1 - floor) * (1 - spent) / config.cooldown
+    cooldown = {"wsd": COOLDOWN, "linear": 1.0, "constant": 0.0}[config.schedule]
+    if spent > 1 - cooldown:
+        return floor + (1 - floor) * (1 - spent) / cooldown
     return 1.0

@@ -158,11 +158,11 @@ def factor(config: TrainConfig, step: int, seconds: float = 0.0) -> float:
     ("settings", "factors"),
     [
         ({"schedule": "cosine"}, {55: (1 + 0.1) / 2, 100: 0.1}),
-        ({"schedule": "wsd", "cooldown": 0.4}, {64: 1, 82: (1 + 0.1) / 2, 100: 0.1}),
-        ({"schedule": "wsd", "cooldown": 0.0}, {100: 1}),
+        ({"schedule": "wsd"}, {46: 1, 73: (1 + 0.1) / 2, 100: 0.1}),
+        ({"schedule": "linear"}, {55: (1 + 0.1) / 2, 100: 0.1}),
         ({"schedule": "constant"}, {100: 1}),
     ],
-    ids=["half of a cosine", "flat, then linear", "no cooldown", "constant"],
+    ids=["half of a cosine", "flat, then linear", "linear", "constant"],
 )
 def test_a_schedule_climbs_to_the_peak_and_then_stays_or_falls_to_min_lr(settings, factors):
     config = scheduled(**settings)
