@@ -11,21 +11,9 @@ _BUFFER = "[METAL] Command buffer execution failed: "
 
 MESSAGES = {
     "[metal::load_device] No Metal device available.": "use --device cpu",
-    "[metal::malloc] Resource limit (499000) exceeded.": "hold no more arrays",
-    "[metal::malloc] Attempting to allocate 17179869184 bytes which is greater than the maximum "
-    "allowed buffer size of 9534832640 bytes.": "one array is larger than the largest",
-    f"{_BUFFER}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)": (
-        "kept the GPU busy for too long"
-    ),
-    f"{_BUFFER}Impacting Interactivity "
-    "(0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)": "the screen had to wait",
-    f"{_BUFFER}Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang)": (
-        "the GPU stopped answering"
-    ),
     f"{_BUFFER}Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)": (
         "out of memory"
     ),
-    "[metal::malloc] Unable to allocate 99 bytes.": "out of memory",
     "Could not load C++ shared library folder/a.so: file too short": "delete the folder",
     "[Compile::eval_cpu] Failed to compile function": "or use --compile off",
 }

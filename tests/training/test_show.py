@@ -1,5 +1,4 @@
 import io
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -48,12 +47,6 @@ def shown(display, reports) -> None:
     with display:
         for report in reports:
             display(report)
-
-
-def test_the_line_of_a_step_begins_with_what_matters_most():
-    line = "step 420/2000  loss 3.112  val 3.204  1:42 left  128k tok/s  2.1 GB"
-    assert step_line(STEPPED, "3.204") == line
-    assert step_line(replace(STEPPED, steps=0)).startswith("step 420  loss 3.112  1:42")
 
 
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():

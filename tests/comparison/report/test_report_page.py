@@ -93,7 +93,6 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(comparison):
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"question": ""}, "<h1>How does x compare with standard?</h1>"),
         ({"arms": ["standard"]}, "only one arm has a result"),
         ({"seeds": 1}, "1 seed, too few for an interval"),
         ({"points": 1, "tunings": (), "delta": 0.0}, "Through training"),

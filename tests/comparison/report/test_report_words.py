@@ -1,8 +1,6 @@
 """How numbers and verdicts are put into words, and shown in a terminal."""
 
-from dataclasses import replace
 from io import StringIO
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,36 +18,6 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     assert unknown.endswith(" seeds would decide.")
     assert notes[0].startswith("standard: the best learning rate is the last one tried")
     assert notes[1] == "merged-both has no result: with seed 2 it diverged: loss nan at step 3."
-
-
-@pytest.mark.parametrize(
-    ("facts", "note"),
-    [
-        ({"settings": {"start": "zero"}}, "Branches start at zero here"),
-        ({"reference": "merged"}, "The part is worth, merged against standard: +0.0"),
-        ({"arms": ["standard", "merged"], "tunings": ()}, "Nothing but these pairs shows"),
-    ],
-)
-def test_what_limits_an_answer_is_said(comparison, facts, note):
-    made = comparison(**facts)
-    assert summary_lines(made)[len(made.judged)].startswith(note)
-
-
-def test_an_arm_that_is_not_known_is_told_what_would_decide(comparison):
-    made = comparison()
-    facts: dict[str, Any] = {"interval": (0.01, 0.2), "p_holm": 0.07, "seeds_needed": 1000}
-    verdict = replace(made.verdicts["no-value"], **facts)
-    line = summary_lines(replace(made, verdicts={**made.verdicts, "no-value": verdict}))[2]
-    assert line.endswith(
-        "corrected for all arms, p is 0.070; a new comparison with 1000 or more seeds would decide."
-    )
-
-
-def test_a_margin_that_the_part_caps_says_so(comparison):
-    made = comparison(reference="no-out-proj")
-    capped = replace(made.verdicts["merged"], margin=0.012)
-    line = summary_lines(replace(made, verdicts={**made.verdicts, "merged": capped}))[0]
-    assert "within 0.012 nats per token (half of what the part is worth)" in line
 
 
 def test_numbers_are_shown_so_that_nothing_misleads():
