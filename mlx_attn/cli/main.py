@@ -191,7 +191,7 @@ def _usage(error: click.ClickException) -> str:
         if flag and extra:
             named = extra[1].split()
             flag = "--data" if Path(named[0]).exists() else flag
-            more = f": write {flag} {','.join(named)}"
+            more = f": write {flag} {','.join(named) if flag == '--variants' else named[0]}"
         more += f" (see '{context.command_path} --help')"
     return line + more
 
