@@ -23,19 +23,6 @@ ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
 
 
-def test_help_lists_every_command_with_its_line(run_command):
-    result = run_command("--help")
-    assert result.exit_code == 0
-    for name, line in COMMANDS.items():
-        assert f"{name}  " in result.stdout
-        assert line.split(",")[0][:40] in " ".join(result.stdout.split())
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(run_command, name):
-    assert run_command(name, "-h").stdout.startswith("Usage:")
-
-
 def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],

@@ -178,11 +178,6 @@ def test_a_position_written_as_rope_trains_as_rope_and_decodes_and_is_not_conver
         ),
         (
             '@choice("position", "own", "")\n'
-            "def f(a, y, positions): return y + y.mean(axis=2, keepdims=True)",
-            "position=own lets a token read later ones",
-        ),
-        (
-            '@choice("position", "own", "")\n'
             "def f(a, y, p): return y * (1 + mx.arange(y.shape[2]))[:, None]",
             "position=own computes something else when it decodes with a cache",
         ),
@@ -202,14 +197,11 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train, text, comp
     ("text", "complaint"),
     [
         ("x = 1\n\ny = x / 0\n", "line 3: ZeroDivisionError: division by zero"),
-        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("class Own(BaseException): ...\nraise Own('no')\n", "line 2: Own: no"),
         ("x = 1\n", "registers nothing"),
         (VARIANT.format(name="keyless", score="separate"), "'keyless' is registered already"),
-        (VARIANT.format(name="standard", score="separate"), "line 3: 'standard' is registered"),
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
-        (CHOICE + '@choice("position", "rope", "")\ndef f(a, y, p): ...', "'rope' is registered"),
         (CHOICE + '@choice("loss", "l", "")\ndef f(x): return x', "map='loss' must be one of"),
     ],
 )
