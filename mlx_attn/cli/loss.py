@@ -39,11 +39,10 @@ def command(run: str | None, data: str | None, as_json: bool) -> None:
     was trained on, and of generated ones, only the validation part is read.
     """
     from mlx_attn.runs import find_run
+    from mlx_attn.text.show import facts_rows
 
     facts = _measured(find_run(run), data)
-    emit(
-        facts, as_json, lambda: [[(name.replace("_", " "), _shown(facts[name])) for name in facts]]
-    )
+    emit(facts, as_json, lambda: [facts_rows(facts)])
 
 
 def _measured(run: "Run", data: str | None) -> dict[str, Any]:
@@ -74,15 +73,3 @@ def _measured(run: "Run", data: str | None) -> dict[str, Any]:
         "above_floor": measured.above_floor,
         "accuracy": measured.accuracy,
     }
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    return (
-        f"{value:.4f}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
