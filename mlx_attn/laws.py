@@ -122,7 +122,7 @@ def _small(config: AttentionConfig) -> AttentionConfig:
 def _lengths(context_length: int) -> list[int]:
     """Return the long texts of a trial: as in training, and of a prime number of tokens."""
     # No block of tokens divides a prime.
-    shorter = range(min(context_length, _LONG) - 1, TOKENS, -1)
+    shorter = range(min(context_length, _LONG // 2) - 1, TOKENS, -1)
     primes = (n for n in shorter if all(n % i for i in range(2, math.isqrt(n) + 1)))
     return [T for T in (context_length, next(primes, 0)) if T > TOKENS]
 
