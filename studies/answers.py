@@ -9,10 +9,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import jinja2
+
 from mlx_attn.errors import find_row
 from mlx_attn.files import write_text
 from mlx_attn.records import read_record
-from mlx_attn.ui.plots import render_text, save_figure
+from mlx_attn.ui.plots import save_figure
 from studies import besides, trainings
 from studies.figure import length_figure
 from studies.lengths import SHORT, Contrast, Cost, Lengths, command
@@ -154,7 +156,14 @@ class Page:
     def text(self) -> str:
         """Return the page."""
         template = Path(__file__).with_name("answers.md.jinja").read_text(encoding="utf-8")
-        return render_text(template, page=self, questions=self.lengths.table.questions)
+        environment = jinja2.Environment(
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        made = environment.from_string(template)
+        return made.render(page=self, questions=self.lengths.table.questions)
 
     def numbers(self) -> str:
         """Return what `mlx-attn answers` prints, as JSON: the page's words and every number."""

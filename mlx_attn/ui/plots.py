@@ -99,22 +99,13 @@ def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
 
 def render(name: str, /, **values: Any) -> str:
     """Render the page of a template, with the project's style and the template's."""
-    style = markup(template("page.css") + template(f"{name}.css"))
-    return _filled(template(f"{name}.html"), {"style": style, **values}, autoescape=True)
-
-
-def render_text(template: str, /, **values: Any) -> str:
-    """Return the text that a template makes, such as Markdown, in which nothing is escaped."""
-    return _filled(template, values, autoescape=False, keep_trailing_newline=True)
-
-
-def _filled(template: str, values: dict[str, Any], **options: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )
-    return environment.from_string(template).render(**values)
+    style = markup(template("page.css") + template(f"{name}.css"))
+    return environment.from_string(template(f"{name}.html")).render(style=style, **values)
 
 
 def template(name: str) -> str:
