@@ -3,7 +3,6 @@ import gc
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
@@ -29,23 +28,6 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
     config = GPTConfig(n_heads=2, **sizes)
     with pytest.raises(ConfigError, match=r"needs more than .* GB and there are .* GB"):
         check_memory(config, batch_size)
-
-
-@pytest.fixture
-def trained(trainer, no_lookahead):
-    """The most memory that two steps of a model of eight layers take, and its weights then."""
-
-    def train(**settings):
-        gc.collect()
-        mx.clear_cache()
-        others = mx.get_active_memory()
-        mx.reset_peak_memory()
-        training = trainer(n_layers=8, batch_size=32, **settings)
-        for _ in range(2):
-            mx.eval(*training.launch_step(), *training.step.state)
-        return mx.get_peak_memory() - others, named_arrays(training.model)
-
-    return train
 
 
 # What a training will take, beside what it takes.
