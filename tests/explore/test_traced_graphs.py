@@ -49,7 +49,6 @@ FUNCTIONS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
     "products": lambda x, y: mx.einsum("abc,adc->abd", x, y) @ mx.addmm(x, x, mx.eye(4), 0.5, 2.0),
     "softmax": lambda x, y: mx.softmax(x, -1) + mx.softmax(x, 1),
     "a triangle": lambda x, y: mx.tril(x @ y.swapaxes(1, 2)) + mx.arange(3),
-    "hadamard": lambda x, y: mx.hadamard_transform(x),
     "written": lambda x, y: x.at[:, 1].add(y[:, 0]).at[:, WHERE[0]].multiply(2.0),
     "whole numbers": lambda x, y: (4 * x).astype(mx.int32) % 3 + (9 * y).astype(mx.int32) // 2,
     "bits": lambda x, y: ((9 * y).astype(mx.int32) & 5) + ((9 * y).astype(mx.int32) | 2),
