@@ -264,12 +264,7 @@ def judge(
     verdicts: dict[str, Verdict] = {}
     for (arm, sample), p_holm in zip(samples.items(), holm(p_values).tolist(), strict=True):
         inner = sample.interval(1 - 2 * level)
-        if inner and -margin < inner[0] and inner[1] < margin:
-            word = "the same"
-        elif p_holm <= level:
-            word = "worse" if sample.mean > 0 else "better"
-        else:
-            word = "not known"
+        word = _word(sample.mean, inner, margin, p_holm <= level)
         needed = sample.seeds_needed(margin, level / len(contrasts), level)
         verdicts[arm] = Verdict(
             word=word,
@@ -287,6 +282,15 @@ def judge(
             share=sample.mean / worth if worth else None,
         )
     return verdicts
+
+
+def _word(mean: float, inner: tuple[float, float] | None, margin: float, differs: bool) -> str:
+    """Return the word for a mean; "the same" comes first, because such a difference is small."""
+    if inner and -margin < inner[0] and inner[1] < margin:
+        return "the same"
+    if differs:
+        return "worse" if mean > 0 else "better"
+    return "not known"
 
 
 def _check(contrasts: Mapping[str, Contrast], margin: float, confidence: float) -> None:

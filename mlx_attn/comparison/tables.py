@@ -32,9 +32,9 @@ def differences_of(comparison: Comparison) -> Table:
             "arm": arm,
             "difference": signed(verdict.mean, decimals),
             interval_name(comparison.confidence): between(verdict.interval, decimals),
-            "word": "the reference" if arm == comparison.reference else comparison.word(arm),
+            "word": "reference" if arm == comparison.reference else comparison.word(arm),
             "p": probability(verdict.p_holm),
-            "share of worth": percent(verdict.share),
+            "of worth": percent(verdict.share),
             "seeds needed": seeds_needed(verdict),
         }
         for arm, verdict in comparison.verdicts.items()
