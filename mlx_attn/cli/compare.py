@@ -28,7 +28,7 @@ from mlx_attn.files import lock
 if TYPE_CHECKING:
     from mlx_attn.comparison.run import ComparisonRun
 
-_MADE_HERE = {"variant", "seed", "eval_every", "save_every", "log_every", "track"}
+_MADE_HERE = {"variant", "seed", "eval_every", "log_every", "track"}
 _MADE_HERE |= {"epochs", "minutes"}
 """Settings of a training that a comparison makes itself."""
 

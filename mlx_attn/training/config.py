@@ -60,8 +60,9 @@ class TrainConfig:
     windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
     dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
     seed: int = setting(0, "seed of weights, batches and dropout")
-    eval_every: int = setting(250, "steps between validations (0: only at the end)")
-    save_every: int = setting(0, "steps between checkpoints (0: at every validation)")
+    eval_every: int = setting(
+        250, "steps between validations, each with a checkpoint (0: only at the end)"
+    )
     log_every: int = setting(10, "steps between reports of the training loss")
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
     compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
@@ -87,7 +88,7 @@ class TrainConfig:
 
 
 _BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "warmup", "eval_every", "save_every"), (0, 2**62)),
+    **dict.fromkeys(("steps", "warmup", "eval_every"), (0, 2**62)),
     "track": (0, 2**62),
     "log_every": (1, 2**62),
     **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
@@ -101,9 +102,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
 
-RESUMABLE = frozenset(
-    {*_BUDGETS, "eval_every", "save_every", "log_every", "track", "compile"} | {"data"}
-)
+RESUMABLE = frozenset({*_BUDGETS, "eval_every", "log_every", "track", "compile"} | {"data"})
 """Settings that may change on a resume: the training's length, reports and text's location."""
 
 

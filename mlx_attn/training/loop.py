@@ -81,7 +81,7 @@ def _between_steps(
         yield monitor.evaluated()
         reason = reason or _reason_to_end(trainer, should_stop)
     # A checkpoint comes after the validation: it stores whether that was the best one.
-    if reason or due(config.save_every or config.eval_every):
+    if reason or due(config.eval_every):
         monitor.save()
     monitor.lap()
     return reason

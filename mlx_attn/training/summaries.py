@@ -130,7 +130,7 @@ def neighbour_of(run: Run) -> Run | None:
 def _comparable(run: Run) -> tuple[Any, ...]:
     """Return the settings that two runs must share for their losses to be comparable."""
     # Settings that change only measurements and random numbers.
-    free = ("seed", "eval_every", "save_every", "log_every", "track")
+    free = ("seed", "eval_every", "log_every", "track")
     training = {k: v for k, v in run.settings["training"].items() if k not in free}
     keys = ("vocab_size", "context_length", "emb_dim", "n_layers", "hidden_dim")
     sizes = [run.settings["model"].get(key) for key in keys]

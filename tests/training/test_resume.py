@@ -100,7 +100,7 @@ def test_it_may_stop_before_the_first_step_at_a_validation_or_at_the_end(
 
 
 def test_reports_of_heads_and_losses_are_neither_lost_nor_made_twice(trainer, tmp_path):
-    settings = {**NOISY, "track": 2, "log_every": 3, "save_every": 2, "eval_every": 0}
+    settings = {**NOISY, "track": 2, "log_every": 3, "eval_every": 2}
     expected = finish(trainer(**settings))
     for stop_at in (0, 2, 4, 5):
         run = tmp_path / str(stop_at)
