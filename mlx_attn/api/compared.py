@@ -11,17 +11,13 @@ from rich.text import Text
 
 from mlx_attn import files
 from mlx_attn.comparison import show
-from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.report import write_report
 from mlx_attn.comparison.result import Comparison
-from mlx_attn.comparison.run import ComparisonRun, conclude
-from mlx_attn.comparison.runner import Runner
+from mlx_attn.comparison.run import conclude, open_comparison
 from mlx_attn.comparison.stages import ComparisonEvent
-from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import python_words
-from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
-from mlx_attn.runs import RUNS
+from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
@@ -85,15 +81,10 @@ def compare(
         RunError: A training failed.
     """
     load_named_plugins(plugins, settings)
-    folder = files.user_path(out) if out else None
+    place = files.user_path(out) if out else None
     settings |= {"arms": arms} if arms else {}
-    name = folder.name if folder else ""
-    plan = ComparisonConfig.of(settings, name=name, command="mlx_attn.compare")
-    for arm in plan.arms:
-        check_in_files(plan.settings(arm).plugins)
-    directory = folder or RUNS / plan.name
+    run, directory = open_comparison(settings, "mlx_attn.compare", place, jobs, on)
     with files.lock(directory):
-        run = ComparisonRun(plan, Runner(Store(directory / "trainings"), jobs, on))
         comparison = conclude(run, directory, on_event or (lambda event: None))
         write_report(comparison, directory)
     return ComparisonResult(comparison, directory)

@@ -136,24 +136,16 @@ def command(
     if results:
         _judge_file(results, options["delta"], options["confidence"], as_json)
         return
-    from mlx_attn.comparison.run import ComparisonRun
-    from mlx_attn.comparison.runner import Runner
+    from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
-    from mlx_attn.comparison.trial import Store
-    from mlx_attn.runs import RUNS
 
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
     settings |= {"reference": reference} if reference else {}
-    protocol = ComparisonConfig.of(
-        settings,
-        name=out.name if out else "",
-        command=shlex.join(["mlx-attn", *sys.argv[1:]]),
-    )
-    directory = out or RUNS / protocol.name
-    run = ComparisonRun(protocol, Runner(Store(directory / "trainings"), jobs, on))
+    asked = shlex.join(["mlx-attn", *sys.argv[1:]])
+    run, directory = open_comparison(settings, asked, out, jobs, on)
     for line in run.corpus.notes:
         note(line)
     if dry_run:

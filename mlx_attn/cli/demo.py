@@ -103,32 +103,18 @@ def command(
 
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
-    from mlx_attn.comparison.config import ComparisonConfig
     from mlx_attn.comparison.report import write_report
-    from mlx_attn.comparison.run import ComparisonRun, conclude
-    from mlx_attn.comparison.runner import Runner
+    from mlx_attn.comparison.run import conclude, open_comparison
     from mlx_attn.comparison.show import Display
-    from mlx_attn.comparison.trial import Store
     from mlx_attn.ui.terminal import stderr_console
 
-    directory = RUNS / "demo"
-    config = ComparisonConfig.of(
-        {
-            **RECIPE,
-            "arms": forms,
-            "reference": "none",
-            "seeds": SEEDS,
-            "delta": MARGIN,
-            "tune": False,
-        },
-        name=directory.name,
-        command="mlx-attn demo",
-    )
-    store = Store(directory / "trainings")
+    judged = {"reference": "none", "seeds": SEEDS, "delta": MARGIN, "tune": False}
+    settings = {**RECIPE, "arms": forms, **judged}
+    run, directory = open_comparison(settings, "mlx-attn demo", RUNS / "demo")
     with lock(directory), Display(stderr_console(), quiet=False) as display:
-        if overwrite and store.folder.exists():
-            remove(store.folder)
-        comparison = conclude(ComparisonRun(config, Runner(store)), directory, display)
+        if overwrite and run.store.folder.exists():
+            remove(run.store.folder)
+        comparison = conclude(run, directory, display)
         write_report(comparison, directory)
     return comparison
 

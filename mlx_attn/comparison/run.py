@@ -18,6 +18,8 @@ from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import RunError
 from mlx_attn.machine.facts import versions
+from mlx_attn.plugins import check_in_files
+from mlx_attn.runs import RUNS
 
 FLOAT_BYTES = 4
 
@@ -35,7 +37,9 @@ class ComparisonRun:
         self.config = replace(config, text=self.corpus.digest)
         self.vocab_size = self.corpus.tokenizer.vocab_size
         for arm in config.all_arms:
-            config.settings(arm).model_config(self.vocab_size)
+            settings = config.settings(arm)
+            check_in_files(settings.plugins)
+            settings.model_config(self.vocab_size)
 
     def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Both stages ask the store first, so a resumed comparison passes through here quickly.
@@ -107,10 +111,22 @@ class ComparisonRun:
         )
 
 
+def open_comparison(
+    settings: Mapping[str, Any], command: str, out: Path | None = None, jobs: int = 0, on: str = ""
+) -> tuple[ComparisonRun, Path]:
+    """Return the comparison that settings describe, and its directory: `out`, or one in runs/.
+
+    Settings and command are those of `ComparisonConfig.of`; jobs and on those of `Runner`.
+    """
+    config = ComparisonConfig.of(settings, name=out.name if out else "", command=command)
+    directory = out or RUNS / config.name
+    return ComparisonRun(config, Runner(Store(directory / "trainings"), jobs, on)), directory
+
+
 def conclude(
     run: ComparisonRun, directory: Path, on_event: Callable[[stages.ComparisonEvent], Any]
 ) -> Comparison:
-    """Train the missing trials, pass on every event, and write the result to a directory."""
+    """Train the missing trials, pass on every event, and write the result to its directory."""
     event = None
     for event in run:
         on_event(event)
