@@ -93,7 +93,6 @@ class ScoreMap(Choice):
         affine: It is linear up to a bias, as conversions and spectra need.
         queries_per_head: Query heads for each head.
         carries: It reads arrays of earlier layers, as `score(layer, x, carry)`.
-        same_as: The choice of the same map that it equals, with its whole matrix.
     """
 
     map = "score"
@@ -103,7 +102,6 @@ class ScoreMap(Choice):
     affine: bool = True
     queries_per_head: int = 1
     carries: bool = False
-    same_as: str = ""
 
     def __post_init__(self):
         check_choices(self, {"cache": ("kv", "x")})
@@ -122,7 +120,6 @@ class ValueMap(Choice):
         affine: It is linear up to a bias.
         reads_keys: It computes values from keys.
         carries: It reads arrays of earlier layers, as `value(layer, x, k, carry)`.
-        same_as: The choice of the same map that it equals, with its whole matrix.
     """
 
     map = "value"
@@ -133,7 +130,6 @@ class ValueMap(Choice):
     affine: bool = True
     reads_keys: bool = False
     carries: bool = False
-    same_as: str = ""
 
     def __post_init__(self):
         check_choices(self, {"cache": ("kv", "x", "k")})
@@ -150,13 +146,11 @@ class OutputMap(Choice):
 
     Attributes:
         affine: It is linear in the heads up to a bias.
-        same_as: The choice of the same map that it equals, with its whole matrix.
     """
 
     map = "output"
 
     affine: bool = True
-    same_as: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,13 +221,14 @@ KINDS = {kind.map: kind for kind in _KINDS}
 
 
 def make_choice(map_name: str, name: str, **facts: Any) -> Choice:
-    """Return a choice of a map.
+    """Return a choice of a map. A `same_as=` is taken, too, and nothing reads it.
 
     Raises:
         ConfigError: There is no such map, or its choices have no such fact.
     """
     if map_name not in KINDS:
         raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
+    facts.pop("same_as", None)
     known = {fact.name: None for fact in fields(KINDS[map_name])}
     if unknown := [f"{fact}=" for fact in facts if fact not in known]:
         own = [f"{fact}=" for fact in known if fact not in ("name", "formula", "apply")]

@@ -70,7 +70,6 @@ choice(
     "score",
     "sliced",
     "q_h = x[slice h] W_query_h, k_h = x[slice h] W_key_h",
-    same_as="separate",
     source=_ASKED,
     weights={
         "W_query": lambda config: _sliced(config, config.n_heads, config.head_dim),
@@ -84,7 +83,6 @@ choice(
     "value",
     "sliced",
     "v_h = x[slice h] W_value_h",
-    same_as="linear",
     source=_ASKED,
     weights={"W_value": lambda config: _sliced(config, config.n_kv_heads, config.value_dim)},
     after=linear_after,
