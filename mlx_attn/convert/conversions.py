@@ -76,9 +76,11 @@ def key_bias_cancels(config: AttentionConfig) -> bool:
     return all(hook.shift_invariant for hook in hooks)
 
 
-def weights_sum_to_one(config: AttentionConfig) -> bool:
-    """Return True if the attention weights of every query add up to 1 without dropout."""
-    return config.choices("mixing")[0].sums_to_one
+def loosens_sums(config: AttentionConfig) -> str:
+    """Return the setting that lets a query's weights add up to another number than 1, or ""."""
+    if config.drop_rate > 0:
+        return f"drop_rate={config.drop_rate}"
+    return "" if config.choices("mixing")[0].sums_to_one else f"mixing={config.mixing}"
 
 
 def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *sizes: str) -> bool:
@@ -118,6 +120,15 @@ def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
         "output": "none",
         "value_dim": config.d_in // config.n_heads,
         "qkv_bias": config.qkv_bias or (config.out_bias and config.output != "none"),
+    }
+
+
+def _slice_of_x(score: str) -> Callable[[AttentionConfig, int], _Keys]:
+    """Let the only head read all of x as its query or key."""
+    return lambda config, rank: {
+        "score": score,
+        "head_dim": config.d_in,
+        **_without_keys(config),
     }
 
 
@@ -172,8 +183,7 @@ def _of_keys(config: AttentionConfig) -> str:
 def _of_value_bias(config: AttentionConfig) -> str:
     if not config.qkv_bias or config.output == "merged":  # no bias of W_value has to move
         return ""
-    changes = f"drop_rate={config.drop_rate}" if config.drop_rate > 0 else f"mixing={config.mixing}"
-    if config.drop_rate > 0 or not weights_sum_to_one(config):
+    if changes := loosens_sums(config):
         return (
             "a bias of W_value becomes a constant only if attention weights add up to 1, and with "
             f"{changes} they need not: train without it, or without qkv_bias"
@@ -215,10 +225,8 @@ def _of_slices_of_y(config: AttentionConfig) -> str:
             f"{config.n_heads} heads share {config.n_kv_heads} values, and each must write its own "
             "slice"
         )
-    changes = f"drop_rate={config.drop_rate}" if config.drop_rate > 0 else f"mixing={config.mixing}"
-    if (config.qkv_bias or config.out_bias) and (
-        config.drop_rate > 0 or not weights_sum_to_one(config)
-    ):
+    changes = loosens_sums(config)
+    if changes and (config.qkv_bias or config.out_bias):
         return (
             f"biases move into W_value, and the attention weights of {changes} need not add up to "
             "1: train without it, or without biases"
@@ -281,22 +289,14 @@ _ROWS = (
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
-        keys=lambda config, rank: {
-            "score": "no_query",
-            "head_dim": config.d_in,
-            **_without_keys(config),
-        },
+        keys=_slice_of_x("no_query"),
         refuses=_of_several_heads,
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
-        keys=lambda config, rank: {
-            "score": "no_key",
-            "head_dim": config.d_in,
-            **_without_keys(config),
-        },
+        keys=_slice_of_x("no_key"),
         refuses=_of_several_heads,
     ),
     Conversion(

@@ -14,7 +14,6 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Float64, Integer
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
@@ -27,12 +26,7 @@ from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import (
-    Evaluation,
-    Evaluator,
-    beginning,
-    evaluation_record,
-)
+from mlx_attn.training.evaluation import Evaluation, Evaluator, beginning, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
@@ -111,11 +105,8 @@ class _PlainNorm(nn.Module):
 
     def __call__(self, x: Float[mx.array, "*batch C"]) -> Float[mx.array, "*batch C"]:
         x = x - x.mean(-1, keepdims=True) if self.centred else x
-        return _unit_rms(x, self.eps) * self.weight + self.bias
-
-
-def _unit_rms(x: Float[mx.array, "*batch C"], eps: float = 1e-6) -> Float[mx.array, "*batch C"]:
-    return x / mx.sqrt(mx.square(x).mean(-1, keepdims=True) + eps)
+        size = mx.sqrt(mx.square(x).mean(-1, keepdims=True) + self.eps)
+        return x / size * self.weight + self.bias
 
 
 def _spread_windows(split: Split, context_length: int, n_tokens: int) -> _Tokens:
@@ -248,29 +239,30 @@ def convert_run(
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
+    outcome = _measure_outcome(before, after, corpus, fold_norm)
+    _check_exact(to, outcome)
+    facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
+    facts |= {"params": outcome.after.params}
+    # A loss on only a part of the text cannot be compared.
+    best = outcome.after.evaluation if outcome.after.tokens == corpus.val.n_scored else None
+    facts |= evaluation_record(best) if best else {}
+    settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
+    # The new run is at step 0, from which `train --resume` trains on.
+    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
+        trainer = Trainer(settings_from(new.settings, {}), corpus)
+        trainer.start_from(after)
+        trainer.progress.best, trainer.run = best, new
+        trainer.save()
+    return new, outcome
+
+
+def _measure_outcome(before: GPT, after: GPT, corpus: Corpus, fold_norm: bool) -> Outcome:
     split = validation_part(corpus, _parameters(before, after))
     evaluator = Evaluator(split, before.config.context_length)
     # Folding changes S and VO but not the function, so compare with the folded model.
     errors = weight_errors(fold_norms(before) if fold_norm else before, after)
     metrics = measure_model(before, evaluator), measure_model(after, evaluator)
-    outcome = Outcome(*metrics, compare_logits(before, after, split), *errors)
-    _check_exact(to, outcome)
-    facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    is_whole = outcome.after.tokens == corpus.val.n_scored
-    facts |= {"params": outcome.after.params}
-    # A loss on only a part of the text cannot be compared.
-    facts |= evaluation_record(outcome.after.evaluation) if is_whole else {}
-    settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
-    # The new run is at step 0, from which `train --resume` trains on.
-    with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
-        new.save_model(after)
-        trainer = Trainer(settings_from(new.settings, {}), corpus)
-        trainer.model.load_weights(list(named_arrays(after).items()))
-        if is_whole:
-            trainer.progress.best = outcome.after.evaluation
-        trainer.run = new
-        trainer.save()
-    return new, outcome
+    return Outcome(*metrics, compare_logits(before, after, split), *errors)
 
 
 def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:

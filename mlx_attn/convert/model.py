@@ -19,7 +19,7 @@ from mlx_attn.convert.conversions import (
     Conversion,
     find_conversion,
     key_bias_cancels,
-    weights_sum_to_one,
+    loosens_sums,
 )
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
@@ -118,7 +118,7 @@ def fold_norms(model: GPT) -> GPT:
 def _why_not_folded(model: GPT) -> str:
     """Return why gains and shifts of `norm1` cannot move into the maps, and the way out, or ""."""
     config, att = model.config, model.trf_blocks[0].att
-    maps, loose = att.maps, config.drop_rate > 0 or not weights_sum_to_one(att.config)
+    maps, loosening = att.maps, loosens_sums(att.config)
     for choice in maps.all:
         reads_x = not isinstance(choice, Mixing) or choice.remembers
         if choice.input_weights is None and reads_x:
@@ -131,11 +131,10 @@ def _why_not_folded(model: GPT) -> str:
             f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
             "move from them to the queries: leave --fold-norm out"
         )
-    if maps.value is WHOLE_VALUE and loose and config.bias:
+    if maps.value is WHOLE_VALUE and loosening and config.bias:
         return (
-            "the norm's shift becomes a constant only where attention weights add up to 1, and "
-            f"drop_rate={config.drop_rate}, mixing={config.mixing} let them not: leave --fold-norm "
-            "out"
+            "the norm's shift becomes a constant only if attention weights add up to 1, and with "
+            f"{loosening} they need not: leave --fold-norm out"
         )
     shifted = "bias" in model.trf_blocks[0].norm1
     if shifted and maps.score.cache == "x" and not key_bias_cancels(att.config):
