@@ -5,8 +5,7 @@ number. Random numbers are not included, because the seed and the step determine
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from mlx.utils import tree_unflatten
 from mlx_attn.arrays import Arrays, check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.records import Count, Object, Seconds, as_record, check_agrees, parse_record
-from mlx_attn.training.evaluation import Evaluation, evaluation_record
+from mlx_attn.records import Count, Object, Seconds, check_agrees, parse_record
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 
@@ -71,29 +70,13 @@ class Progress:
         self.best = evaluation
         return True
 
-    def as_record(self) -> dict[str, Any]:
-        """Return all fields as JSON; the best evaluation's keys begin with "best_"."""
-        record = asdict(self)
-        del record["best"]
-        return record | {_BEST[key]: v for key, v in evaluation_record(self.best).items()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any], place: str = "a checkpoint") -> "Progress":
-        """Read the result of `as_record`, ignoring keys that this version does not know."""
-        # Without a validation all of these are None in the file.
-        best = {key: record[name] for key, name in _BEST.items() if record.get(name) is not None}
-        return as_record({**record, "best": best if "val_loss" in best else None}, cls, place)
-
-
-_BEST = {key.name: "best_" + key.name.removeprefix("val_") for key in fields(Evaluation)}
-"""Keys of an evaluation, and their names in a checkpoint."""
 
 
 def save_checkpoint(
     path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress, recipe: Object
 ) -> None:
     """Write everything that resuming needs, and the recipe that belongs to it."""
-    facts = {"progress": json.dumps(progress.as_record()), "recipe": json.dumps(recipe)}
+    facts = {"progress": json.dumps(asdict(progress)), "recipe": json.dumps(recipe)}
     save_arrays(path, get_state(model, optimizer), facts)
 
 
@@ -112,7 +95,7 @@ def load_checkpoint(
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
         raise RunError(f"{path}: only weights, no checkpoint: there is nothing to resume from")
-    progress = parse_record(facts["progress"], Object, f"{path}, progress")
+    progress = parse_record(facts["progress"], Progress, f"{path}, progress")
     weights = {n.removeprefix("model."): a for n, a in arrays.items() if n.startswith("model.")}
     check_weights(path, model, weights)
     now = get_state(model, optimizer)
@@ -122,6 +105,5 @@ def load_checkpoint(
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     # Everything is checked before the first array changes.
-    restored = Progress.from_record(progress, f"{path}, progress")
     set_state(arrays, model, optimizer)
-    return restored
+    return progress
