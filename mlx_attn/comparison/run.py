@@ -20,8 +20,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
-
-FLOAT_BYTES = 4
+from mlx_attn.training.trainer import FLOAT_BYTES
 
 Events = Generator[stages.ComparisonEvent, None, None]
 Trainings = tuple[TrialResult, ...]

@@ -71,7 +71,6 @@ class Progress:
         return True
 
 
-
 def save_checkpoint(
     path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress, recipe: Object
 ) -> None:

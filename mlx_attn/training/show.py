@@ -62,7 +62,7 @@ def plan_rows(
         "text": f"{corpus.name}: {count(facts['training_tokens'])} tokens to train on, "
         f"{count(facts['validation_tokens'])} to validate, {tokenizer.kind} vocabulary of "
         f"{tokenizer.vocab_size}",
-        "training": _recipe(trainer, facts),
+        "training": _recipe(trainer),
         "memory": f"{memory(facts['memory'])} for weights, gradients and optimizer",
     }
     if expected:
@@ -77,12 +77,11 @@ def plan_rows(
     return list(rows.items())
 
 
-def _recipe(trainer: Trainer, facts: Mapping[str, Any]) -> str:
+def _recipe(trainer: Trainer) -> str:
     config, done = trainer.config, trainer.progress.step
     bounds = {"step": config.steps, "epoch": config.epochs, "minute": config.minutes}
     budget = " or ".join(plural(n, unit) for unit, n in bounds.items() if n)
-    recipe = f"{budget}, {count(trainer.tokens_per_step)} tokens a step"
-    recipe += f", {config.optimizer}"
+    recipe = f"{budget}, {count(trainer.tokens_per_step)} tokens a step, {config.optimizer}"
     if 0 < trainer.steps < config.warmup:
         # The largest factor that `learning_rate_factor` reaches before the training ends.
         share = trainer.steps / (config.warmup + 1)
