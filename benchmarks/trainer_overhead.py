@@ -17,7 +17,6 @@ import mlx_attn  # noqa: F401
 # isort: split
 import mlx.core as mx
 
-from mlx_attn.text.corpus import prepare
 from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
@@ -53,8 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     settings = resolve({"preset": given.preset, "data": given.data, "eval_every": 0})
-    text = settings.text
-    trainer = Trainer(settings, prepare(text.data, text.tokenizer, text.vocab_size))
+    trainer = Trainer(settings, settings.corpus())
     bare(trainer, 3)
     seconds: dict[str, list[float]] = {"bare": [], "trainer": []}
     for _ in range(given.rounds):

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, one_line
 from mlx_attn.files import atomic_write
 
 Arrays = dict[str, mx.array]
@@ -67,6 +67,6 @@ def load_arrays(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
         loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
         mx.eval(list(loaded[0].values()))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())  # such as a type that MLX lacks, or too little memory
-        raise RunError(f"{path}: cannot be read ({reason})") from error
+        # Such as a type that MLX lacks, or too little memory.
+        raise RunError(f"{path}: cannot be read ({one_line(error)})") from error
     return loaded

@@ -79,6 +79,16 @@ def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
     raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(wanted, table)}")
 
 
+LONGEST = 1200
+"""Most characters of an error that is shown: it quotes what it met, which may be a whole file."""
+
+
+def one_line(error: object) -> str:
+    """Return a message in one line, cut where it is too long to be read."""
+    line = " ".join(str(error).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+
+
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _PICTURES = (
     _CONTROLS | {127: 0x2421} | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)

@@ -21,7 +21,7 @@ from typing import Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.attention.choices import CHOICES, MAPS, choice_of
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes
 
@@ -159,7 +159,7 @@ def _line_about(error: BaseException, path: Path) -> str:
     """Return the file, the line and the error, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-    reason = " ".join(str(error).split())
+    reason = one_line(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno
         reason = error.msg

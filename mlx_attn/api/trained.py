@@ -19,7 +19,7 @@ from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.probe.tracking import track_heads
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
-from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
@@ -146,7 +146,7 @@ def train(
     below = layer_from(find_run(str(init_from)).settings) if init_from else {}
     place = None if out is None else files.user_path(out)
     return new_training(
-        resolve(below, settings), _prepared, place, overwrite=overwrite, init_from=init_from
+        resolve(below, settings), Settings.corpus, place, overwrite=overwrite, init_from=init_from
     )
 
 
@@ -166,11 +166,7 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
         RunError: The run does not exist, cannot be resumed, or its text has changed.
     """
     load_named_plugins(plugins, changes)
-    return resumed_training(find_run(str(run)), changes, _prepared)
-
-
-def _prepared(settings: Settings) -> Corpus:
-    return prepare(settings.text.data, settings.text.tokenizer, settings.text.vocab_size)
+    return resumed_training(find_run(str(run)), changes, Settings.corpus)
 
 
 # The command line trains and resumes in the same way.

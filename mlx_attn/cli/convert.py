@@ -131,9 +131,7 @@ def _measure_ranks(
 
 def _corpus(run: "Run") -> "Corpus":
     """Return the text that a run was trained on, fetched or generated again where it is missing."""
-    from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines
     from mlx_attn.training.config import settings_from
 
-    text = settings_from(run.settings, {}).text
-    return prepare(text.data, text.tokenizer, text.vocab_size, progress=download_lines(note))
+    return settings_from(run.settings, {}).corpus(download_lines(note))

@@ -1,11 +1,15 @@
 """`mlx-attn import`: a checkpoint of the book, GPT-2 or nanoGPT as a run like any other."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlx_attn.cli.options import UserPath
-from mlx_attn.cli.output import emit, model_facts, model_rows
+from mlx_attn.cli.output import emit
+
+if TYPE_CHECKING:
+    from mlx_attn.model.config import GPTConfig
 
 _EXAMPLES = """\b
 Examples:
@@ -45,7 +49,30 @@ def command(
     config, named = checkpoint.model.config, str(checkpoint.path)
     place = out or free_name(RUNS, Path(source).stem or "imported")
     run = import_run(checkpoint, place, data, tokenizer, overwrite)
-    facts = {"run": str(run.path), "source": named, "as": checkpoint.what, **model_facts(config)}
-    rows = [("source", f"{named} ({checkpoint.what})"), *model_rows(config)]
+    sizes = _model_facts(config)
+    facts = {"run": str(run.path), "source": named, "as": checkpoint.what, **sizes}
+    rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(sizes)]
     lines = [run.path, *(f"{key:12} {text}" for key, text in rows)]
     emit(facts, as_json, lambda: lines)
+
+
+def _model_facts(config: "GPTConfig") -> dict[str, Any]:
+    """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
+    from mlx_attn.cost import cache_bytes, model_cost
+
+    parameters, cache = model_cost(config).parameters, cache_bytes(config, config.context_length, 4)
+    sizes = {"parameters": parameters, "weights": 4 * parameters, "cache": cache}
+    return {"model": config.as_dict(), **sizes}
+
+
+def _model_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the same for people."""
+    from mlx_attn.ui.terminal import memory
+
+    sizes = (
+        "{n_layers} layers, {n_heads} heads, width {emb_dim}, context {context_length}, "
+        "{vocab_size} tokens"
+    )
+    weights = f"{facts['parameters']:,}; {memory(facts['weights'])} in float32"
+    cache = f"{memory(facts['cache'])} at full context"
+    return [("model", sizes.format(**facts["model"])), ("parameters", weights), ("cache", cache)]

@@ -16,9 +16,8 @@ import click
 
 from mlx_attn.about import PREFIX, __version__
 from mlx_attn.cli.output import say
-from mlx_attn.errors import ConfigError, RunError, did_you_mean, printable
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, printable
 
-LONGEST_ERROR = 1200  # characters: an error quotes what it met, which may be a whole file
 INTERRUPTED = 130  # exit code of a command that was interrupted
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -176,9 +175,7 @@ class LazyGroup(click.Group):
             line, code = _expected(error)
             if not line:
                 raise
-            line = " ".join(line.split()).rstrip(".")
-            shown = line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]} ..."
-            say(f"Error: {shown}", err=True)
+            say(f"Error: {one_line(line.rstrip().rstrip('.'))}", err=True)
         sys.exit(code if isinstance(code, int) else 0)
 
 

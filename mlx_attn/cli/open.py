@@ -7,7 +7,7 @@ import click
 
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
 from mlx_attn.cli.output import note, say
-from mlx_attn.cli.sample import complete_run, standard_input
+from mlx_attn.cli.sample import complete_run, prompt_option
 from mlx_attn.errors import ConfigError
 
 _EXAMPLES = """\b
@@ -21,7 +21,7 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @click.argument("runs", nargs=-1, metavar="[RUN] [RUN]", shell_complete=complete_run)
-@click.option("--prompt", "-p", metavar="TEXT", help="Text to begin with; - reads stdin.")
+@prompt_option(help="Text to begin with; - reads stdin.")
 @click.option(
     "--html",
     "--out",
@@ -64,13 +64,12 @@ def command(
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
-    text = standard_input() if prompt == "-" else prompt
-    if text == "":
+    if prompt == "":
         raise ConfigError("the prompt is empty: give at least one character")
     lines = download_lines(note)
-    if runs or text is not None or len(find_runs(RUNS)) < 2:
+    if runs or prompt is not None or len(find_runs(RUNS)) < 2:
         shown = [find_run(name) for name in runs or (None,)]
-        texts = None if text is None else [text]
+        texts = None if prompt is None else [prompt]
         path, n_bytes = page.write_page(shown, texts, html, dtype or "float32", lines, overwrite)
     else:
         path, n_bytes = page.write_home(html, RUNS, dtype or "float16", lines, overwrite)

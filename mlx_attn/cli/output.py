@@ -4,14 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mlx_attn.errors import printable
-
-if TYPE_CHECKING:
-    from mlx_attn.model.config import GPTConfig
 
 
 def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = False) -> None:
@@ -52,30 +49,3 @@ def emit(
             print_text(part, stdout_console())
         else:
             stdout_console().print(part)
-
-
-def model_facts(config: "GPTConfig") -> dict[str, Any]:
-    """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
-    from mlx_attn.cost import cache_bytes, model_cost
-
-    parameters = model_cost(config).parameters
-    cache = cache_bytes(config, config.context_length, 4)
-    sizes = {"parameters": parameters, "weights": 4 * parameters, "cache": cache}
-    return {"model": config.as_dict(), **sizes}
-
-
-def model_rows(config: "GPTConfig") -> list[tuple[str, str]]:
-    """Return the same for people."""
-    facts = model_facts(config)
-    sizes = (
-        f"{config.n_layers} layers, {config.n_heads} heads, width {config.emb_dim}, "
-        f"context {config.context_length}, {config.vocab_size} tokens"
-    )
-    weights = f"{facts['parameters']:,}; {megabytes(facts['weights'])} in float32"
-    cache = f"{megabytes(facts['cache'])} at full context"
-    return [("model", sizes), ("parameters", weights), ("cache", cache)]
-
-
-def megabytes(n_bytes: int) -> str:
-    """Format bytes as whole megabytes, to be compared with each other."""
-    return f"{n_bytes / 1e6:,.0f} MB"

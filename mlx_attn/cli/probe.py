@@ -7,7 +7,7 @@ import click
 
 from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
 from mlx_attn.cli.output import emit, note
-from mlx_attn.cli.sample import run_argument, standard_input
+from mlx_attn.cli.sample import prompt_option, run_argument
 from mlx_attn.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Examples:
 @takes_plugins
 @click.command(epilog=_EXAMPLES)
 @run_argument
-@click.option("--prompt", "-p", metavar="TEXT", help="Text to read; - reads stdin.")
+@prompt_option(help="Text to read; - reads stdin.")
 @click.option(
     "--windows",
     default=4,
@@ -71,13 +71,12 @@ def command(
         return
     if against:
         raise click.UsageError("--against compares tracked trainings: add --track")
-    text = standard_input() if prompt == "-" else prompt
-    probed = heads.probe(source.load_model(), _tokens(source, text, windows))
+    probed = heads.probe(source.load_model(), _tokens(source, prompt, windows))
     files: list[Path] = []
     if html:
         from mlx_attn.explore.page import write_page
 
-        texts, count = (None, windows) if text is None else ([text], 0)
+        texts, count = (None, windows) if prompt is None else ([prompt], 0)
         files.append(write_page([source], texts, html, overwrite=overwrite, windows=count)[0])
     if figures:
         files += show.save_figures(probed, figures)
@@ -116,9 +115,8 @@ def _show_track(
     tracked = [tracks.read_track(one) for one in (run, other) if one]
     pair = None
     if other:
-        text = standard_input() if prompt == "-" else prompt
         try:
-            pair = tracks.pair_drift(run, other, _tokens(run, text, TRACKED_TEXTS))
+            pair = tracks.pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
         except RunError as error:
             note(str(error))
     files = show.save_tracks(tracked, pair, figures) if figures else []

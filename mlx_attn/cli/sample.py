@@ -71,6 +71,33 @@ run_argument = click.argument(
 )
 """RUN: a directory, or a name in runs/; left out, the latest finished run."""
 
+LONGEST_PROMPT = 64_000_000  # bytes on standard input, which may be endless
+
+
+def _prompt_text(ctx: click.Context, param: click.Parameter, prompt: str | None) -> str | None:
+    """Return the prompt; for -, the text on stdin without the newline at its end.
+
+    Raises:
+        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
+    """
+    if prompt != "-" or ctx.resilient_parsing:
+        return prompt
+    from mlx_attn.records import unix_lines
+
+    data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
+    if len(data) > LONGEST_PROMPT:
+        raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
+    try:
+        return unix_lines(data.decode()).removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"standard input is not UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
+
+
+prompt_option = partial(click.option, "--prompt", "-p", metavar="TEXT", callback=_prompt_text)
+"""TEXT, or - for the text on stdin."""
+
 _EXAMPLES = """\b
 Examples:
   mlx-attn sample --prompt "One rainy day" --seed 1
@@ -82,14 +109,7 @@ Examples:
 @takes_plugins
 @click.command(params=[*SAMPLING_OPTIONS], epilog=_EXAMPLES)
 @run_argument
-@click.option(
-    "--prompt",
-    "-p",
-    default="",
-    metavar="TEXT",
-    help="Text to continue; - reads stdin.",
-    envvar=PREFIX + "PROMPT",
-)
+@prompt_option(default="", help="Text to continue; - reads stdin.", envvar=PREFIX + "PROMPT")
 @click.option(
     "--num-samples",
     "-n",
@@ -118,39 +138,16 @@ def command(
     from mlx_attn.sampling.generate import load_run
 
     config = SamplerConfig(**given(sampler))
-    text = standard_input() if prompt == "-" else prompt
     loaded = load_run(run)
     stop += () if ignore_eos else loaded.document_ends
     if num_samples == 1 and not as_json:
         context = loaded.model.config.context_length
-        is_whole = _print_text(loaded.stream(text, config, max_tokens, stop), context)
+        is_whole = _print_text(loaded.stream(prompt, config, max_tokens, stop), context)
     else:
-        batch = loaded.stream_batch(text, num_samples, config, max_tokens, stop)
-        is_whole = _print_batch(loaded.run, text, num_samples, batch, as_json)
+        batch = loaded.stream_batch(prompt, num_samples, config, max_tokens, stop)
+        is_whole = _print_batch(loaded.run, prompt, num_samples, batch, as_json)
     if not is_whole:
         click.get_current_context().exit(INTERRUPTED)
-
-
-LONGEST_PROMPT = 64_000_000  # bytes on standard input: what has no end must not fill the memory
-
-
-def standard_input() -> str:
-    """Return the text on stdin without the newline that `echo` and editors put at the end.
-
-    Raises:
-        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
-    """
-    from mlx_attn.records import unix_lines
-
-    data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
-    if len(data) > LONGEST_PROMPT:
-        raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
-    try:
-        return unix_lines(data.decode()).removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise RunError(
-            f"standard input is not UTF-8 ({error.reason} at byte {error.start})"
-        ) from error
 
 
 def _print_text(steps: "Iterator[GenerationStep]", context: int) -> bool:

@@ -126,14 +126,11 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
 
 
 def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
-    from mlx_attn.text.corpus import prepare
     from mlx_attn.text.show import download_lines
 
-    text = settings.text
-    if text.data == "-" and sys.stdin and sys.stdin.isatty():
+    if settings.text.data == "-" and sys.stdin and sys.stdin.isatty():
         display.message("reading the text from the terminal; Ctrl-D ends it")
-    progress = download_lines(display.message)
-    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    corpus = settings.corpus(download_lines(display.message))
     for line in corpus.notes:
         display.message(line)
     return corpus

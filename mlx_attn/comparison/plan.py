@@ -11,7 +11,6 @@ from typing import Any
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.machine.device import device_name
 from mlx_attn.machine.facts import source_digest
-from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings
 
@@ -91,9 +90,3 @@ def trial_of(
 ) -> Trial:
     """Return the training of an arm with a seed, and with changes of its settings."""
     return make_trial(arm.name, config.settings(arm, changes), seed, arm.lr_scale, config.text)
-
-
-def corpus_of(settings: Settings) -> Corpus:
-    """Return the text that settings name, as tokens."""
-    text = settings.text
-    return prepare(text.data, text.tokenizer, text.vocab_size)

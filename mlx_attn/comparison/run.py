@@ -11,7 +11,7 @@ from typing import Any
 from mlx_attn.comparison import stages, tuning
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge, judge_solving
-from mlx_attn.comparison.plan import SHORTER, Trial, corpus_of, trial_of
+from mlx_attn.comparison.plan import SHORTER, Trial, trial_of
 from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult, save_comparison
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
@@ -32,7 +32,7 @@ class ComparisonRun:
     def __init__(self, config: ComparisonConfig, runner: Runner):
         self.runner, self.store = runner, runner.store
         # Prepared here, once, before several processes want it at the same time.
-        self.corpus = corpus_of(config.settings(config.arms[0]))
+        self.corpus = config.settings(config.arms[0]).corpus()
         self.config = replace(config, text=self.corpus.digest)
         self.vocab_size = self.corpus.tokenizer.vocab_size
         for arm in config.all_arms:

@@ -12,7 +12,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from mlx_attn.comparison.plan import Trial, corpus_of
+from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
@@ -116,7 +116,7 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     Raises:
         RunError: The text is not the one that the trial is of, or it was told to stop.
     """
-    corpus = corpus_of(trial.settings)
+    corpus = trial.settings.corpus()
     if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(trial.settings, corpus)

@@ -181,10 +181,10 @@ def _gpt2_settings(path: Path, record: Object) -> GPTConfig:
         if (value := getattr(keys, key)) not in supported:
             words = " or ".join(map(repr, supported))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
-    sizes = {key: getattr(keys, key) for key in _SIZES}
+    sizes: dict[str, Any] = {key: getattr(keys, key) for key in _SIZES}
+    sizes["hidden_dim"] = keys.hidden_dim or 0
     activation = "gelu_exact" if keys.activation_function == "gelu" else "gelu"
-    more = {"hidden_dim": keys.hidden_dim or 0, "qkv_bias": True, "activation": activation}
-    return GPTConfig(**{**sizes, **more})
+    return GPTConfig(**sizes, qkv_bias=True, activation=activation)
 
 
 # Weights.

@@ -35,6 +35,7 @@ _GPT2 = {
     for part in ("weight", "bias")
 }
 """GPT-2's name of each weight, by ours."""
+_OURS = {theirs: ours for ours, theirs in _GPT2.items()}
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
@@ -42,10 +43,6 @@ def _renamed(name: str, table: Mapping[str, str]) -> str:
     number = re.search(r"\.(\d+)\.", name)
     plain = re.sub(r"\.\d+\.", ".{i}.", name, count=1)
     return table.get(plain, plain).replace("{i}", number[1] if number else "")
-
-
-def _inverse(table: Mapping[str, str]) -> dict[str, str]:
-    return {theirs: ours for ours, theirs in table.items()}
 
 
 def _with_one_map(arrays: Arrays) -> Arrays:
@@ -177,7 +174,7 @@ def _from_gpt2(arrays: Arrays) -> tuple[str, Arrays]:
     has_columns = first is not None and first.shape[0] == 3 * emb_dim
     ours: Arrays = {}
     for name, array in arrays.items():
-        renamed = _renamed(name, _inverse(_GPT2))
+        renamed = _renamed(name, _OURS)
         ours[renamed] = array.T if _is_matrix(renamed) and not has_columns else array
     return NANOGPT if has_columns else "GPT-2", ours
 

@@ -14,7 +14,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import begin
-from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import settings_from
@@ -63,10 +63,10 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     Raises:
         RunError: The text can no longer be read, or has changed.
     """
-    text = settings_from(run.settings, {}).text
-    if text.data == "-":
+    settings = settings_from(run.settings, {})
+    if settings.text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
-    corpus = prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+    corpus = settings.corpus(progress)
     run.check_corpus(corpus, "give a prompt")
     return corpus
 

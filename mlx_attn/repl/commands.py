@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_attn.cost import model_cost
-from mlx_attn.errors import ConfigError, RunError, did_you_mean, plural
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, plural
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.sampling.generate import LoadedRun
 
@@ -25,7 +25,7 @@ def handle_input(session: Session, text: str) -> None:
         elif text.strip():
             session.ask(_parse_prompt(text))
     except (ConfigError, RunError) as error:
-        session.screen.say(" ".join(str(error).split()))
+        session.screen.say(one_line(error))
     except OSError as error:
         if not error.filename:  # the answers themselves cannot be written, or nobody reads them
             raise

@@ -86,8 +86,6 @@ def prepare(
     tokenizer: str = "char",
     vocab_size: int = 512,
     directory: Path | None = None,
-    n_bytes: int = 6_000_000,
-    val_bytes: int = 200_000,
     progress: Progress | None = None,
 ) -> Corpus:
     """Return the corpus that `source` names, from the data directory when it was prepared before.
@@ -99,8 +97,6 @@ def prepare(
             directory with a tokenizer, such as a run's.
         vocab_size: For the trained tokenizers, the most tokens they may use.
         directory: The data directory; `downloads.data_directory()` by default.
-        n_bytes: For stories, bytes of training text.
-        val_bytes: For stories, bytes of validation text.
         progress: Called with the bytes done and in all while a corpus is downloaded.
 
     Raises:
@@ -108,7 +104,7 @@ def prepare(
         RunError: The text cannot be read, or the data directory cannot be written.
     """
     directory = directory or data_directory()
-    origin = sources.read_source(source, directory, n_bytes, val_bytes, progress)
+    origin = sources.read_source(source, directory, progress)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
     identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlx_attn.text.stories.dataset import StoryCorpus
 
 LONGEST = 1_000_000_000  # bytes: a text is read into memory, and a pipe may be endless
+TALES_BYTES = 6_000_000, 200_000  # of the stories for training and for validation
 TRAINING_DOCUMENTS = 20_000  # of a task
 VALIDATION_DOCUMENTS = 500
 _SHORTEST = 20  # characters: two of them for validation
@@ -57,13 +58,7 @@ class Source:
     notes: tuple[str, ...] = ()  # what a reader may not expect: files left out, line ends
 
 
-def read_source(
-    source: str,
-    directory: Path,
-    n_bytes: int = 6_000_000,
-    val_bytes: int = 200_000,
-    progress: Progress | None = None,
-) -> Source:
+def read_source(source: str, directory: Path, progress: Progress | None = None) -> Source:
     """Read the text that `source` names.
 
     Args:
@@ -71,15 +66,13 @@ def read_source(
             `-` for standard input. A name wins over a file of that name; write `./tales` for the
             file. Of a folder, hidden files and folders, those of programs, and copies are left out.
         directory: The data directory, for downloads.
-        n_bytes: For stories, bytes of training text.
-        val_bytes: For stories, bytes of validation text.
         progress: Called with the bytes done and in all while a corpus is downloaded.
 
     Raises:
         RunError: The text is missing, unreadable, not a text, too short or too long.
     """
     if source == "tales":
-        return _stories(n_bytes, val_bytes)
+        return _stories(*TALES_BYTES)
     if task := tasks.task_of(source):
         return _task(task)
     if source == "-":

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from sys import float_info
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.attention.choices import MAPS
@@ -19,6 +19,10 @@ from mlx_attn.model.config import (
     variants_of,
 )
 from mlx_attn.plugins import check_plugins, used_plugins
+
+if TYPE_CHECKING:
+    from mlx_attn.text.corpus import Corpus
+    from mlx_attn.text.downloads import Progress
 
 CHOICES = {
     "optimizer": ("adamw", "muon"),
@@ -139,6 +143,13 @@ class Settings:
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model's configuration, once the tokenizer is known."""
         return config_from({**self.model, "vocab_size": vocab_size})
+
+    def corpus(self, progress: "Progress | None" = None) -> "Corpus":
+        """Return the text, as tokens; `progress` is that of `corpus.prepare`."""
+        from mlx_attn.text.corpus import prepare
+
+        text = self.text
+        return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""

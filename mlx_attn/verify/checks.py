@@ -19,6 +19,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.errors import one_line
 from mlx_attn.machine import device
 from mlx_attn.machine.attention_kernels import fused_attention
 from mlx_attn.machine.facts import FLOAT32, TF32, product_error
@@ -279,6 +280,6 @@ def run(check: Callable[[float], Iterator[Comparison]]) -> Finding:
         bound = TF32 if FLOAT32 < product_error() <= TF32 else FLOAT32
         comparisons.extend(check(bound))
     except Exception as raised:
-        error = " ".join(f"{type(raised).__name__}: {raised}".split())
+        error = one_line(f"{type(raised).__name__}: {raised}")
     seconds, name = round(time.perf_counter() - began, 3), check.__name__.replace("_", " ")
     return Finding(name, str(check.__doc__), device.device_name(), comparisons, seconds, error)

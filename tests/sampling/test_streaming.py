@@ -98,8 +98,9 @@ def loaded(gpt):
 
 
 @pytest.mark.parametrize("corpus", ["tales", "copy"])
-def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_path):
-    made = prepare(corpus, "byte", directory=tmp_path, n_bytes=4000, val_bytes=1000)
+def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_attn.text.sources.TALES_BYTES", (4000, 1000))
+    made = prepare(corpus, "byte", directory=tmp_path)
     start = start_tokens(made.tokenizer, corpus)
     for split in (made.train, made.val):
         places = np.asarray(split.document_starts)[:, None] + np.arange(len(start))

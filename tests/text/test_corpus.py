@@ -13,7 +13,6 @@ from mlx_attn.text.tokenizers import KINDS
 
 TEXT = "The café is open.\nThe other café is not open.\n\n" * 40
 MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
-SIZES = (10_000, 4_000)  # bytes of tales for training and validation
 
 
 @pytest.fixture
@@ -27,11 +26,12 @@ def file(tmp_path: Path) -> str:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "merges").write_text(MERGES, encoding="utf-8")
     monkeypatch.setattr("mlx_attn.text.downloads.fetch", lambda *what: tmp_path / "merges")
+    monkeypatch.setattr(sources, "TALES_BYTES", (10_000, 4_000))
     return tmp_path / "data"
 
 
 def tell(data: Path, kind: str) -> Corpus:
-    return prepare("tales", kind, 400, data, *SIZES)
+    return prepare("tales", kind, 400, data)
 
 
 def never(*arguments: object) -> None:
@@ -101,7 +101,7 @@ def test_whatever_file_is_missing_or_cut_short_the_corpus_is_made_again(data):
 
 
 def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
-    told = sources.read_source("tales", Path(), *SIZES).splits()[1].stories
+    told = sources.read_source("tales", Path()).splits()[1].stories
     assert told is not None
     assert tales.val.token_abilities is not None
     offset = 0
