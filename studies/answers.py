@@ -38,7 +38,7 @@ HOLDS_FOR = (
 _MOST = 12  # seeds that a command asks for
 
 BESIDE = ("starts", "chapter5", "confirmed", "delta-rules")
-"""Data sets beside `lengths` whose costs are on the page."""
+"""The other data sets whose costs are on the page."""
 
 
 def number(estimate: Estimate) -> str:
@@ -54,7 +54,7 @@ class Page:
 
     @cached_property
     def identities(self) -> dict[str, Any]:
-        """What was measured of statements of algebra, by check and quantity."""
+        """The numbers of statements of algebra, by check and quantity."""
         checks = read_record(IDENTITIES)
         return {name: check["numbers"] for name, check in checks.items()}
 
@@ -85,10 +85,6 @@ class Page:
         """Return the word of a cost."""
         return self._cost(arm, text, steps).word
 
-    def seeds(self, arm: str, text: str, steps: int = 0) -> int:
-        """Return the number of pairs of a cost."""
-        return self._cost(arm, text, steps).estimate.seeds
-
     def _cost(self, arm: str, text: str, steps: int) -> Cost:
         found = self.lengths.cost(arm, text, steps)
         if found is None:
@@ -96,7 +92,7 @@ class Page:
         return found
 
     def other(self, study: str, arm: str, world: str) -> str:
-        """Return a cost of a study beside the lengths, with its interval."""
+        """Return a cost of another study, with its interval."""
         return number(self.beside[study][arm, world])
 
     def recall(self, arm: str) -> str:

@@ -1,4 +1,4 @@
-"""What the studies beside `lengths` found: the start, chapter 5, recall, states, other forms."""
+"""The results of the other studies: the start, chapter 5, recall, states, other forms."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The data set `lengths`: what each form costs, by text and by length of training.
+"""The data set `lengths`: the cost of each form by text and by length of training.
 
 Eight studies asked the same contrasts, with other seeds, rates and lengths. Here they are one table
 with one model (`mixed`).
@@ -22,9 +22,8 @@ SHORT = 300
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text, with the settings of its trainings beside the shared ones."""
+    """A text, with those settings of its trainings that are its own."""
 
-    says: str
     margin: float  # nats: smaller differences count as none
     longest: int  # steps; longer trainings measure nothing, or there are none
     rates: dict[str, float]  # at 300 steps; times (300 / steps)^(1/4) at others
@@ -71,7 +70,7 @@ def table() -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a form costs on a text after a number of steps.
+    """The cost of a form on a text after a number of steps.
 
     Attributes:
         loss: The control's mean loss.

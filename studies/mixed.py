@@ -20,8 +20,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import t as student
 
+from mlx_attn.comparison.judging import holm
+
 CONFIDENCE = 0.95
-WORDS = ("better", "worse", "the same", "not known")
 
 _LARGEST = 1.0  # nats: no two searches lie so far apart
 
@@ -36,7 +37,6 @@ class Estimate:
         degrees: Degrees of freedom of Student's law.
         seeds: Number of pairs.
         searches: Number of independent searches for the rates.
-        worse: Share of the pairs with a positive difference.
     """
 
     mean: float
@@ -44,7 +44,6 @@ class Estimate:
     degrees: int
     seeds: int
     searches: int
-    worse: float
 
     @property
     def p_value(self) -> float:
@@ -70,9 +69,8 @@ def estimate(searches: Sequence[Sequence[float]], between: float) -> Estimate:
         between: Standard deviation between searches, used for two of them.
     """
     groups = [np.array(one) for one in searches]
-    everything = np.concatenate(groups)
     means, errors = _means(groups)
-    k, n = len(groups), len(everything)
+    k, n = len(groups), sum(map(len, groups))
     if k == 2:
         errors = _pooled_errors(groups, means)
     tau = {1: 0.0, 2: between}.get(k, paule_mandel(means, errors))
@@ -85,7 +83,6 @@ def estimate(searches: Sequence[Sequence[float]], between: float) -> Estimate:
         degrees=k - 1 if k > 2 else n - k,
         seeds=n,
         searches=k,
-        worse=float((everything > 0).mean()),
     )
 
 
@@ -106,8 +103,8 @@ def paule_mandel(means: np.ndarray, errors: np.ndarray) -> float:
 def between_searches(contrasts: Sequence[Sequence[Sequence[float]]]) -> float:
     """Return the standard deviation between searches, one for many contrasts.
 
-    It is what the means of searches scatter by, less what their seeds explain, averaged over
-    contrasts with at least three searches.
+    Its square is the variance of the searches' means minus the part that their seeds explain,
+    averaged over contrasts with at least three searches.
     """
     excess = list[float]()
     for groups in contrasts:
@@ -133,25 +130,17 @@ def _pooled_errors(groups: Sequence[np.ndarray], means: np.ndarray) -> np.ndarra
 
 
 def words(estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:
-    """Return one of `WORDS` for each arm of one text and length, as `compare` finds them.
+    """Return the word for each arm of one text and length, one of those of `compare`.
 
     Better or worse: no difference is refuted with Holm's correction over the arms. The same: the
-    90 % interval lies within the margin.
+    90 % interval lies within the margin. As it was registered, better and worse come first, while
+    `compare` calls a small difference the same.
     """
-    adjusted = holm({name: one.p_value for name, one in estimates.items()})
+    adjusted = holm(np.array([one.p_value for one in estimates.values()]))
     found = dict[str, str]()
-    for name, one in estimates.items():
-        if adjusted[name] <= 1 - CONFIDENCE:
+    for (name, one), p_holm in zip(estimates.items(), adjusted.tolist(), strict=True):
+        if p_holm <= 1 - CONFIDENCE:
             found[name] = "worse" if one.mean > 0 else "better"
         else:
             found[name] = "the same" if one.within(margin) else "not known"
     return found
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values adjusted for their number (Holm, 1979)."""
-    adjusted, running = dict[str, float](), 0.0
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):
-        running = max(running, min(1.0, p * (len(p_values) - place)))
-        adjusted[name] = running
-    return adjusted

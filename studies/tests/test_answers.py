@@ -1,4 +1,4 @@
-"""docs/answers.md, its numbers and the README's findings say what the records say."""
+"""docs/answers.md, its numbers and the README's findings agree with the records."""
 
 import json
 import re
