@@ -24,7 +24,10 @@ PAGES = ("README.md", "docs/tour.md", "docs/open.md", "docs/repl.md", "docs/pyth
 SMALL = {"STEPS": 4, "EVAL_EVERY": 2, "EMB_DIM": 16, "N_LAYERS": 1, "BATCH_SIZE": 2, "WARMUP": 1}
 PROGRAMS = {
     "python": f'exec "{sys.executable}" "$@"',
-    "mlx-attn": f'exec "{sys.executable}" -m mlx_attn "$@"',
+    # A page may name a command twice: it runs once.
+    "mlx-attn": f"""grep -sqxF -- "$*" "$RAN" && exit
+echo "$*" >> "$RAN"
+exec "{sys.executable}" -m mlx_attn "$@\"""",
     # Installing and testing is the business of .ci/run.
     "pip": "",
     "pytest": "",
@@ -79,6 +82,7 @@ def main(pages: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = clone(Path(folder))
         for page in pages or PAGES:
+            environment["RAN"] = str(Path(folder, "bin", f"{Path(page).stem}.ran"))
             for block in [*([CHECKPOINT] if page == PAGES[0] else ()), *blocks(page)]:
                 began = time.perf_counter()
                 command = ["bash", "-e", "-c", block]

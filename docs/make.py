@@ -175,5 +175,4 @@ if __name__ == "__main__":
     head = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
     PAGE.write_text(page(head), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
-    readme = re.sub(r"All \d+ variants", f"All {len(VARIANTS)} variants", readme)
     README.write_text(TABLE.sub(lambda m: m[1] + variants_table() + m[3], readme), "utf-8")

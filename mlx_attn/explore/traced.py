@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias, unit_rms
+from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias, causal_mask, unit_rms
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
@@ -225,13 +225,12 @@ def _layer_edits(
 
 def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx.array) -> mx.array:
     """Return the mask of a layer; tokens from `length` on are padding."""
-    i, j = mx.arange(T)[:, None], mx.arange(T)
-    sees = mx.logical_and(j <= i, j > i - (a.config.window or T))
-    mask = mx.where(sees, 0.0, mx.where(j < length, later, -mx.inf))
-    if a.config.position != "alibi":
+    places = mx.arange(T)
+    sees = causal_mask(places, places, a.config.window) == 0
+    mask = mx.where(sees, 0.0, mx.where(places < length, later, -mx.inf))
+    if not a.slopes.size:
         return mask
-    slopes = mx.repeat(mx.array(a.config.slopes()), a.maps.score.queries_per_head)
-    return mask + positions * alibi_bias(slopes, mx.arange(T), j)
+    return mask + positions * alibi_bias(mx.array(a.slopes, mx.float32), places, places)
 
 
 def is_square(a: Attention) -> bool:

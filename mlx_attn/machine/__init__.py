@@ -6,6 +6,6 @@ Code outside this room never asks for the device; a test checks that. Other room
 - `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
-- `blas`: a fast BLAS on Linux; `facts`: versions, chip, cores, memory and power;
+- `blas`: a fast BLAS on Linux; `facts`: versions, chip, memory, what a loss depends on;
 - `advice`: what to do about MLX's failures.
 """

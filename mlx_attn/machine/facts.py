@@ -50,21 +50,17 @@ def usable_memory() -> int:
     It is the machine's memory, or a lower limit of the shell, of a container, or on a Mac's GPU the
     working set that Metal recommends.
     """
-    limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with contextlib.suppress(OSError, ValueError):  # "max": unlimited
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    limits.append(recommended_working_set())
-    return min(limit for limit in limits if limit > 0)
-
-
-def recommended_working_set() -> int:
-    """Return the bytes that Metal recommends to use at most; 0 on another device."""
     import mlx.core as mx
 
     from mlx_attn.machine.device import device_name
 
-    facts: Any = mx.device_info() if device_name() == "gpu" else {}
-    return int(facts.get("max_recommended_working_set_size", 0))
+    limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    with contextlib.suppress(OSError, ValueError):  # "max": unlimited
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    if device_name() == "gpu":
+        facts: Any = mx.device_info()
+        limits.append(int(facts.get("max_recommended_working_set_size", 0)))
+    return min(limit for limit in limits if limit > 0)
 
 
 def chip_name() -> str:
