@@ -80,7 +80,7 @@ def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
 
 
 LONGEST = 1200
-"""Most characters of an error that is shown: it quotes what it met, which may be a whole file."""
+"""Most characters of an error that is shown: one may quote a whole file."""
 
 
 def one_line(error: object) -> str:

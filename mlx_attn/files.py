@@ -8,6 +8,7 @@ in a directory that it locks. An HTML page replaces only a page of this program.
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -75,6 +76,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8 in one step, line endings as they are."""
     write_bytes(path, text.encode())
+
+
+def digest(content: bytes) -> str:
+    """Return the BLAKE2b digest of some bytes, in 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def make_directory(folder: Path, mode: int = 0o777) -> None:

@@ -14,8 +14,8 @@
     mlx_attn.compare("standard", "merged", steps=200, seeds=3, out="runs/merged")
 
 Nothing is printed: training and comparing yield or hand over events. Results show themselves:
-`print` gives a line, rich a table, a notebook HTML with figures. What a user's own files register
-is known after `load_plugins`, or with `plugins=`. `use_device("cpu")`, before anything else,
+`print` gives a line, rich a table, a notebook HTML with figures. The choices of a user's own
+files are known after `load_plugins`, or with `plugins=`. `use_device("cpu")`, before anything else,
 computes on the processor of a machine that has a GPU.
 """
 

@@ -77,7 +77,7 @@ class LoadedModel(LoadedRun):
         """Several continuations of a prompt, decoded as one batch.
 
         Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
-        errors are those of `generate`.
+        errors as of `generate`.
         """
         texts = [""] * count
         steps = self.stream_batch(prompt, count, _sampler(sampler), max_tokens, stop)
@@ -178,7 +178,7 @@ class AttentionMaps:
     def weights(self) -> Float32[np.ndarray, "L H T T"]:
         """[layer, head, i, j]: how much of token j token i takes in.
 
-        Rows add up to 1 if the mixing is a softmax; those of off_by_one, sink and a plugin's own
+        Rows add up to 1 if the mixing is a softmax; rows of off_by_one, sink and a plugin's own
         mixing need not.
         """
         return self.found.maps[:, 0]

@@ -93,8 +93,8 @@ def command(
     """Measure the speed and the memory of every variant.
 
     Training steps, forward passes and decoding, in turns in one process, on random tokens. Figures
-    are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md says
-    how to read them.
+    are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md
+    explains them.
     """
     from mlx_attn.machine.facts import machine_facts
 

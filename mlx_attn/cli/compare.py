@@ -1,4 +1,4 @@
-"""`mlx-attn compare`: the settings of a comparison, and those of `train` that all arms share."""
+"""`mlx-attn compare`: the settings of a comparison, and of the training that all arms share."""
 
 import shlex
 import sys
@@ -116,7 +116,6 @@ The same command continues where it was interrupted: finished trainings are kept
 def command(
     variants: str | None,
     arms: tuple[str, ...],
-    reference: str | None,
     results: Path | None,
     out: Path | None,
     jobs: int,
@@ -143,7 +142,6 @@ def command(
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
-    settings |= {"reference": reference} if reference else {}
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on)
     for line in run.corpus.notes:

@@ -5,6 +5,7 @@ each form to talk to. Everything is kept: a demo that is started again continues
 ended.
 """
 
+import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -74,8 +75,6 @@ def command(
     better and how far a single seed can mislead, and opens a page with one model of each. Ctrl-C
     keeps finished trainings, and the same command continues from there.
     """
-    import webbrowser
-
     from rich.text import Text
 
     from mlx_attn.explore.page import write_page

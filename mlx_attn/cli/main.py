@@ -194,7 +194,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _expected(error: Exception) -> tuple[str, int]:
-    """Return the line for a failure that is no bug, and the exit code; "" for a bug."""
+    """Return the line for a failure that is not a bug, and the exit code; "" for a bug."""
     match error:
         case click.ClickException():
             return _usage(error), error.exit_code

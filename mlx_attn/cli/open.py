@@ -1,6 +1,7 @@
 """`mlx-attn open`: a page that runs a trained model in the browser."""
 
 import json
+import webbrowser
 from pathlib import Path
 
 import click
@@ -55,8 +56,6 @@ def command(
     model continue. Without RUN, it lists all runs in runs/ with their losses: click one to open it,
     or tick two to compare them. If there is only one, or with --prompt, it shows the latest.
     """
-    import webbrowser
-
     from mlx_attn.explore import page
     from mlx_attn.run_directory import find_runs
     from mlx_attn.runs import RUNS, find_run

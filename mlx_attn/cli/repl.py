@@ -2,6 +2,7 @@
 
 import io
 import sys
+import webbrowser
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """Talk to a trained model: it continues any text; /help lists the commands.
 
     RUN is a directory or a name in runs/; without it, the latest finished one. Where stdin or
-    stdout is no terminal, each line of stdin is a prompt or a command, and the answers alone go
+    stdout is no terminal, each line of stdin is a prompt or a command, and only the answers go
     to stdout.
     """
     from mlx_attn.repl import commands, screen
@@ -61,8 +62,6 @@ def _list_runs() -> list[tuple[str, str]]:
 
 def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> "Path":
     """Write the page of `mlx-attn open`, with this text; at a terminal, open it as that does."""
-    import webbrowser
-
     from mlx_attn.explore.page import write_page
 
     path, _ = write_page([loaded.run for loaded in runs], [text])

@@ -114,7 +114,7 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
 
 
 def facts_of(run: "RunSummary") -> str:
-    """Return what is known of a run, in one line; of one that cannot be used, the reason."""
+    """Return the facts of a run in one line, or the reason why it cannot be used."""
     from mlx_attn.text.sources import describe
     from mlx_attn.ui.terminal import age, count, memory
 

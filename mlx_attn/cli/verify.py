@@ -64,7 +64,7 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def finding_lines(finding: "Finding") -> list[str]:
-    """Return what a check compares, and its furthest comparison or the error."""
+    """Return a check, and its furthest comparison or the error, in two lines."""
     word, count = "right" if finding.is_right else "WRONG", len(finding.comparisons)
     return [
         f"{finding.device}  {word}  {finding.check:16} {finding.compares}",

@@ -41,11 +41,11 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
 
     Args:
         path: A folder with config.json, or a file of weights.
-        n_heads: Number of heads, if no file says it.
+        n_heads: Number of heads, if no file has it.
 
     Raises:
         RunError: It cannot be read, or is not a supported model.
-        ConfigError: No file says the number of heads, so it must be given; or it says another.
+        ConfigError: No file has the number of heads, so it must be given; or it has another.
     """
     checkpoint = _of_folder(path) if path.is_dir() else _of_file(path, n_heads)
     if n_heads not in (0, said := checkpoint.model.config.n_heads):
@@ -210,7 +210,7 @@ def read_state(path: Path) -> tuple[Arrays, int]:
     """Return the state dict in a file, and the number of heads that it records; 0 if none.
 
     Raises:
-        RunError: The file is damaged, of another kind, or holds no state dict.
+        RunError: The file is damaged, of another kind, or without a state dict.
     """
     if not path.is_file():
         raise RunError(f"{path}: a pipe or a device, not a file or a folder")

@@ -128,7 +128,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def _replace(out: Path, new: Path) -> None:
-    """Move the files of a new export into `out`, and remove those of an earlier one."""
+    """Move the files of a new export into `out`, and remove the others of an earlier one."""
     if not out.exists():
         new.rename(out)
         return
@@ -149,7 +149,7 @@ def _replace(out: Path, new: Path) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return what is in an exported folder and in its `OWN` folder."""
+    """Return the names in an exported folder and in its `OWN` folder."""
     paths = [*folder.glob("*"), *folder.glob(f"{OWN}/*")]
     return {path.relative_to(folder).as_posix() for path in paths}
 

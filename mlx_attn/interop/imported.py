@@ -15,9 +15,10 @@ from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import Checkpoint, read_checkpoint
 from mlx_attn.interop.tokenizer_json import OWN
 from mlx_attn.run_directory import Run, check_free, new_run
+from mlx_attn.runs import RUNS
 from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
-from mlx_attn.text.foreign import read_foreign
+from mlx_attn.text.foreign import FILES, read_foreign
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 from mlx_attn.training.config import resolve
 
@@ -42,11 +43,11 @@ def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
 
     Args:
         name: A path, or a name of the hub such as "gpt2".
-        n_heads: Number of heads, if no file says it.
+        n_heads: Number of heads, if no file has it.
 
     Raises:
         RunError: It cannot be read, or is not a supported model.
-        ConfigError: No file says the number of heads, so it must be given.
+        ConfigError: No file has the number of heads, so it must be given.
     """
     path = user_path(name)
     return read_checkpoint(path if path.exists() else _downloaded(name), n_heads)
@@ -110,23 +111,18 @@ def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
     return tokenizer
 
 
-_TOKENIZER_FILES = ("tokenizer.json", "merges.txt", "vocab.bpe")
-
-
 def _tokenizer_in(folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a run, an export or a Hugging Face folder; None without files."""
     for place in (folder / OWN, folder):
-        if any((place / name).is_file() for name in _TOKENIZER_FILES):
+        if any((place / name).is_file() for name in FILES):
             return load_tokenizer(place)
     return None
 
 
 def _named_tokenizer(named: str) -> Tokenizer:
-    for path in (user_path(named), Path("runs", named)):
-        if path.is_dir():
+    for path in (user_path(named), RUNS / named):
+        if path.exists():
             return _tokenizer_in(path) or load_tokenizer(path)
-    if user_path(named).is_file():
-        return load_tokenizer(user_path(named))
     if named == ByteTokenizer.kind:
         return ByteTokenizer()
     if named == "gpt2":

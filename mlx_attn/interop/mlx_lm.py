@@ -122,7 +122,7 @@ class BatchCache:
         return self.texts[number].copy()
 
     def prepare(self, lengths: Sequence[int], **_: Any) -> None:
-        """Learn how many of the tokens to come are no padding."""
+        """Learn how many of the tokens to come are not padding."""
         self.lengths = [*lengths]
 
     def finalize(self) -> None:
@@ -130,7 +130,7 @@ class BatchCache:
         self.lengths = None
 
     def count(self, T: int) -> list[int]:
-        """Return how many of the next T tokens of each text are no padding, and count them."""
+        """Return how many of the next T tokens of each text are not padding, and count them."""
         if self.lengths is None:
             return [T] * len(self.texts)
         counts = [min(T, length) for length in self.lengths]
@@ -182,7 +182,7 @@ class Model(GPT):
         return mx.concatenate(logits)
 
 
-# What an exported folder holds for it.
+# The files of an exported folder.
 
 
 def folder_config(config: GPTConfig) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Exported:
 
     path: Path  # the folder
     route: str  # one line about the architecture that holds the model, and why
-    parity: parity.Parity  # the comparison with what was read back
+    parity: parity.Parity  # the comparison with the model that was read back
     install: str  # the command that the program's environment needs first; empty if none
 
     def record(self) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
 
     Raises:
         ConfigError: The target cannot hold this model; the message lists the reasons.
-        RunError: Files cannot be read or written, `out` must not be replaced, or what was read back
-            computes other logits; then `out` stays as it was.
+        RunError: Files cannot be read or written, `out` must not be replaced, or the model that was
+            read back computes other logits; then `out` stays as it was.
     """
     _check_free(out, overwrite)
     with new_folder(out) as place:

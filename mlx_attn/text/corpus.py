@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, lock, user_path, write_text
+from mlx_attn.files import atomic_write, digest, lock, user_path, write_text
 from mlx_attn.records import Object, read_record
 from mlx_attn.text import characters, sources, tokenizers
 from mlx_attn.text.downloads import Progress, data_directory
@@ -108,7 +108,7 @@ def prepare(
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
     identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))
-    folder = directory / "prepared" / _digest(identity.encode())
+    folder = directory / "prepared" / digest(identity.encode())
     with lock(folder, wait=True):
         try:
             return _open(folder, origin)
@@ -130,10 +130,6 @@ def read_split(source: sources.Source, tokenizer: Tokenizer, validation: bool) -
     return Split(**arrays, **facts)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 _TOKENIZER_FILES = ("tokenizer.*", "merges.txt", "vocab.*", "encoder.json")
 
 
@@ -142,7 +138,7 @@ def _identity(kind: str) -> str:
     path = user_path(kind)
     files = [path] if path.is_file() else [f for name in _TOKENIZER_FILES for f in path.glob(name)]
     files = sorted(files) if kind not in tokenizers.KINDS else []
-    return _digest(b"".join(file.read_bytes() for file in files)) if files else kind
+    return digest(b"".join(file.read_bytes() for file in files)) if files else kind
 
 
 class _Record(msgspec.Struct):
@@ -172,7 +168,7 @@ def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:
     for path in sorted([*folder.glob("tokenizer.*"), *folder.glob("*.npy")]):
         with path.open("rb") as file:
             content.append(hashlib.file_digest(file, "blake2b").hexdigest())
-    return _digest("".join(content).encode())
+    return digest("".join(content).encode())
 
 
 def _build(folder: Path, source: sources.Source, kind: str, vocab_size: int) -> None:

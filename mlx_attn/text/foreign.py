@@ -26,6 +26,8 @@ END_OF_TEXT = "<|endoftext|>"
 _FILE = "tokenizer.library.json"
 _PAIRS = {"merges.txt": "vocab.json", "vocab.bpe": "encoder.json"}
 """Files of merges and the ids beside them: GPT-2's by Hugging Face, and by OpenAI."""
+FILES = ("tokenizer.json", *_PAIRS)
+"""The files that a folder's tokenizer is read from: the first that is there."""
 
 
 class ForeignTokenizer(characters.Tokenizer):
@@ -34,7 +36,7 @@ class ForeignTokenizer(characters.Tokenizer):
     Attributes:
         content: The text of its tokenizer.json.
         end: The id of `<|endoftext|>`; None without it. Written in a text, it is one token.
-        merges: One merge a line, if these and `end` alone say every id, as for GPT-2; else "".
+        merges: One merge a line, if these and `end` give every id, as for GPT-2; else "".
 
     Raises:
         RunError: The library is not installed.
@@ -77,7 +79,7 @@ class ForeignTokenizer(characters.Tokenizer):
             end: The id of the end of text, if `ids` is None; by default the last.
 
         Raises:
-            ValueError: A line is no merge of two tokens.
+            ValueError: A line is not a merge of two tokens.
         """
         pairs = [tuple(line.split(" ")) for line in _lines(merges)]
         if not pairs or any(len(pair) != 2 for pair in pairs):
@@ -123,7 +125,7 @@ def read_foreign(path: Path) -> ForeignTokenizer:
     vocab.bpe and encoder.json.
 
     Raises:
-        RunError: There is none, or it is none that can be used here.
+        RunError: There is no tokenizer, or it cannot be used here.
     """
     file = _file_in(path) if path.is_dir() else path
     merges = {ids: merges for merges, ids in _PAIRS.items()}.get(file.name)
@@ -143,7 +145,7 @@ def read_foreign(path: Path) -> ForeignTokenizer:
 
 
 def _file_in(folder: Path) -> Path:
-    for name in ("tokenizer.json", *_PAIRS):
+    for name in FILES:
         if (folder / name).is_file():
             return folder / name
     pairs = " or ".join(f"{merges} with {ids}" for merges, ids in _PAIRS.items())
@@ -211,7 +213,7 @@ def _pieces(record: Object, ids: Mapping[str, int]) -> list[bytes]:
 
 
 def _merges_of(record: Object, ids: Mapping[str, int]) -> str:
-    """Return the merges, one a line, if these and the end of text alone say every id; else ""."""
+    """Return the merges, one a line, if these and the end of text give every id; else ""."""
     model, cut = record["model"], record.get("pre_tokenizer") or {}
     is_gpt2 = (
         model["type"] == "BPE"

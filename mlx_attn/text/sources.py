@@ -1,6 +1,5 @@
 """Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe."""
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from mlx_attn.errors import RunError, did_you_mean, plural
-from mlx_attn.files import user_path
+from mlx_attn.files import digest, user_path
 from mlx_attn.records import parse_record, unix_lines
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
@@ -55,7 +54,7 @@ class Source:
     splits: Callable[[], tuple[SplitText, SplitText]]  # makes the training and the validation split
     text: str = ""  # a text that was read; "" for one that is generated
     symbols: Sequence[str] | None = None  # a task's vocabulary, which replaces any other tokenizer
-    notes: tuple[str, ...] = ()  # what a reader may not expect: files left out, line ends
+    notes: tuple[str, ...] = ()  # about the reading of the text: files left out, line ends
 
 
 def read_source(source: str, directory: Path, progress: Progress | None = None) -> Source:
@@ -64,7 +63,7 @@ def read_source(source: str, directory: Path, progress: Progress | None = None) 
     Args:
         source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
             `-` for standard input. A name wins over a file of that name; write `./tales` for the
-            file. Of a folder, hidden files and folders, those of programs, and copies are left out.
+            file. Of a folder, what is hidden, folders of programs, and copies are left out.
         directory: The data directory, for downloads.
         progress: Called with the bytes done and in all while a corpus is downloaded.
 
@@ -112,8 +111,8 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
         # A newline comes first, so that every story's first letter is predicted from a newline.
         return SplitText("\n" + stories.text, stories)
 
-    digest = _blake2b(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode())
-    return Source("tales", digest, lambda: (part(n_bytes, "train"), part(val_bytes, "val")))
+    made_by = digest(f"{_STORY_GENERATOR} {n_bytes} {val_bytes}".encode())
+    return Source("tales", made_by, lambda: (part(n_bytes, "train"), part(val_bytes, "val")))
 
 
 def _task(task: tasks.Task) -> Source:
@@ -123,8 +122,7 @@ def _task(task: tasks.Task) -> Source:
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
     content += [val.nats.tobytes(), repr(val.symbols).encode()]
     splits = SplitText(documents=train), SplitText(documents=val)
-    digest = _blake2b(b"".join(content))
-    return Source(task.name, digest, lambda: splits, symbols=val.symbols)
+    return Source(task.name, digest(b"".join(content)), lambda: splits, symbols=val.symbols)
 
 
 def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
@@ -140,7 +138,7 @@ def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
         text, notes = read, (*notes, f"{name}: line ends CRLF and CR are read as LF")
     cut = int(_TRAINING_SHARE * len(text))
     splits = SplitText(text[:cut]), SplitText(text[cut:])
-    return Source(name, _blake2b(text.encode()), lambda: splits, text, notes=tuple(notes))
+    return Source(name, digest(text.encode()), lambda: splits, text, notes=tuple(notes))
 
 
 def _is_json(text: str) -> bool:
@@ -155,7 +153,7 @@ def _is_json(text: str) -> bool:
 
 
 def _read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a file or a folder, and a line for what was read of a folder."""
+    """Return the text of a file or a folder, and a line about a folder's files."""
     try:
         return _folder(path) if path.is_dir() else (_file(path), ())
     except OSError as error:
@@ -171,7 +169,8 @@ def _file(path: Path) -> str:
 def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     """Return the texts of a folder and its subfolders, by path, with a blank line between them.
 
-    A copy of a text is left out: its twin might be in the other split. Returns what was read, too.
+    A copy of a text is left out: its twin might be in the other split. Also returns a line about
+    the files.
     """
     paths, skipped = _text_files(folder)
     texts: list[str] = []
@@ -195,7 +194,7 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return a folder's texts by path, and the names of what is passed over."""
+    """Return a folder's texts by path, and the names that are passed over."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -243,7 +242,3 @@ def _decoded(file: IO[bytes], name: str) -> str:
             "records say to a .txt file, with a blank line between documents"
         )
     return text
-
-
-def _blake2b(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

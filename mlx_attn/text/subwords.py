@@ -10,7 +10,6 @@ tokens, and each distinct word is encoded once. No piece holds a space but at it
 before every space changes nothing in the result, and encoding is as fast as a dictionary.
 """
 
-import hashlib
 import io
 import re
 from collections import Counter
@@ -22,8 +21,8 @@ import numpy as np
 import sentencepiece
 from jaxtyping import UInt16
 
+from mlx_attn import files
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import write_bytes
 from mlx_attn.records import read_bytes
 from mlx_attn.text import characters
 
@@ -61,7 +60,7 @@ class SubwordTokenizer(characters.Tokenizer):
         except RuntimeError as error:
             raise ValueError(f"no model of SentencePiece: {error}") from error
         pieces = [*map(self._piece, range(self._processor.vocab_size()))]
-        super().__init__(pieces, blake2b=_digest(model))
+        super().__init__(pieces, blake2b=files.digest(model))
         token_of_byte = {p: t for t, p in enumerate(pieces) if self._processor.is_byte(t)}
         if len(token_of_byte) < 256:
             raise ValueError("it has no bytes to fall back on: train it with --byte_fallback")
@@ -99,14 +98,14 @@ class SubwordTokenizer(characters.Tokenizer):
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.model`, in SentencePiece's own format, and `tokenizer.json`."""
-        write_bytes(directory / "tokenizer.model", self.model)
+        files.write_bytes(directory / "tokenizer.model", self.model)
         super().save(directory)
 
     @classmethod
     def load(cls, directory: Path, kind: str, digest: str) -> "SubwordTokenizer":
         """Return the saved tokenizer; ValueError if its file is another one."""
         model = read_bytes(directory / "tokenizer.model")
-        if _digest(model) != digest:
+        if files.digest(model) != digest:
             raise ValueError(f"tokenizer.model has {len(model)} bytes that were not saved with it")
         return cls(kind, model)
 
@@ -115,7 +114,7 @@ class SubwordTokenizer(characters.Tokenizer):
         """Return the model in another program's file, without the space that it puts before a text.
 
         Raises:
-            RunError: It is no such model, or it changes texts.
+            RunError: It is not such a model, or it changes texts.
         """
         # A further `normalizer_spec` (field 3) is merged by protobuf: add_dummy_prefix = False.
         model = read_bytes(path) + b"\x1a\x02\x18\x00"
@@ -197,7 +196,3 @@ def _training_words(text: str, letters: int) -> list[str]:
     if words and not any(word[0] == " " and word != " " for word in words):
         words.append(f" {words[0].strip(' ') or 'a'}")
     return words
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
