@@ -1,7 +1,7 @@
 """Run every shell and Python block of pages, word for word: `python docs/blocks.py README.md ...`.
 
 The blocks run in a folder like a fresh clone that does not hold the package, with the Python that
-runs this script: `.ci/run` uses an environment that holds the wheel and what it depends on, because
+runs this script: `.ci/run` uses an environment that holds the wheel and its dependencies, because
 a development environment cannot tell whether the plain install is complete. Pages run in the order
 in which a reader meets them, and later pages use the runs that earlier ones trained.
 
@@ -67,7 +67,7 @@ def clone(place: Path) -> dict[str, str]:
     }
 
 
-# What the README's import reads: a checkpoint, and the tokenizer of its small vocabulary.
+# The README's import reads a checkpoint, and the tokenizer of its small vocabulary.
 CHECKPOINT = """
 mlx-attn train --block book --position learned --emb-dim 96 --n-heads 12 --n-layers 1 --steps 4 \\
     -q --out book

@@ -1,6 +1,6 @@
-"""Write what the documentation takes from the code: `python docs/make.py`.
+"""Write the parts of the documentation that come from the code: `python docs/make.py`.
 
-The README's table of variants and the cards of docs/variants.md are made from the tables of
+The README's table of variants and the cards of docs/variants.md come from the tables of
 variants, choices and conversions. Tests compare them.
 """
 
@@ -52,7 +52,7 @@ def choices_of(config: GPTConfig) -> list[Any]:
 
 
 def cost_line(cost: ModelCost, standard: ModelCost) -> str:
-    """Return the costs as ratios to those of the standard form."""
+    """Return the costs as ratios to the standard form's."""
     names = ("attention_parameters", "multiply_adds", "cache_floats")
     ratios = [getattr(cost, name) / getattr(standard, name) for name in names]
     words = ("attention parameters", "multiply-adds", "cache")
@@ -91,7 +91,7 @@ def conversions_of(variant: Variant) -> list[str]:
 
 @cache
 def measured() -> dict[str, list[str]]:
-    """Return what was measured of each variant, by length of training, the shortest first."""
+    """Return the measurements of each variant, by length of training, the shortest first."""
     rows = [row for one in questions().values() for row in one["measured"]]
     found: dict[str, dict[int, list[str]]] = {}
     for row in sorted(rows, key=lambda row: row["steps"]):
@@ -112,7 +112,7 @@ def measured_lines(variant: str) -> list[str]:
 
 
 def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[str]:
-    """Return the line about the cache if it is not that of the standard form."""
+    """Return the line about the cache if it differs from the standard form's."""
     if config.attention().recurs:
         kept = "none; each head keeps a matrix, whose size does not depend on the text's length"
         return [f"- Cache per token: {kept}"]
@@ -128,7 +128,7 @@ def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[s
 
 
 def card(variant: Variant, standard: ModelCost) -> str:
-    """Return all that the page tells about a variant."""
+    """Return the card of a variant."""
     config = config_of(variant)
     chosen = choices_of(config)
     named = chosen or [config.attention().choices(name)[0] for name in ("score", "value", "output")]

@@ -108,8 +108,8 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """Make `folder` if needed and lock it until the block, or this process, ends.
 
     The lock is flock(2) on the directory itself: nothing is left behind, and a process that is
-    killed holds nothing. What a killed process left half written in it is removed; a folder that
-    is empty in the end is removed too.
+    killed holds nothing. Files that a killed process left half written are removed, and so
+    is a folder that is empty in the end.
 
     Args:
         folder: The directory.

@@ -1,7 +1,7 @@
 """Records from files: JSON read against declared types with their bounds, and TOML.
 
-What a file holds may come from elsewhere, from another version or from a damaged disk. Whoever
-reads one declares the types that it relies on.
+A file may come from elsewhere, from another version or from a damaged disk. So a reader declares
+the types that it relies on.
 """
 
 import json

@@ -45,7 +45,7 @@ _RUN_FILES = (
     "explore.html",
 )
 _BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
-"""What a run that was killed while it was made has left: config.json is written last."""
+"""The files of a run that was killed while it was made: config.json is written last."""
 
 _SAVED_WITH = "config"  # in the header of the weights
 _SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def config(self) -> GPTConfig:
-        """The model's configuration; RunError if it is none."""
+        """The model's configuration, or a RunError if the file's is damaged."""
         try:
             return config_from(validate(self.settings["model"], keys_of(GPTConfig)))
         except ConfigError as error:
@@ -204,8 +204,8 @@ class Run:
     def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
         """Drop the reports and samples that a training resumed after a step will write again.
 
-        These are the final report, those of later steps, and those of the step itself whose event
-        is `to_come`: the checkpoint is older than they are.
+        These are the final report, the reports of later steps, and the step's own whose event is
+        `to_come`: the checkpoint is older than they are.
         """
 
         def stays(event: Any, at: int) -> bool:
@@ -315,5 +315,5 @@ def find_runs(directory: Path) -> list[Path]:
 
 
 def _is_exported(config: Path) -> bool:
-    # One that may not be read is listed, and opening it says why.
+    # A file that may not be read is listed, and opening it gives the reason.
     return os.access(config, os.R_OK) and b'"architectures"' in config.read_bytes()[: 2**16]

@@ -1,7 +1,7 @@
 """Imported before any test, and so before MLX: the package loads a fast BLAS first.
 
 Models here are so small that a second thread costs more than it computes: the suite, and every
-process that it starts, has one thread. Tests of work divided among streams ask for it: `two_cores`.
+process that it starts, has one thread.
 """
 
 import os
@@ -19,13 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import mlx_attn
 from mlx_attn.comparison import executors
-from mlx_attn.machine import blas, device
+from mlx_attn.machine import device
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
-from mlx_attn.training.config import resolve
-from mlx_attn.training.trainer import Trainer
 from tests.chromium import Browser, find_chromium
-from tests.runs import create_run
 
 __all__ = ["mlx_attn"]
 
@@ -69,7 +66,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that other suites run.
 
-    What takes long in few files comes first, so that no process is left with it at the end.
+    Few files with long tests come first, so that no process is left with it at the end.
     """
     items.sort(key=lambda item: room_of(item) not in EARLY)
     for item in items:
@@ -95,21 +92,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def two_cores(monkeypatch) -> None:
-    """Work is divided among two streams, as on a machine with two cores."""
-    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
-
-
-@pytest.fixture
 def gpu_path() -> Iterator[None]:
-    """What runs on a GPU is what this test runs."""
+    """This test takes the path of a GPU."""
     with device.gpu_path():
         yield
 
 
 @pytest.fixture
 def no_lookahead() -> Iterator[None]:
-    """MLX waits for its queue before it allocates, so that a peak of memory is no accident.
+    """MLX waits for its queue before it allocates, so that a peak of memory repeats.
 
     Otherwise it allocates for as many operations ahead as the machine's other work lets it.
     """
@@ -121,7 +112,7 @@ def no_lookahead() -> Iterator[None]:
 
 
 class ThisProcess:
-    """A pool that does what it is given at once."""
+    """A pool that does its work at once."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -149,22 +140,6 @@ def letters() -> Corpus:
         Split(tokens=tokenizer.encode(part), n_bytes=len(part)) for part in (TEXT[:900], TEXT[900:])
     )
     return Corpus("letters", "a digest", tokenizer, train, val)
-
-
-@pytest.fixture
-def learner(letters, tmp_path) -> Callable[..., Trainer]:
-    """Makes a trainer of a tiny model, which keeps its run in `tmp_path`/run unless told not to."""
-
-    def make(keep: bool = True, **settings) -> Trainer:
-        sizes = {"context_length": 8, "emb_dim": 16, "n_heads": 2, "n_layers": 1, "batch_size": 4}
-        recipe = {"steps": 6, "log_every": 2, "eval_every": 3, "warmup": 2, "tokenizer": "char"}
-        trainer = Trainer(resolve({**sizes, **recipe}, settings), letters)
-        if keep:
-            record = trainer.settings.record(trainer.model.config)
-            trainer.run = create_run(tmp_path / "run", record)
-        return trainer
-
-    return make
 
 
 @pytest.fixture(scope="session")

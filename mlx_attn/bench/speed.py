@@ -112,7 +112,7 @@ class Workload:
     # The arrays of one training step, one pass or one new token, not evaluated yet.
     graph: Callable[[], list[mx.array]]
     tokens: int  # tokens that it reads or writes
-    multiply_adds: int  # per token at full context, with those of the gradients
+    multiply_adds: int  # per token at full context, gradients included
 
 
 def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
@@ -239,10 +239,10 @@ class Measurement:
     seconds: MedianIQR  # seconds for doing the work once
     over_first: MedianIQR  # its time divided by the first model's
     tokens: int  # tokens that it reads or writes at once
-    multiply_adds: int  # per token at full context, with those of the gradients
+    multiply_adds: int  # per token at full context, gradients included
     peak_memory: int  # the most bytes that its arrays had at a time, weights included
     operations: int  # operations in the graph of one step, as written: compiling joins some
-    device: str = "cpu"  # older records have none
+    device: str
 
 
 def bench(
@@ -268,7 +268,7 @@ def bench(
         for (name, device), (work, peak) in prepared.items():
             with on_device(device):
                 row = measurement(kind, name, work, peak, times[name, device], first)
-            yield replace(row, device=device)
+            yield row
 
 
 def measurement(

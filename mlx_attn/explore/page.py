@@ -86,7 +86,7 @@ def write_home(
 ) -> tuple[Path, int]:
     """Write the home page of the runs in a directory; return its path and its size in bytes.
 
-    The arguments are those of `write_page`; the page is home.html in the directory by default.
+    See `write_page` for the arguments; the page is home.html in the directory by default.
     """
     path = path or directory / "home.html"
     check_page(path, overwrite)
@@ -210,7 +210,7 @@ def _row(summary: RunSummary) -> dict[str, Any]:
 
 
 def _history(run: Run) -> dict[str, Any]:
-    """Return what a row says of a run that can be read."""
+    """Return the further facts in the row of a run that can be read."""
     text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
     reports = run.metrics()
     steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]

@@ -60,8 +60,8 @@ def attention_by_kernel(
     caller must write it out: if that is faster, if keys and values have other numbers of heads, or
     if the fused kernel lacks the gradient that follows in `training`.
 
-    Consecutive query heads share a key if there are fewer. `mask` returns what is added to the
-    scores as one array, with `by_name=True` None if that is only the causal mask.
+    Consecutive query heads share a key if there are fewer. `mask` returns the array that is
+    added to the scores; with `by_name=True` None if that is only the causal mask.
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
@@ -124,7 +124,7 @@ def _weighed_vjp(
 
 
 def _in_rows(y: mx.array) -> mx.array:
-    """Return the array in rows, for its gradient: an exported graph has none."""
+    """Return the array in rows, for its gradient, which an exported graph lacks."""
     return mx.contiguous(y) if has_gradients() else y
 
 

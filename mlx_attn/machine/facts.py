@@ -96,7 +96,7 @@ def source_digest() -> str:
 
 
 def arithmetic() -> dict[str, str]:
-    """Return what the losses of a training depend on besides its settings."""
+    """Return the facts, apart from the settings, that decide the losses of a training."""
     from mlx_attn.machine.device import device_name
     from mlx_attn.machine.graphs import lacks_compiler
 

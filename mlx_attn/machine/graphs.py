@@ -29,7 +29,7 @@ _this_thread = _ThisThread()
 
 
 def has_gradients() -> bool:
-    """Return False while a function is traced for a graph, which holds no gradients."""
+    """Return False while a function is traced for a graph, which cannot hold gradients."""
     return not _this_thread.traces
 
 
@@ -128,7 +128,7 @@ def is_compiled(x: mx.array) -> bool:
 
 
 def _temporary_folder() -> None:
-    """Give MLX, which writes what it compiles to TMPDIR, a folder that exists."""
+    """Let TMPDIR, to which MLX writes compiled code, name a folder that exists."""
     if not Path(os.environ.get("TMPDIR") or "/").is_dir():
         os.environ["TMPDIR"] = tempfile.gettempdir()
 

@@ -49,7 +49,7 @@ class Comparison:
 
 
 def compared(case: str, found: mx.array, expected: Any, bound: float) -> Comparison:
-    """Compare a result of MLX with the expected one; what is not a number is wrong."""
+    """Compare a result of MLX with the expected one; NaN is wrong."""
     y, expected = np.array(found, np.float64), np.array(expected, np.float64)
     apart = float(np.abs(y - expected).max()) / (float(np.abs(expected).max()) or 1.0)
     return Comparison(case, apart if np.isfinite(apart) else 1e30, bound)

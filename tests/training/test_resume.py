@@ -5,6 +5,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.machine import blas
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
@@ -38,6 +39,12 @@ def interrupted_and_resumed(trainer, path, stop_at: int, **settings) -> tuple:
     second = trainer(**settings)
     second.resume(open_run(path))
     return second, first, finish(second)
+
+
+@pytest.fixture
+def two_cores(monkeypatch) -> None:
+    """Work is divided among two streams, as on a machine with two cores."""
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
 
 
 @pytest.mark.parametrize(
