@@ -28,7 +28,12 @@ _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 def forest_figure(comparison: Comparison) -> "Figure":
     """Draw differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = comparison.verdicts, comparison.delta
-    figure, (axis,) = panels(1, 1, (_WIDTH, 1 + 0.5 * len(verdicts)))
+    labels = [
+        "\n".join([*textwrap.wrap(show.visible(arm), _NAME), _note(comparison, arm)])
+        for arm in verdicts
+    ]
+    lines = 1 + max((label.count("\n") for label in labels), default=0)
+    figure, (axis,) = panels(1, 1, (_WIDTH, 1 + (0.1 + 0.2 * lines) * len(labels)))
     axis.axvline(0, color=_GREY, linewidth=0.8)
     for row, (arm, verdict) in enumerate(verdicts.items()):
         look = show.LOOKS[comparison.word(arm)]
@@ -41,10 +46,6 @@ def forest_figure(comparison: Comparison) -> "Figure":
         if verdict.interval:
             axis.plot(verdict.interval, [row, row], color=look.colour, linewidth=1.8)
         axis.plot(verdict.mean, row, look.marker, color=look.colour, markersize=6)
-    labels = [
-        "\n".join([*textwrap.wrap(show.visible(arm), _NAME), _note(comparison, arm)])
-        for arm in verdicts
-    ]
     axis.set_yticks(range(len(labels)), labels)
     axis.tick_params(axis="y", length=0)
     # Rows from top to bottom, in the order of the table.
@@ -53,7 +54,8 @@ def forest_figure(comparison: Comparison) -> "Figure":
     axis.locator_params(axis="x", nbins=5)
     control = textwrap.shorten(show.visible(comparison.control), 24, placeholder="…")
     better = "left is better; in the band: the same" if delta else "left is better"
-    axis.set_xlabel(f"nats per token above {control}\n{better}")
+    # Below the whole figure: long names of arms leave an axis that is narrower than this.
+    figure.supxlabel(f"nats per token above {control}\n{better}")
     return figure
 
 

@@ -73,6 +73,14 @@ def test_every_seed_is_drawn_in_the_forest_plot_and_printed(no_figures, comparis
     assert all(f"<td>{difference:+.3f}</td>" in page for difference in differences)
 
 
+def test_the_label_of_the_axis_is_whole_beside_long_names(comparison):
+    name = "the standard form of the book with eight heads"
+    figure = forest_figure(comparison([name, f"{name} of width 8"]))
+    figure.draw_without_rendering()
+    drawn = figure.get_tightbbox()
+    assert 0 <= drawn.x0 < drawn.x1 <= figure.get_figwidth()
+
+
 def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(comparison):
     def task(training, share):
         curve = tuple(replace(point, accuracy=share) for point in training.curve)
