@@ -69,7 +69,8 @@ class ComparisonRun:
         # Only settings that every arm leaves alike are shared.
         own = {key for arm in plan.arms for key in arm.settings}
         flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
-        outcomes = [self.store[trial] for trial in plan.trials]
+        searched = (trial for search in searches.values() for trial in search.trials)
+        trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         return Comparison(
             name=config.name,
             question=config.question,
@@ -95,7 +96,7 @@ class ComparisonRun:
             diverged=diverged,
             verdicts=verdicts_of(config, trainings, searches, margin),
             solving=solving_of(config, trainings),
-            seconds=sum(o.seconds for o in outcomes if isinstance(o, TrialResult)),
+            seconds=sum(o.seconds for o in trained.values() if isinstance(o, TrialResult)),
         )
 
     def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
@@ -191,7 +192,7 @@ class VerdictPlan:
         return trainings, diverged
 
     def margin(self, store: Store, control: Trainings) -> float:
-        """Return the margin in nats, or what a share of the tokens is worth.
+        """Return the margin in nats, if need be the worth of a share of the tokens.
 
         It is 0 if fewer tokens cost the control nothing: then no difference counts as none.
 

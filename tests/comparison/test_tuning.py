@@ -29,6 +29,7 @@ def test_a_search_goes_on_until_the_best_rate_of_each_arm_lies_between_others(
     comparison = conclusion(protocol(seeds=10), runner)
     assert tuple(arm.lr_scale for arm in comparison.arms) == scales
     assert [(t.best, t.interior) for t in comparison.tunings] == [(s, True) for s in scales]
+    assert comparison.seconds == len(runner.done)  # each takes a second
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 6, 8, 10])
