@@ -12,7 +12,7 @@ track/              weights at tracked steps, of a run that started from another
 import json
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,8 +188,7 @@ class Run:
 
     def best_validation(self) -> dict[str, Any]:
         """Return the report with the lowest validation loss; {} before the first one."""
-        reports = [report for report in self.metrics() if report.get("val_loss") is not None]
-        return min(reports, key=lambda report: report["val_loss"], default={})
+        return best_of(self.metrics())
 
     def was_cut_off(self) -> bool:
         """Tell whether its training never ended, not even by an interruption."""
@@ -197,9 +196,7 @@ class Run:
 
     def is_finished(self) -> bool:
         """Tell whether its training came to its end; so did a converted or imported model's."""
-        last = next(reversed(self.metrics()), {"event": "end"})
-        was_stopped = last.get("event") != "end" or last.get("reason") == "interrupted"
-        return self.weights.exists() and not was_stopped
+        return self.weights.exists() and has_ended(self.metrics())
 
     def forget_after(self, step: int, to_come: Container[str] = ()) -> None:
         """Drop the reports and samples that a training resumed after a step will write again.
@@ -226,6 +223,18 @@ class Run:
         text = json.dumps(settings, indent=1, sort_keys=True, allow_nan=False)
         files.write_text(self.path / CONFIG, text + "\n")
         return replace(self, settings=settings)
+
+
+def best_of(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the report with the lowest validation loss; {} without any."""
+    validations = [report for report in reports if report.get("val_loss") is not None]
+    return min(validations, key=lambda report: report["val_loss"], default={})
+
+
+def has_ended(reports: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell from its reports whether a training came to its end; without any, there was none."""
+    last = reports[-1] if reports else {"event": "end"}
+    return last.get("event") == "end" and last.get("reason") != "interrupted"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_attn.errors import RunError
-from mlx_attn.run_directory import Run, find_runs, open_run
+from mlx_attn.run_directory import Run, best_of, find_runs, has_ended, open_run
 from mlx_attn.runs import RUNS
 
 
@@ -25,8 +25,7 @@ class RunSummary:
     parameters: int | None = None  # trained numbers
     steps: int = 0  # steps done at its last report
     planned: int = 0  # planned steps; 0 if another bound ends the training
-    ended: bool = False  # whether its training has ended
-    interrupted: bool = False  # whether Ctrl-C ended it
+    ended: bool = True  # whether its training came to its end; there may have been none
     val_loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # the same validation's bits per byte
     problem: str = ""  # why the run cannot be used, in one line
@@ -34,7 +33,7 @@ class RunSummary:
     @property
     def is_unfinished(self) -> bool:
         """Return whether its training was cut off, interrupted, or still continues."""
-        return not self.problem and (self.interrupted or not self.ended)
+        return not self.problem and not self.ended
 
 
 def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
@@ -76,33 +75,30 @@ def _progress(run: Run) -> dict[str, Any]:
     reports = run.metrics()
     if not reports:
         return {}
-    last = reports[-1]
-    validations = [report for report in reports if report.get("val_loss") is not None]
-    best = min(validations, key=lambda report: report["val_loss"], default={})
+    last, best = reports[-1], best_of(reports)
     counted = [report["params"] for report in reports if isinstance(report.get("params"), int)]
     planned = [report.get("steps", 0) for report in reports if report.get("event") == "step"]
     return {
         "parameters": counted[-1] if counted else None,
-        # Only the last report says at which step a training was stopped.
+        # Only the last report has the step at which a training was stopped.
         "steps": max(
             last["steps"] if last.get("event") == "end" else 0,
             *(report["step"] for report in reports if "step" in report),
         ),
         "planned": planned[-1] if planned else 0,
-        "ended": last.get("event") == "end",
-        "interrupted": last.get("reason") == "interrupted",
+        "ended": has_ended(reports),
         "val_loss": best.get("val_loss"),
         "bits_per_byte": best.get("bits_per_byte"),
     }
 
 
 def _made(run: Run) -> dict[str, Any]:
-    """Return what is known of a run that was converted or imported and has not trained since."""
+    """Return the size and loss of a run that was converted or imported and not trained since."""
     facts = run.settings.get("converted") or run.settings.get("imported")
     if not isinstance(facts, dict):
         return {}
     loss = {key: facts.get(key) for key in ("val_loss", "bits_per_byte")}
-    return {"ended": True, "parameters": facts.get("params"), **loss}
+    return {"parameters": facts.get("params"), **loss}
 
 
 def neighbour_of(run: Run) -> Run | None:
