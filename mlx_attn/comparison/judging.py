@@ -14,7 +14,7 @@ learning rates.
 
 Two questions are asked of every arm. Is its mean 0? The p-values are corrected for the number of
 arms (Holm, 1979). Is it within the margin? Yes if the interval of twice the error probability, 90 %
-beside 95 %, lies inside: two one-sided tests (Schuirmann, 1987).
+instead of 95 %, lies inside: two one-sided tests (Schuirmann, 1987).
 
 A task is solved or not. There the number of trainings that solve it decides, by Fisher's exact
 test. `benchmarks/judging.py` simulates how often all of this is wrong, and how much it finds.
@@ -23,6 +23,7 @@ test. `benchmarks/judging.py` simulates how often all of this is wrong, and how 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite, sqrt
 from statistics import fmean, median
 from typing import Any
@@ -55,7 +56,7 @@ POWER, MOST_SEEDS = 0.8, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """An arm against the control: their paired differences, and what tuning tells about them.
+    """An arm against the control: their paired differences, and those of tuning.
 
     Attributes:
         differences: The arm's loss minus the control's, seed by seed, in nats per token.
@@ -87,7 +88,7 @@ class Verdict:
         tuning_error: The share of the standard error that comes from tuning, in nats per token.
         seeds_needed: Seeds with which a new comparison would decide four times out of five, if this
             were the true mean and spread; MOST_SEEDS are as many or more, None if decided.
-        share: The mean as a share of what the part is worth; None without a reference arm.
+        share: The mean as a share of the part's worth; None without a reference arm.
     """
 
     word: str
@@ -113,7 +114,7 @@ def pooled(variances: Sequence[tuple[int, Any]]) -> tuple[int, Any]:
 
 
 def standard_error(variance: Any, seeds: int, tuning_seeds: int = 0) -> Any:
-    """Return the standard error of a mean difference, that of tuning included."""
+    """Return the standard error of a mean difference, the error of tuning included."""
     return np.sqrt(variance * (1 / seeds + of_tuning(tuning_seeds)))
 
 
@@ -126,7 +127,7 @@ def p_value(mean: Any, error: Any, degrees: int) -> Any:
     """Return the two-sided p-value of a mean of 0, by Student's t."""
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.abs(mean) / np.asarray(error)
-    # Without any spread the mean is certain: 0 / 0 is no difference.
+    # Without any spread the mean is certain: 0 / 0 means no difference.
     return 2 * special.stdtr(degrees, -np.nan_to_num(t, nan=0.0, posinf=inf))
 
 
@@ -153,7 +154,7 @@ class Sample:
 
     @classmethod
     def of(cls, contrast: Contrast, others: Iterable[Contrast]) -> "Sample":
-        """Pool the variance of an arm's differences with those of its tuning and of other arms."""
+        """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
         differences = contrast.differences
         tuned, of_tuned = pooled([*_spreads(contrast.tuning)])
         pairs_of_others = (group for each in others for group in (each.differences, *each.tuning))
@@ -260,28 +261,44 @@ def judge(
         arm: Sample.of(contrast, [each for other, each in contrasts.items() if other != arm])
         for arm, contrast in contrasts.items()
     }
-    level, p_values = 1 - confidence, np.array([s.p_value for s in samples.values()])
-    verdicts: dict[str, Verdict] = {}
-    for (arm, sample), p_holm in zip(samples.items(), holm(p_values).tolist(), strict=True):
-        inner = sample.interval(1 - 2 * level)
-        word = _word(sample.mean, inner, margin, p_holm <= level)
-        needed = sample.seeds_needed(margin, level / len(contrasts), level)
-        verdicts[arm] = Verdict(
-            word=word,
-            differences=contrasts[arm].differences,
-            mean=sample.mean,
-            interval=sample.interval(confidence),
-            inner_interval=inner,
-            p_value=sample.p_value,
-            p_holm=p_holm,
-            margin=margin,
-            degrees=sample.degrees,
-            lent=sample.lent,
-            tuning_error=sample.tuning_error,
-            seeds_needed=needed if word == "not known" else None,
-            share=sample.mean / worth if worth else None,
-        )
-    return verdicts
+    p_values = holm(np.array([sample.p_value for sample in samples.values()])).tolist()
+    verdict_of = partial(_verdict, margin=margin, confidence=confidence, worth=worth)
+    return {
+        arm: verdict_of(sample, contrasts[arm].differences, p_holm, len(contrasts))
+        for (arm, sample), p_holm in zip(samples.items(), p_values, strict=True)
+    }
+
+
+def _verdict(
+    sample: Sample,
+    differences: tuple[float, ...],
+    p_holm: float,
+    arms: int,
+    *,
+    margin: float,
+    confidence: float,
+    worth: float | None,
+) -> Verdict:
+    level = 1 - confidence
+    inner = sample.interval(1 - 2 * level)
+    word, needed = _word(sample.mean, inner, margin, p_holm <= level), None
+    if word == "not known":
+        needed = sample.seeds_needed(margin, level / arms, level)
+    return Verdict(
+        word=word,
+        differences=differences,
+        mean=sample.mean,
+        interval=sample.interval(confidence),
+        inner_interval=inner,
+        p_value=sample.p_value,
+        p_holm=p_holm,
+        margin=margin,
+        degrees=sample.degrees,
+        lent=sample.lent,
+        tuning_error=sample.tuning_error,
+        seeds_needed=needed,
+        share=sample.mean / worth if worth else None,
+    )
 
 
 def _word(mean: float, inner: tuple[float, float] | None, margin: float, differs: bool) -> str:
