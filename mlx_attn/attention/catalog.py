@@ -130,8 +130,10 @@ def register(entry: Choice | Variant) -> None:
     table[entry.name] = entry
 
 
-def row(name: str, formula: str, summary: str, group: str = PAPERS, **settings: Any) -> None:
-    """Register a variant of the package, of a paper if nothing else is said."""
+def row(name: str, summary: str, formula: str = "", group: str = PAPERS, **settings: Any) -> None:
+    """Register a variant of the package; without a formula it has those of its choices."""
+    chosen = (CHOICES[key][settings[key]] for key in MAPS if key in settings)
+    formula = formula or ", ".join(choice.formula for choice in chosen)
     register(Variant(name=name, formula=formula, summary=summary, group=group, **settings))
 
 
@@ -139,95 +141,95 @@ def row(name: str, formula: str, summary: str, group: str = PAPERS, **settings: 
 
 row(
     "standard",
-    "q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
     "the book's multi-head attention",
+    "q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
     group=FORMS,
 )
 row(
     "no-out-proj",
-    "y = g concat(heads)",
     "the heads' outputs are concatenated and used as they are",
+    "y = g concat(heads)",
     group=FORMS,
     output="none",
 )
 row(
     "merged",
-    "q_h = x S_h, k = x",
     "W_query_h W_key_h^T is trained as one full-rank matrix S_h",
+    "q_h = x S_h, k = x",
     group=FORMS,
     score="merged",
 )
 row(
     "merged-no-out-proj",
-    "q_h = x S_h, k = x, y = g concat(heads)",
     "merged scores and no output projection",
+    "q_h = x S_h, k = x, y = g concat(heads)",
     group=FORMS,
     score="merged",
     output="none",
 )
 row(
     "no-query",
-    "q_h = x[slice h], k = x W_key",
     "the query is the head's own slice of x",
+    "q_h = x[slice h], k = x W_key",
     group=FORMS,
     score="no_query",
 )
 row(
     "no-key",
-    "q = x W_query, k_h = x[slice h]",
     "the key is the head's own slice of x",
+    "q = x W_query, k_h = x[slice h]",
     group=FORMS,
     score="no_key",
 )
 row(
     "shared-query-key",
-    "q = k = x W_query",
     "one matrix for query and key: the scores are symmetric",
+    "q = k = x W_query",
     group=FORMS,
     score="shared",
 )
 row(
     "no-value",
-    "v_h = x[slice h]",
     "the value is the head's own slice of x",
+    "v_h = x[slice h]",
     group=FORMS,
     value="identity",
 )
 row(
     "no-value-no-out-proj",
-    "v_h = x[slice h], y = g concat(heads)",
     "attention only moves slices of x to other tokens",
+    "v_h = x[slice h], y = g concat(heads)",
     group=FORMS,
     value="identity",
     output="none",
 )
 row(
     "key-only",
-    "q_h = x[slice h], k = x W_key, v_h = x[slice h]",
     "only W_key and out_proj are trained: queries and values are slices of x",
+    "q_h = x[slice h], k = x W_key, v_h = x[slice h]",
     group=FORMS,
     score="no_query",
     value="identity",
 )
 row(
     "key-as-value",
-    "v = k = x W_key",
     "the key is used as the value: half the cache; `keyless` is another name for it",
+    "v = k = x W_key",
     group=FORMS,
     value="key",
     alias="keyless",
 )
 row(
     "merged-output",
-    "y = sum_h softmax_h x VO_h",
     "W_value_h out_proj_h is trained as one C x C matrix per head",
+    "y = sum_h softmax_h x VO_h",
     group=FORMS,
     output="merged",
 )
 row(
     "merged-both",
-    "q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
     "both products are trained as whole matrices",
+    "q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
     group=FORMS,
     score="merged",
     output="merged",

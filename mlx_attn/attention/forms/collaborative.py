@@ -34,7 +34,6 @@ def collaborative(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 
 row(
     "collaborative",
-    "q_h = (x W_query) * m_h, k = x W_key",
     "all heads share W_query and W_key; each head has its own mixing vector m_h",
     group=FORMS,
     score="collaborative",

@@ -8,8 +8,8 @@ from mlx_attn.attention.catalog import row
 
 row(
     "cross-layer",
-    "k, v of layer 2 l + 1 = k, v of layer 2 l",
     "every second layer reads the keys and values of the layer before; --kv-sharing N",
+    "k, v of layer 2 l + 1 = k, v of layer 2 l",
     kv_sharing=2,
     source="cross-layer attention, arXiv:2405.12981",
 )

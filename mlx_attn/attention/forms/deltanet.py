@@ -31,10 +31,12 @@ _DECAY = {
 15 % with each token."""
 
 
-def _log_alpha(layer: MapWeights, x: Inputs) -> Gates:
-    # [B, T, H] -> [B, H, T, 1], at most 0
+def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> Gates:
+    """Return beta, from 0 to `largest`, and log alpha of each token."""
     step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])
-    return (-mx.exp(layer["log_rate"]) * step).swapaxes(1, 2)[..., None]
+    # [B, T, H] -> [B, H, T, 1], at most 0
+    log_alpha = (-mx.exp(layer["log_rate"]) * step).swapaxes(1, 2)[..., None]
+    return mx.concatenate([largest * write_strength(layer, x), log_alpha], -1)
 
 
 _DELTA: dict[str, Any] = {
@@ -50,10 +52,8 @@ _DELTA: dict[str, Any] = {
     "signed_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
     source="Grazzi et al., arXiv:2411.12537",
-    weights={**W_BETA, **_DECAY},
-    remembers=lambda layer, x: mx.concatenate(
-        [2 * write_strength(layer, x), _log_alpha(layer, x)], -1
-    ),
+    weights=W_BETA | _DECAY,
+    remembers=lambda layer, x: _gates(layer, x, largest=2),
     **_DELTA,
 )
 @choice(
@@ -61,8 +61,8 @@ _DELTA: dict[str, Any] = {
     "gated_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
     source="gated delta networks, arXiv:2412.06464",
-    weights={**W_BETA, **_DECAY},
-    remembers=lambda layer, x: mx.concatenate([write_strength(layer, x), _log_alpha(layer, x)], -1),
+    weights=W_BETA | _DECAY,
+    remembers=_gates,
     **_DELTA,
 )
 @choice(
@@ -85,15 +85,15 @@ def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Sc
 
 row(
     "deltanet",
-    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
     "gated DeltaNet: no softmax, each token corrects a matrix that fades",
+    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
     mixing="gated_delta",
     position="none",
 )
 row(
     "deltanet-signed",
-    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
     "deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
+    "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
     mixing="signed_delta",
     position="none",
 )

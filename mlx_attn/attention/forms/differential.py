@@ -17,9 +17,9 @@ from mlx_attn.attention.layer import (
     Outputs,
     Queries,
     choice,
-    merge_heads,
     split_heads,
 )
+from mlx_attn.attention.maps import linear_output
 
 _PAIRED = (
     "score=paired makes two queries for each head and output=differential subtracts them, so each "
@@ -64,14 +64,14 @@ def paired(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 )
 def differential_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Subtract two softmaxes over the same keys and values."""
-    weight = mx.sigmoid(layer["W_lambda"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
-    return layer.out_proj(merge_heads(heads[:, ::2] - weight * heads[:, 1::2]))
+    weight = split_heads(mx.sigmoid(layer["W_lambda"](x)), layer.config.n_heads)  # [B, H, T, 1]
+    return linear_output(layer, heads[:, ::2] - weight * heads[:, 1::2], x)
 
 
 row(
     "differential",
-    "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
     "the difference of two softmaxes over the same keys and values",
+    "y = concat(head_2h - sigmoid(x W_lambda)_h head_2h+1) out_proj",
     score="paired",
     output="differential",
 )

@@ -3,15 +3,8 @@
 import mlx.core as mx
 
 from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import (
-    OUT_PROJ,
-    Heads,
-    Inputs,
-    MapWeights,
-    Outputs,
-    choice,
-    merge_heads,
-)
+from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs, choice
+from mlx_attn.attention.maps import linear_output
 
 
 @choice(
@@ -36,12 +29,11 @@ def exclusive_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     along = (heads * v).sum(axis=-1, keepdims=True)
     lengths = (v * v).sum(axis=-1, keepdims=True)
     # The small number keeps a value of 0 from dividing by 0.
-    return layer.out_proj(merge_heads(heads - along * v / (lengths + 1e-12)))
+    return linear_output(layer, heads - along * v / (lengths + 1e-12), x)
 
 
 row(
     "exclusive",
-    "y = concat(head_h - its part along v_h) out_proj",
     "heads lose the direction of the token's own value",
     output="exclusive",
 )

@@ -27,7 +27,6 @@ def forget(layer: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]
 
 row(
     "forgetting",
-    "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
     "a gate at each token sets how much of the past is forgotten",
     logits="forget",
 )

@@ -11,26 +11,15 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Outputs,
     choice,
-    merge_heads,
     out_width,
+    split_heads,
 )
+from mlx_attn.attention.maps import linear_output
 
-
-@choice(
-    "output",
-    "gated",
-    "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
-    source="gated attention, arXiv:2505.06708",
-    weights={
-        **OUT_PROJ,
-        "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),
-    },
-    affine=False,
-)
-def gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
-    """Gate every number of the heads' output."""
-    # [B, T, H D] * [B, T, H D]
-    return layer.out_proj(merge_heads(heads) * mx.sigmoid(layer["W_gate"](x)))
+GATED_OUTPUT = {
+    **OUT_PROJ,
+    "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),
+}
 
 
 @choice(
@@ -44,21 +33,28 @@ def gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     },
     affine=False,
 )
-def head_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
-    """Gate each head as a whole."""
-    gates = mx.sigmoid(layer["W_gate"](x)).swapaxes(1, 2)[..., None]  # [B, H, T, 1]
-    return layer.out_proj(merge_heads(heads * gates))
+@choice(
+    "output",
+    "gated",
+    "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
+    source="gated attention, arXiv:2505.06708",
+    weights=GATED_OUTPUT,
+    affine=False,
+)
+def gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
+    """Gate every number of the heads' output, or each head as a whole."""
+    # [B, H, T, D], or [B, H, T, 1] if a head has one gate.
+    gates = split_heads(mx.sigmoid(layer["W_gate"](x)), layer.config.n_heads)
+    return linear_output(layer, heads * gates, x)
 
 
 row(
     "gated",
-    "y = (concat(heads) * sigmoid(x W_gate)) out_proj",
     "a gate for every output number of the heads",
     output="gated",
 )
 row(
     "head-gated",
-    "y = concat(head_h * sigmoid(x W_gate)_h) out_proj",
     "one gate for each head",
     output="head_gated",
 )

@@ -5,10 +5,9 @@ and wider values than keys.
 """
 
 import mlx.core as mx
-import mlx.nn as nn
-from jaxtyping import Float
 
 from mlx_attn.attention.catalog import row
+from mlx_attn.attention.forms.gated import GATED_OUTPUT
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     Heads,
@@ -17,12 +16,14 @@ from mlx_attn.attention.layer import (
     Outputs,
     choice,
     merge_heads,
-    out_width,
 )
+from mlx_attn.attention.maps import linear_output
+
+_GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}
 
 
-def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
-    return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * gain
+def _normed(layer: MapWeights, heads: Heads) -> Heads:
+    return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * layer["head_gain"]
 
 
 @choice(
@@ -30,12 +31,12 @@ def _normed(heads: Heads, gain: Float[mx.array, " D"]) -> Heads:
     "normed",
     "y = concat(g * head_h / rms(head_h)) out_proj",
     source="the output norm of gated delta networks, arXiv:2412.06464",
-    weights={**OUT_PROJ, "head_gain": lambda config: mx.ones((config.value_dim,))},
+    weights=OUT_PROJ | _GAIN,
     affine=False,
 )
 def normed_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Normalize heads to the same size, whatever their weights add up to; all share the gain g."""
-    return layer.out_proj(merge_heads(_normed(heads, layer["head_gain"])))
+    return linear_output(layer, _normed(layer, heads), x)
 
 
 @choice(
@@ -43,24 +44,20 @@ def normed_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "normed_gated",
     "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
     source="the output norm and gate of gated delta networks, arXiv:2412.06464",
-    weights={
-        **OUT_PROJ,
-        "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),
-        "head_gain": lambda config: mx.ones((config.value_dim,)),
-    },
+    weights=GATED_OUTPUT | _GAIN,
     affine=False,
 )
 def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate every number of the normalised heads by x."""
     # silu(x) = x sigmoid(x), [B, T, H D]
     gate = layer["W_gate"](x)
-    return layer.out_proj(merge_heads(_normed(heads, layer["head_gain"])) * gate * mx.sigmoid(gate))
+    return layer.out_proj(merge_heads(_normed(layer, heads)) * gate * mx.sigmoid(gate))
 
 
 row(
     "gated-deltanet",
-    "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
     "deltanet with convolutions of 4 tokens, norm and gate; the paper's divides q by sqrt(D)",
+    "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
     mixing="gated_delta",
     output="normed_gated",
     position="none",

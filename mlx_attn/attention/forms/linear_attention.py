@@ -28,7 +28,6 @@ def linear(layer: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
 
 row(
     "linear",
-    "w(i, j) = f(q_i) . f(k_j) / sum_(l <= i) f(q_i) . f(k_l), f = elu + 1",
     "positive features of query and key replace the softmax",
     mixing="linear",
     position="learned",

@@ -98,8 +98,8 @@ def latent_value(layer: MapWeights, latent: Float[mx.array, "B T L"], k: Keys) -
 
 row(
     "mla",
-    "c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
     "keys and values of one narrow latent, which alone is cached; DeepSeek's has a norm and RoPE",
+    "c = x W_latent, k_h = c W_up_key_h, v_h = c W_up_value_h",
     score="latent",
     value="latent",
 )

@@ -35,7 +35,6 @@ def nonlinear_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 
 row(
     "nonlinear-query",
-    "q = (x + norm(gelu(norm(x) W_down) W_up)) / 2, k = x W_key",
     "a narrow network of x, added to x, replaces W_query; same number of weights",
     score="nonlinear_query",
 )

@@ -70,7 +70,6 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
 
 row(
     "path",
-    "score(i, j) = q_i R_i ... R_(j+1) k_j, R_t = I - beta_t w_t w_t^T",
     "PaTH: tokens between reflect the query, in place of positions; the paper's w has a low rank",
     mixing="path",
     position="none",

@@ -37,15 +37,14 @@ def uniform(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "scores-off",
-    "score_h = 0",
     "reference arm: only positions decide which tokens a token attends to",
     group=REFERENCES,
     score="off",
 )
 row(
     "attention-off",
-    "w_h(i, j) = 1 / i",
     "reference arm: the mean of the past",
+    "w_h(i, j) = 1 / i",
     group=REFERENCES,
     score="off",
     mixing="uniform",

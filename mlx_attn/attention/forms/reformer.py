@@ -25,7 +25,6 @@ def self_mask(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "shared-self-mask",
-    "q = k = x W_query, s_h(i, i) = -10^9",
     "no token attends to itself if it can help it; Reformer's keys also have unit length",
     score="shared",
     logits="self_mask",

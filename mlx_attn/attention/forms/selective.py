@@ -61,7 +61,6 @@ def selective(
 
 row(
     "selective",
-    "s_h(i, j) = score_h(i, j) - sum_(j < l < i) relu(score_1(l, j))",
     "each token withdraws from later ones what its first head attends to; no weights",
     mixing="selective",
 )

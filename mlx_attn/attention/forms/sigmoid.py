@@ -24,7 +24,6 @@ def sigmoid_weights(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "sigmoid",
-    "w_h = sigmoid(s_h + b_h)",
     "every key is weighed by itself, without a sum to share",
     mixing="sigmoid",
 )

@@ -39,13 +39,11 @@ def sink(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "sink",
-    "w_h = e^s_h / (e^b_h + sum e^s_h)",
     "a trained logit for each head that attends to nothing",
     mixing="sink",
 )
 row(
     "off-by-one",
-    "w_h = e^s_h / (1 + sum e^s_h)",
     "a head may attend to nothing",
     mixing="off_by_one",
 )

@@ -92,7 +92,6 @@ choice(
 
 row(
     "sliced-heads",
-    "q_h, k_h, v_h = x[slice h] W_query_h, x[slice h] W_key_h, x[slice h] W_value_h",
     "x is cut into heads before the projections, so a head reads only its own slice",
     group=FORMS,
     score="sliced",

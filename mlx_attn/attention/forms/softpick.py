@@ -24,7 +24,6 @@ def softpick(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "softpick",
-    "w_h = relu(e^s_h - 1) / sum |e^s_h - 1|",
     "scores below 0 get no weight",
     mixing="softpick",
 )

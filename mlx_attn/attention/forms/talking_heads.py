@@ -39,7 +39,6 @@ def talking_weights(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "talking-heads",
-    "s_h = sum_g P_hg score_g, w_h = sum_g R_hg softmax(s_g)",
     "heads' scores and weights are mixed across heads",
     logits="talking",
     mixing="talking",

@@ -24,7 +24,6 @@ def temperature(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "temperature",
-    "s_h = e^t_h score_h",
     "a trained sharpness for each head",
     logits="temperature",
 )

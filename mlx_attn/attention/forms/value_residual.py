@@ -48,7 +48,6 @@ def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Value
 
 row(
     "value-residual",
-    "v = l_1 v of the first layer + l_2 x W_value",
     "the first layer's values are mixed into every layer's, here also into its own",
     value="residual",
 )
