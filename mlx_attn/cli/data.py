@@ -32,7 +32,7 @@ def list_corpora(as_json: bool = False) -> None:
 
     corpora, tasks = show.corpora_facts(), show.tasks_facts()
     tables = show.corpora_table(corpora), show.tasks_table(tasks)
-    emit([*corpora, *tasks], as_json, lambda: [tables[0], "", tables[1]], indent=1)
+    emit([*corpora, *tasks], as_json, lambda: [tables[0], "", tables[1]])
 
 
 @command.command()

@@ -32,7 +32,7 @@ QUESTIONS = {
     "no-query": "Can W_query go?",
     "no-out-proj": "Is out_proj needed?",
 }
-"""What a form asks; any other variant asks what it costs or gains."""
+"""The questions of some forms."""
 
 RECIPE: dict[str, Any] = {
     "preset": "nano",
@@ -108,7 +108,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     from mlx_attn.ui.terminal import stderr_console
 
     judged = {"reference": "none", "seeds": SEEDS, "delta": MARGIN, "tune": False}
-    settings = {**RECIPE, "arms": forms, **judged}
+    settings = {**RECIPE, "arms": forms, **judged, "question": QUESTIONS.get(forms[1], "")}
     run, directory = open_comparison(settings, "mlx-attn demo", RUNS / "demo")
     with lock(directory), Display(stderr_console(), quiet=False) as display:
         if overwrite and run.store.folder.exists():
@@ -137,7 +137,7 @@ def _model(variant: str, overwrite: bool) -> Run:
 
 def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterator[str]:
     """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
-    from mlx_attn.comparison.show import answer_of, notes_of
+    from mlx_attn.comparison.show import answer_of, notes_of, question_of
 
     unit = "nats per token"
     width = max(len(unit), *(len(arm.arm) for arm in comparison.arms))
@@ -146,8 +146,7 @@ def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterato
     for arm, each in losses.items():
         yield f"{arm:{width}}  " + "  ".join(f"{loss:.4f}" for loss in each)
     (name,) = comparison.verdicts
-    question = QUESTIONS.get(name, f"What does {name} cost or gain?")
-    yield f"\n{question} {answer_of(comparison, name)[1]}"
+    yield f"\n{question_of(comparison)} {answer_of(comparison, name)[1]}"
     yield from notes_of(comparison)
     apart = max(losses[STANDARD]) - min(losses[STANDARD])
     yield f"""

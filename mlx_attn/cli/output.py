@@ -26,15 +26,13 @@ def note(line: str) -> None:
     say(line, err=True)
 
 
-def emit(
-    record: Any, as_json: bool, shown: Callable[[], Iterable[Any]], indent: int | None = None
-) -> None:
+def emit(record: Any, as_json: bool, shown: Callable[[], Iterable[Any]]) -> None:
     """Print a result: a record as one JSON object, or for people the return value of `shown`.
 
     A text in it becomes a line, pairs of names and values become rows, and the rest are tables.
     """
     if as_json:
-        say(json.dumps(record, indent=indent))
+        say(json.dumps(record))
         return
     from rich.text import Text
 

@@ -102,7 +102,7 @@ def command(
     rows = [row(name) for name in VARIANTS]
     title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
     record = {"preset": preset, "variants": rows}
-    emit(record, as_json, lambda: _listing(rows, title), indent=1)
+    emit(record, as_json, lambda: _listing(rows, title))
 
 
 def _show_choices(as_json: bool) -> None:
@@ -118,7 +118,7 @@ def _show_choices(as_json: bool) -> None:
             for choice in table
         ]
         shown += [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
-    emit({"choices": record}, as_json, lambda: shown, indent=1)
+    emit({"choices": record}, as_json, lambda: shown)
 
 
 def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:

@@ -25,6 +25,9 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Object, as_record, read_record
 
 WEIGHTS = "model.safetensors"
+_TORCH = (".pth", ".pt", ".bin", ".ckpt")
+SUFFIXES = (".safetensors", ".npz", *_TORCH)
+"""The names of files of weights end like this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +217,12 @@ def read_state(path: Path) -> tuple[Arrays, int]:
     """
     if not path.is_file():
         raise RunError(f"{path}: a pipe or a device, not a file or a folder")
-    match path.suffix:
-        case ".safetensors":
-            return load_arrays(path)[0], 0
-        case ".npz":
-            return _of_npz(path), 0
-        case ".pth" | ".pt" | ".bin" | ".ckpt":
-            return _of_torch(path)
+    if path.suffix in _TORCH:
+        return _of_torch(path)
+    if path.suffix == ".npz":
+        return _of_npz(path), 0
+    if path.suffix in SUFFIXES:
+        return load_arrays(path)[0], 0
     raise RunError(f"{path}: weights are read from .safetensors, .npz and PyTorch's .pth or .pt")
 
 

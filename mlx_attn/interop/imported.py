@@ -12,7 +12,7 @@ from pathlib import Path
 from mlx_attn.arrays import count_parameters
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
-from mlx_attn.interop.checkpoints import Checkpoint, read_checkpoint
+from mlx_attn.interop.checkpoints import SUFFIXES, Checkpoint, read_checkpoint
 from mlx_attn.interop.tokenizer_json import OWN
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.runs import RUNS
@@ -56,7 +56,7 @@ def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
 def _downloaded(name: str) -> Path:
     """Return the folder of a published model, which huggingface_hub downloads once."""
     is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
-    if not is_name or Path(name).suffix in (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".npz"):
+    if not is_name or Path(name).suffix in SUFFIXES:
         raise RunError(f"{name}: there is no such file or folder")
     if not importlib.util.find_spec("huggingface_hub"):
         raise RunError(

@@ -1,7 +1,7 @@
 """Compare a model that was read back with the one that was written."""
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 
 import mlx.core as mx
 import numpy as np
@@ -9,6 +9,9 @@ from jaxtyping import Float
 
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import DecodingState, decode
+from mlx_attn.sampling.samplers import Sampler
 
 _WINDOW = 64
 """Tokens whose logits are compared, at most."""
@@ -81,9 +84,5 @@ def _logits(model: GPT, tokens: list[int]) -> Float[np.ndarray, "T V"]:
 
 def _greedy_tokens(model: GPT, prompt: list[int], count: int) -> list[int]:
     """Return greedy tokens, decoded with the cache."""
-    caches, tokens, following = model.new_caches(), list[int](), prompt
-    while len(tokens) < count:
-        likeliest: Any = model(mx.array(following)[None], caches)[0, -1].argmax().item()
-        tokens.append(likeliest)
-        following = tokens[-1:]
-    return tokens
+    greedy = Sampler(SamplerConfig(temp=0.0))
+    return [token for (token,) in islice(decode(DecodingState(model), prompt, greedy), count)]

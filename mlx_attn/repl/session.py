@@ -2,7 +2,7 @@
 
 A prompt is read alone; `/more` continues the text so far. With `/vs` a second run answers every
 prompt too, after the first, with the same seed. An answer ends where a document of the text that
-its run learned ends, and `/more` goes on beyond.
+its run learned ends, and `/more` continues from there.
 """
 
 import secrets
