@@ -1,5 +1,6 @@
 """What a person sees and does in the page: answers, switches, losses, silence."""
 
+import re
 import time
 
 import pytest
@@ -65,6 +66,26 @@ def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     assert page.run(EFFECT).startswith("nothing off")
 
 
+def write(page, text: str) -> None:
+    field = "document.getElementById('text')"
+    page.run(f"{field}.value = {text!r}; {field}.dispatchEvent(new Event('input'))")
+
+
+@pytest.mark.parametrize("text", ["", "é"])
+def test_a_text_that_cannot_be_read_empties_the_page_until_another_is_typed(text, page):
+    write(page, text)
+    for name in ("mask", "one"):
+        switch(page, name)
+    assert page.run('document.getElementById("text").value') == text
+    assert page.run("document.getElementById('failure').innerText")
+    assert not re.search("continues|Next after|loss \\d", page.run("document.body.innerText"))
+    switch(page, "mask")
+    write(page, "Ann")
+    assert "Next after" in page.run("document.body.innerText")
+    assert page.run(EFFECT).startswith("nothing off")
+    assert page.said == []
+
+
 def test_markup_in_a_text_stays_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)>"
     run = make_run(tokenizer=train_tokenizer("byte", ""))
@@ -83,6 +104,12 @@ def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
     weights = "explorer.state.readings.map(({trace}) => trace.blocks[1][9].weights[0])"
     distance = f"(([a, b]) => a.reduce((d, v, j) => d + Math.abs(v - b[j]) / 2, 0))({weights})"
     assert page.run(f"{apart}.rows[2][9]") == pytest.approx(page.run(distance))
+
+
+def test_one_token_tells_a_difference_and_no_spread(make_run, show):
+    page = show(make_run("one"), make_run("two", variant="merged"), texts=["Be"])
+    assert settled(page, f"{ANSWER}.includes('a difference of')")
+    assert "NaN" not in page.run("document.body.innerText")
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,11 @@ export class Differences {
     const { difference, error, tells } = comparison(this.gaps);
     const [better, worse] = difference > 0 ? [this.names[1], this.names[0]] : this.names;
     const by = `${number(Math.abs(difference))} nats per token`;
-    const margin = element("span", { title: "two standard errors of the mean difference, over the tokens of this text" }, `± ${number(error)}`);
-    if (tells) return [element("b", {}, better), ` predicts this text better than ${worse}, by ${by} (`, margin, ")."];
+    const spread = element("span", { title: "two standard errors of the mean difference, over the tokens of this text" }, ` (± ${number(error)})`);
+    const margin = this.gaps.length > 1 ? spread : ""; // one token has no spread
+    if (tells) return [element("b", {}, better), ` predicts this text better than ${worse}, by ${by}`, margin, "."];
     const losses = this.traces.map((trace, i) => `${this.names[i]} ${number(lossOf(trace))}`).join(", ");
-    return [element("b", {}, "This text does not tell which is better"), `: ${losses}, a difference of ${by} (`, margin, ")."];
+    return [element("b", {}, "This text does not tell which is better"), `: ${losses}, a difference of ${by}`, margin, "."];
   }
 
   /** Compares the losses on the whole validation text, if it is the same for both. */

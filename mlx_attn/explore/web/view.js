@@ -41,6 +41,7 @@ function read(text) {
   state.readings = encoded.map((tokens, i) => ({ ...state.readings[i], tokens: models[i].begin(tokens).slice(-models[i].longest), given: tokens.length, worths: [] }));
   state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
   state.target = undefined;
+  state.text = text;
   hold();
 }
 
@@ -209,14 +210,20 @@ function beginWithTheHeadThatMatters(at) {
   choose({ layer, head, held: true });
 }
 
+/** Reads the text if it is new, and acts; what cannot be read or computed leaves the page empty. */
 function attempt(act) {
+  const fail = (message) => {
+    byId("failure").textContent = message;
+    byId("failure").hidden = !message;
+    document.body.classList.toggle("is-failed", Boolean(message));
+  };
   try {
+    fail("");
+    if (state.text !== byId("text").value) read(byId("text").value);
     act();
-    byId("failure").hidden = true;
   } catch (error) {
     stop();
-    byId("failure").textContent = error.message;
-    byId("failure").hidden = false;
+    fail(error.message);
   }
 }
 
@@ -315,7 +322,7 @@ function addToken() {
   const { trace, tokens } = state.readings[writer];
   const token = drawn(trace.logits.at(-1), Number(byId("warmth").value), random);
   const added = [...tokens, token];
-  byId("text").value += decode(models[writer].tokenizer, [token]);
+  state.text = byId("text").value += decode(models[writer].tokenizer, [token]);
   markExample();
   state.readings = state.readings.map((reading, i) => {
     const all = i === writer ? added : models[i].begin(models[i].tokenizer.encode(byId("text").value));
@@ -355,7 +362,7 @@ function write(text) {
 /** Updates the page after a change of the text. */
 function reread() {
   markExample();
-  attempt(() => (read(byId("text").value), refresh()));
+  attempt(refresh);
 }
 
 function markExample() {
@@ -372,7 +379,7 @@ function listen() {
   byId("play").addEventListener("click", play);
   byId("warmth").addEventListener("input", showWarmth);
   addEventListener("resize", () => paint());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => attempt(refresh));
   listenToSwitches();
 }
 
