@@ -62,49 +62,20 @@ class Product:
     inner: int
     columns: int
 
-    @property
-    def multiply_adds(self) -> int:
-        """Return the number of multiplications, each with its addition."""
-        return self.batch * self.rows * self.inner * self.columns
-
-
-def model_products(config: GPTConfig, B: int, T_q: int, T_k: int) -> Counter[Product]:
-    """Count the products of one forward pass that reads the last T_q of T_k tokens."""
-    layer = Counter(
-        _attention_products(config.attention(), GPT(config).trf_blocks[0].att, B, T_q, T_k)
-    )
-    layer[Product(1, B * T_q, config.emb_dim, config.hidden_dim)] += 1
-    layer[Product(1, B * T_q, config.hidden_dim, config.emb_dim)] += 1
-    products = Counter({product: n * config.n_layers for product, n in layer.items()})
-    products[Product(1, B * T_q, config.emb_dim, config.vocab_size)] += 1
-    return products
-
 
 def _attention_products(
-    config: AttentionConfig, layer: nn.Module, B: int, T_q: int, T_k: int
+    config: AttentionConfig, layer: nn.Module, B: int, T: int
 ) -> Iterator[Product]:
     """Return the products of one attention layer: its maps, the scores and the weighted sum."""
-    H, C, D = config.n_heads, config.d_in, config.value_dim
     maps = maps_of(config)
-    key_heads, key_width = maps.score.shape(config)
-    value_heads, value_width = maps.value.shape(config)
-    weights = named_arrays(layer.trainable_parameters())
-    projected = any(name.startswith("W_value") for name in weights)
-    # Such a cache holds x (or joined keys); values are projected before or after the sum.
-    keeps_input = config.score == "merged" or config.value == "from_key"
-    first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
-    after = keeps_input and H * T_q * T_k * C + H * T_q * C * D < first
-    for name, weight in weights.items():
-        is_value = name.startswith("W_value")
-        if name.endswith("weight") and not (after and is_value):
+    for name, weight in named_arrays(layer.trainable_parameters()).items():
+        if name.endswith("weight"):
             columns, inner = weight.shape
-            yield Product(1, B * (T_k if is_value and keeps_input else T_q), inner, columns)
-    yield Product(B * key_heads, H // key_heads * T_q, key_width, T_k)
-    if after:
-        value_heads, value_width = 1, C
-    yield Product(B * value_heads, H // value_heads * T_q, T_k, value_width)
-    if after and projected:
-        yield Product(B * H, T_q, C, D)
+            yield Product(1, B * T, inner, columns)
+    key_heads, key_width = maps.score.shape(config)
+    yield Product(B * key_heads, config.n_heads // key_heads * T, key_width, T)
+    value_heads, value_width = maps.value.shape(config)
+    yield Product(B * value_heads, config.n_heads // value_heads * T, T, value_width)
 
 
 _FORMS = [variant for variant in VARIANTS.values() if variant.group == "forms"]
@@ -112,19 +83,24 @@ _COUNTED = {name: {getattr(form, name) for form in _FORMS} for name in MAPS}
 
 
 def products_of(config: GPTConfig, B: int) -> Counter[Product]:
-    """Return the products of a forward pass over a batch.
+    """Count the products of one forward pass over a batch.
 
     Raises:
         ConfigError: A choice of the maps is not one of the forms whose products are counted.
     """
-    words = {name: getattr(config, name) for name in MAPS}
-    for name, word in words.items():
-        if word not in _COUNTED[name]:
+    for name, words in _COUNTED.items():
+        if getattr(config, name) not in words:
             raise ConfigError(
-                f"the floor of {name}={word} is not counted: leave it out, or time it with "
-                "mlx-attn bench"
+                f"the floor of {name}={getattr(config, name)} is not counted: leave it out, or "
+                "time it with mlx-attn bench"
             )
-    return model_products(config, B, config.context_length, config.context_length)
+    T, C = config.context_length, config.emb_dim
+    layer = Counter(_attention_products(config.attention(), GPT(config).trf_blocks[0].att, B, T))
+    layer[Product(1, B * T, C, config.hidden_dim)] += 1
+    layer[Product(1, B * T, config.hidden_dim, C)] += 1
+    products = Counter({product: n * config.n_layers for product, n in layer.items()})
+    products[Product(1, B * T, C, config.vocab_size)] += 1
+    return products
 
 
 def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Timed]:

@@ -38,7 +38,6 @@ LARGEST = 30_000_000
 """Most numbers in a page: browsers open larger files slowly or not at all."""
 
 _KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "position")
-_KEYS += ("norm", "activation", "tied_head")
 
 
 def page_model(
@@ -60,22 +59,15 @@ def page_model(
         RunError: The run cannot be read.
     """
     model = run.load_model()
-    parameters = count_parameters(model)
-    if parameters > LARGEST:
-        raise ConfigError(
-            f"{run.path} has {parameters:,} numbers, and a page holds at most {LARGEST:,}: look "
-            "into it with 'mlx-attn probe --figures DIR'"
-        )
+    facts = _model_facts(run, model)
     arrays = named_arrays(model).values()
     constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
     graphs = traced_model(model, constants)
     return {
-        **_run_facts(run, model),
+        **facts,
         "words": None if words is None else [*words],
         "heads": heads,
-        "parameters": parameters,
         "dtype": dtype,
-        "config": {key: getattr(model.config, key) for key in _KEYS},
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
         "graphs": graphs,
         "arrays": [array.shape for array in constants.weights],
@@ -87,7 +79,14 @@ def page_model(
     }
 
 
-def _run_facts(run: Run, model: GPT) -> dict[str, Any]:
+def _model_facts(run: Run, model: GPT) -> dict[str, Any]:
+    """Return the name, the sizes and the text of a model; refuse one that is too large."""
+    parameters = count_parameters(model)
+    if parameters > LARGEST:
+        raise ConfigError(
+            f"{run.path} has {parameters:,} numbers, and a page holds at most {LARGEST:,}: look "
+            "into it with 'mlx-attn probe --figures DIR'"
+        )
     name, best = str(run.settings.get("variant", "")), run.best_validation()
     row = VARIANTS.get(name)
     formula, summary = (row.formula, row.summary) if row else ("", "")
@@ -100,6 +99,8 @@ def _run_facts(run: Run, model: GPT) -> dict[str, Any]:
         "variant": name,
         "formula": formula,
         "summary": summary,
+        "parameters": parameters,
+        "config": {key: getattr(model.config, key) for key in _KEYS},
         "start": document_start(run),
         "read": describe(str(run.settings.get("corpus", ""))),
         "validation": validation,
@@ -115,21 +116,16 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 def _layer_facts(layer: Attention) -> dict[str, Any]:
     """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
     config, maps = layer.config, layer.maps
-    keys = ("d_in", "n_heads", "n_kv_heads", "scale", "window", "position", "qk_norm")
     is_pointwise = config.short_conv == "none"
     # A pair of queries has a matrix for each of its maps.
     has_matrices = maps.score.affine or maps.score.queries_per_head > 1
     return {
-        **{key: getattr(config, key) for key in keys},
+        "d_in": config.d_in,
+        "n_heads": config.n_heads,
+        "scale": config.scale,
         "queries_per_head": maps.score.queries_per_head,
-        "slopes": list(config.slopes()),
-        "choices": {
-            "score": maps.score.name,
-            "value": maps.value.name,
-            "output": maps.output.name,
-            "logits": [hook.name for hook in maps.logits],
-            "mixing": maps.mixing.name,
-        },
+        "slopes": layer.slopes.tolist(),
+        "choices": {name: getattr(config, name) for name in ("score", "value", "output")},
         "has_score_matrix": bool(maps.score.weights) and is_pointwise and has_matrices,
         "has_square_projection": is_square(layer),
         "has_output_matrix": is_pointwise and maps.value.affine and maps.output.affine,

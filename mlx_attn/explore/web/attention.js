@@ -17,10 +17,6 @@ class Row {
   constructor(arrays, i, seen) {
     Object.assign(this, { arrays, i, seen });
   }
-  /** Returns whether the pass has an array of this name. */
-  has(name) {
-    return name in this.arrays;
-  }
   /** Returns the token's numbers in an array [1, T, C]. */
   vector(name) {
     const { data, shape } = this.arrays[name];
@@ -104,7 +100,7 @@ export class Attention {
 
   /** Returns the amount that ALiBi subtracts from a head's score per token of distance; 0 without ALiBi. */
   slopeOf(h, edits) {
-    return this.position === "alibi" && edits.positions ? shared(this.slopes, h, this.count) : 0;
+    return edits.positions && this.slopes.length ? this.slopes[h] : 0;
   }
 
   /** Returns the contribution of one head to the output of every token. */
@@ -178,7 +174,7 @@ function headsOf({ data, shape: [, H, T, D] }) {
   return Array.from({ length: H }, (_, h) => Array.from({ length: T }, (_, i) => data.subarray((h * T + i) * D, (h * T + i + 1) * D)));
 }
 
-/** Returns the key, value or slope head that query head h shares with others. */
+/** Returns the key or value head that query head h shares with others. */
 export function shared(parts, h, count) {
   return parts[Math.floor((h * parts.length) / count)];
 }

@@ -109,9 +109,8 @@ export const STEPS = [
       vectors(c, "= stream", (r) => c.rows[r].after),
     ],
     numbers(c) {
-      const row = c.rows[c.i], { before, output, forward, after } = row;
-      const sum = { "after attention": row.middle };
-      const parts = { stream: before, "+ att": output, ...sum, "+ ff": forward, "= stream": after };
+      const { before, output, middle, forward, after } = c.rows[c.i];
+      const parts = { stream: before, "+ att": output, "after attention": middle, "+ ff": forward, "= stream": after };
       return {
         caption: `The stream of ${c.quote(c.i)} in layer ${c.layer}`,
         headings: ["part", "length", "cosine with the stream before"],
