@@ -1,6 +1,5 @@
 """The trials of a comparison: trainings of its arms, and their text."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,6 +7,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from mlx_attn import files
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.machine.device import device_name
 from mlx_attn.machine.facts import source_digest
@@ -17,25 +17,12 @@ from mlx_attn.training.config import Settings
 SHORTER = 4 / 5
 """Share of the steps in the shorter trainings of the control that measure the worth of tokens."""
 
-
 POINTS = 8  # validations in the course of a training
 
 RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
 
 
-def digest_of(value: Any) -> str:
-    """Return the BLAKE2b digest of a value as JSON, whatever the order of its keys."""
-    # Sorted keys: equal settings have equal digests.
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
 _version = cache(version)  # which reads the package's files: a digest is made often
-
-
-def training_versions() -> tuple[str, str, str]:
-    """Return the code of mlx_attn, the version of mlx and the device that a digest depends on."""
-    return source_digest(), _version("mlx"), device_name()
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,10 @@ class Trial:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
         plugins = [plugin["sha256"] for plugin in self.plugins]
-        return digest_of([training_versions(), self.flat, self.text, plugins])
+        versions = source_digest(), _version("mlx"), device_name()
+        facts = [versions, self.flat, self.text, plugins]
+        # Sorted keys: equal settings have equal digests.
+        return files.digest(json.dumps(facts, sort_keys=True).encode())
 
 
 def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
