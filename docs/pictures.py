@@ -189,6 +189,7 @@ def _with_pointer(browser: Browser, place: Sequence[float]) -> bytes:
 COLUMNS, LINES = 84, 24
 SECONDS = 0.12
 """Seconds between two looks at the terminal."""
+PATIENCE = 600.0  # seconds
 SHELL = "$ "
 """The last line of a terminal that waits for a command."""
 STEPS = (
@@ -227,9 +228,9 @@ def record() -> Iterator[tuple[float, list[Text]]]:
         _tmux("kill-session", "-t", _SESSION)
 
 
-def _until(wanted: str, before: int, patience: float = 600.0) -> Iterator[tuple[float, list[Text]]]:
+def _until(wanted: str, before: int) -> Iterator[tuple[float, list[Text]]]:
     """Wait until the terminal shows a text more often than before."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         time.sleep(SECONDS)
         screen = _screen()

@@ -73,10 +73,8 @@ class MedianIQR:
         return MedianIQR(numerator / self.median, numerator / self.high, numerator / self.low)
 
 
-def interleaved(
-    works: Mapping[Name, Timed], seconds: float, fewest_rounds: int = 3
-) -> dict[Name, Rounds]:
-    """Return each work's seconds by round, after as many rounds as fit into `seconds`.
+def interleaved(works: Mapping[Name, Timed], seconds: float) -> dict[Name, Rounds]:
+    """Return each work's seconds by round, after as many rounds, at least 3, as fit into `seconds`.
 
     The time of a round is the mean of its two turns. Each work is run twice beforehand: the first
     run may compile or allocate, and the second shows how often a short one is repeated in a turn.
@@ -88,7 +86,7 @@ def interleaved(
     turns: dict[Name, list[float]] = {name: [] for name in works}
     began, n = time.perf_counter(), 0
     # Another round begins only if it is expected to end in time.
-    while n < fewest_rounds or (time.perf_counter() - began) * (n + 1) / n < seconds:
+    while n < 3 or (time.perf_counter() - began) * (n + 1) / n < seconds:
         for name in (*works, *reversed(list(works))):
             turns[name].append(_timed(works[name], repeats[name]))
         n += 1

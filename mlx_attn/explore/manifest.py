@@ -157,7 +157,7 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
-    before_attention, after_attention = _block_steps(model)
+    before_attention, after_attention = _block_steps()
     yield before_attention
     yield from _attention_steps(model.trf_blocks[0].att)
     yield after_attention
@@ -201,7 +201,7 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
     yield _step(title, "context_vec, 3.6", maps.output.formula, text, source_of(maps.output.apply))
 
 
-def _block_steps(model: GPT) -> tuple[dict[str, Any], dict[str, Any]]:
+def _block_steps() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the steps before and after attention."""
     block = TransformerBlock.__call__
     formula = "x + att(norm1 x), then x + ff(norm2 x)"

@@ -160,15 +160,14 @@ _FACTS = 60_000  # approximate bytes of a model's text pieces, sources and formu
 def home_of(
     summaries: Sequence[RunSummary],
     dtype: str = "float16",
-    room: int = ROOM,
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[Model]]:
-    """Return a row for each run, and the models of the first runs that fit into `room` bytes.
+    """Return a row for each run, and the models of the first runs that fit into `ROOM` bytes.
 
     In a row, `model` is an index into the models, or None.
     """
     rows = [_row(summary) for summary in summaries]
-    models = list[Model]()
+    models, room = list[Model](), ROOM
     # Of each text: the words in it and examples; runs of a text share them.
     passages: dict[str, tuple[list[str] | None, list[str]]] = {}
     share = {"float32": 1.0, "float16": 0.5}[dtype]

@@ -86,9 +86,9 @@ def is_live(console: Console) -> bool:
     return console.file.isatty() and not console.is_dumb_terminal
 
 
-def as_html(renderable: RenderableType, width: int = 100) -> str:
+def as_html(renderable: RenderableType) -> str:
     """Return a console's rendering as HTML, for a notebook."""
-    console = Console(file=StringIO(), record=True, width=width, highlight=False)
+    console = Console(file=StringIO(), record=True, width=100, highlight=False)
     console.print(renderable)
     layout = '<pre style="font-family: monospace; line-height: 1.3">{code}</pre>'
     return console.export_html(inline_styles=True, code_format=layout)

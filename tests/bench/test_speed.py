@@ -1,4 +1,4 @@
-"""Things are timed in turns; what a measurement says of a model."""
+"""Things are timed in turns, and a measurement has the numbers of its model."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ SIZES = {
 def test_rounds_are_run_forth_and_back_after_two_warm_up_runs(monkeypatch):
     monkeypatch.setattr(speed, "SHORTEST", 0.0)
     log: list[str] = []
-    measured = interleaved({"a": lambda: log.append("a"), "b": lambda: log.append("b")}, 0.0, 3)
+    measured = interleaved({"a": lambda: log.append("a"), "b": lambda: log.append("b")}, 0.0)
     assert "".join(log) == "aabb" + 3 * "abba"
     assert [len(times) for times in measured.values()] == [3, 3]
 
