@@ -1,7 +1,8 @@
 """Imported before any test, and so before MLX: the package loads a fast BLAS first.
 
 Models here are so small that a second thread costs more than it computes: the suite, and every
-process that it starts, has one thread.
+process that it starts, has one thread. Products are exact: MLX reads its switch with the first one,
+and would round factors to TF32 on newer GPUs, which no tolerance of a test allows for.
 """
 
 import os
@@ -16,6 +17,7 @@ from hypothesis import settings
 from markupsafe import Markup
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
 import mlx_attn
 from mlx_attn.comparison import executors
@@ -95,6 +97,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def gpu_path() -> Iterator[None]:
     """This test takes the path of a GPU."""
     with device.gpu_path():
+        yield
+
+
+@pytest.fixture
+def on_processor() -> Iterator[None]:
+    """This test computes on the processor, on a machine with a GPU too."""
+    with device.on_device("cpu"):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Both ways of computing an exponential give MLX's own numbers and gradients."""
+"""Both ways of computing an exponential on a processor give MLX's own numbers and gradients."""
 
 import math
 
@@ -12,7 +12,7 @@ from mlx_attn.machine.exponentials import cross_entropy, exp2, gelu, softmax
 
 
 @pytest.fixture(params=[True, False], ids=["exp2", "own"], autouse=True)
-def way(request, monkeypatch):
+def way(request, monkeypatch, on_processor):
     monkeypatch.setattr(exponentials, "on_linux_cpu", lambda: request.param)
     monkeypatch.setattr(exponentials, "FEW", 0)
 

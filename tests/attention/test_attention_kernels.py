@@ -44,8 +44,8 @@ def value_and_gradients(attend: Callable, inputs: list[mx.array], mask: mx.array
 @pytest.mark.parametrize(("T_q", "remembered"), [(1, 0), (1, 3), (9, 0), (140, 2)])
 def test_value_and_gradients_are_the_textbook_s_in_float64(shared, T_q, remembered):
     T_k = T_q + remembered
-    mask = causal_mask(mx.arange(remembered, T_k), mx.arange(T_k)).astype(mx.float64)
     with mx.stream(mx.cpu):
+        mask = causal_mask(mx.arange(remembered, T_k), mx.arange(T_k)).astype(mx.float64)
         inputs = heads(shared, T_q, T_k, mx.float64)
         results = [
             value_and_gradients(attend, inputs, mask) for attend in (attention_cpu, explicit)
@@ -56,7 +56,7 @@ def test_value_and_gradients_are_the_textbook_s_in_float64(shared, T_q, remember
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
-def test_a_type_stays_and_scores_too_large_for_an_exponential_are_weighed(dtype):
+def test_a_type_stays_and_scores_too_large_for_an_exponential_are_weighed(dtype, on_processor):
     q, k, v = heads((4, 4), 9, 9, dtype)
     results = value_and_gradients(
         attention_cpu, [100 * q, 100 * k, v], causal_mask(mx.arange(9), mx.arange(9))

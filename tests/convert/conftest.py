@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.convert.measure import float64_logits
+from mlx_attn.convert.model import convert
+from mlx_attn.machine.device import float64
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, prepare
@@ -99,7 +101,14 @@ def logit_difference(before: GPT, after: GPT, tokens: mx.array) -> float:
 
 def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
     """A copy of another type; in float64 a conversion's own rounding shows."""
-    copy = GPT(model.config)
-    copy.update(model.parameters())
-    copy.set_dtype(dtype)
-    return copy
+    with float64():
+        copy = GPT(model.config)
+        copy.update(model.parameters())
+        copy.set_dtype(dtype)
+        return copy
+
+
+def convert_exactly(model: GPT, to: str, **options: Any) -> GPT:
+    """Convert a copy in float64, where the device has it."""
+    with float64():
+        return convert(of_type(model, mx.float64), to, **options)

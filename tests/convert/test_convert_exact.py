@@ -11,10 +11,11 @@ from mlx_attn.convert.measure import compare_logits, float64_logits, weight_erro
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import attention_kernels, exponentials
+from mlx_attn.machine.device import float64
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
-from .conftest import logit_difference, of_type
+from .conftest import convert_exactly, logit_difference, of_type
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both")
 SHARED = ("merged", "merged-both")
@@ -49,21 +50,22 @@ def test_several_heads(trained, exact_difference, windows, kind, to):
     model = trained(**kind)
     converted = convert(model, to)
     assert logit_difference(model, converted, windows) < 1e-5
-    assert exact_difference(model, convert(of_type(model, mx.float64), to)) < 1e-12
+    assert exact_difference(model, convert_exactly(model, to)) < 1e-12
 
 
 @pytest.mark.parametrize(("settings", "route"), EXACT, ids=str)
 def test_conversions_one_after_the_other(trained, exact_difference, settings, route):
     model = after = of_type(trained(**settings), mx.float64)
     for to in route:
-        after = convert(after, to)
+        after = convert_exactly(after, to)
         assert exact_difference(model, after) < 1e-12
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])
 def test_the_norm_can_be_folded_in(trained, exact_difference, variant):
     model = of_type(trained(variant=variant), mx.float64)
-    folded = fold_norms(model)
+    with float64():
+        folded = fold_norms(model)
     for block in folded.trf_blocks:
         np.testing.assert_array_equal(block.norm1["weight"], 1)
         np.testing.assert_array_equal(block.norm1["bias"], 0)
@@ -85,12 +87,14 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
 
 
 @pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])
-def test_nothing_is_rounded_to_float32_on_the_way(trained, exact_difference, monkeypatch, powers):
+def test_nothing_is_rounded_to_float32_on_the_way(
+    trained, exact_difference, monkeypatch, powers, on_processor
+):
     for module in (exponentials, attention_kernels):
         monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
     for kind in ({"qkv_bias": True}, {"block": "modern", "qk_norm": True, "position": "rope"}):
         model = of_type(trained(**kind), mx.float64)
-        assert exact_difference(model, convert(model, "merged-output")) < 1e-12
+        assert exact_difference(model, convert_exactly(model, "merged-output")) < 1e-12
 
 
 def test_an_exact_conversion_differs_by_rounding(trained, corpus):
@@ -108,7 +112,7 @@ def test_the_error_falls_as_the_rank_grows(trained, exact_difference, variant, t
     model = trained(variant=variant)
     errors = [max(weight_errors(model, convert(model, to, rank=rank))) for rank in (1, 4, 8, 32)]
     whole = of_type(model, mx.float64)
-    assert exact_difference(whole, convert(whole, to, rank=32)) < 1e-12
+    assert exact_difference(whole, convert_exactly(whole, to, rank=32)) < 1e-12
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-5
