@@ -80,9 +80,8 @@ class LoadedModel(LoadedRun):
         errors as of `generate`.
         """
         texts = [""] * count
-        steps = self.stream_batch(prompt, count, _sampler(sampler), max_tokens, stop)
-        for k, step in steps:
-            texts[k] += step.text
+        for step in self.stream(prompt, _sampler(sampler), max_tokens, stop, count):
+            texts[step.number] += step.text
         return texts
 
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:

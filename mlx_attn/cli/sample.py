@@ -144,7 +144,7 @@ def command(
         context = loaded.model.config.context_length
         is_whole = _print_text(loaded.stream(prompt, config, max_tokens, stop), context)
     else:
-        batch = loaded.stream_batch(prompt, num_samples, config, max_tokens, stop)
+        batch = loaded.stream(prompt, config, max_tokens, stop, num_samples)
         is_whole = _print_batch(loaded.run, prompt, num_samples, batch, as_json)
     if not is_whole:
         click.get_current_context().exit(INTERRUPTED)
@@ -177,16 +177,16 @@ def _print_batch(
     run: "Run",
     prompt: str,
     count: int,
-    steps: "Iterator[tuple[int, GenerationStep]]",
+    steps: "Iterator[GenerationStep]",
     as_json: bool,
 ) -> bool:
     """Print all continuations at once; return False if Ctrl-C cut some of them short."""
     texts = [""] * count
     statistics: list[dict[str, Any]] = [{} for _ in range(count)]
     with suppress(KeyboardInterrupt):
-        for k, step in steps:
-            texts[k] += step.text
-            statistics[k] = asdict(step.statistics)
+        for step in steps:
+            texts[step.number] += step.text
+            statistics[step.number] = asdict(step.statistics)
     if not as_json:
         say("\n---\n".join(texts), exact=True)
     for text, facts in zip(texts, statistics, strict=True) if as_json else ():

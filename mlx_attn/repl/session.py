@@ -5,6 +5,7 @@ prompt too, after the first, with the same seed. An answer ends where a document
 its run learned ends, and `/more` continues from there.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -12,7 +13,9 @@ from pathlib import Path
 
 from mlx_attn.errors import ConfigError, plural
 from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.documents import begin, text_loss
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
+from mlx_attn.text.sources import describe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ class Session:
             self.turns.pop()
             raise
         if not follows:  # a text that a model cannot know is told in one line
-            for line in filter(None, dict.fromkeys(run.unfamiliar(prompt) for run in self.runs)):
+            for line in filter(None, dict.fromkeys(_unfamiliar(run, prompt) for run in self.runs)):
                 self.screen.note(line)
         turn.answers = [Answer(run.name, seed) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
@@ -193,6 +196,24 @@ class Session:
             self.screen.note(_summary(cost))
             if answer.stop_text and not answer.text:
                 self.screen.note("the text ends there; /more goes on beyond")
+
+
+def _unfamiliar(loaded: LoadedRun, text: str) -> str:
+    """Return one line if a text costs the model more than guessing would, otherwise ""."""
+    context = loaded.model.config.context_length
+    # Only the end of a long text fits into the context.
+    own = loaded.tokenizer.encode(text).tolist()[-context:]
+    tokens = begin(own, loaded.start_tokens, context)
+    loss = text_loss(loaded.model, tokens, len(own)) if own else 0.0
+    # A uniform guess over V tokens costs ln V nats.
+    guessing = math.log(loaded.model.config.vocab_size)
+    if not loss > guessing + 0.005:  # what two decimals show
+        return ""
+    return (
+        f"this model has only read {describe(loaded.corpus)}: your text costs it {loss:.2f} nats "
+        f"per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn train "
+        "--data notes/"
+    )
 
 
 def _summary(cost: Statistics | None) -> str:

@@ -1,4 +1,4 @@
-"""The beginning and end of documents in a run's training text, and the loss of a text.
+"""The beginning of documents in a run's training text, and the loss of a text.
 
 A model that has only seen stories after a line break expects one before a prompt. The tokens of
 that start come before every text that is read as a document of its own.
@@ -15,12 +15,6 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text import sources
 from mlx_attn.text.tokenizers import Tokenizer
-
-
-def document_ends(tokenizer: Tokenizer, corpus: str) -> tuple[str, ...]:
-    """Return the texts that end a document, by the tokenizer and by the name of the corpus."""
-    ends = (tokenizer.end_of_text, sources.document_edges(corpus)[1])
-    return tuple(dict.fromkeys(filter(None, ends)))
 
 
 def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:

@@ -1,7 +1,6 @@
 """A model continues a prompt: whole characters, stop texts, statistics, a run by its name."""
 
 import codecs
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +8,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-import mlx.core as mx
-
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.runs import RUNS, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
-from mlx_attn.sampling.documents import begin, document_ends, start_tokens, text_loss
+from mlx_attn.sampling.documents import begin, start_tokens
 from mlx_attn.sampling.samplers import Sampler
-from mlx_attn.text.sources import describe
+from mlx_attn.text.sources import document_edges
 from mlx_attn.text.tokenizers import Tokenizer
 
 MOST_TEXTS = 4096
@@ -63,11 +60,8 @@ class Statistics:
 
     prompt_tokens: int
     prompt_read: int  # how many of them, the last ones, the model has read: all that fit
-    prompt_tok_s: float  # tokens read per second, until the first new token
     tokens: int
     tok_s: float  # new tokens per second after the first; 0 while there is only one
-    peak_memory: int  # the most bytes of this process's arrays at a time
-    cache_bytes_per_token: int  # cached bytes per token, all layers together
     finish_reason: Literal["length", "stop"] | None  # None before the last step
     stop_text: str  # the stop text that ended it; "" where none did
     seed: int  # reproduces the text
@@ -75,8 +69,9 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """One new token."""
+    """One new token of a text."""
 
+    number: int  # of the text, among those of one batch
     text: str  # the text that is certain now: whole characters, or none yet
     token: int
     statistics: Statistics
@@ -89,13 +84,16 @@ def stream_generate(
     config: SamplerConfig | None = None,
     max_tokens: int = 200,
     stop: Sequence[str] = (),
+    count: int = 1,
+    *,
     step: TokenStep | None = None,
     start: Sequence[int] = (),
 ) -> Iterator[GenerationStep]:
-    """Return the continuation of a prompt, one step a token; the steps' texts add up to it.
+    """Return continuations of a prompt, one step a token; the steps' texts add up to them.
 
-    An empty prompt without a start becomes a newline, or token 0 in a vocabulary without one.
-    See `DecodingState` for texts longer than the context.
+    Several are decoded as one batch: text k draws with the seed `config.seed + k`, like a single
+    text with this seed, and ends by itself. An empty prompt without a start becomes a newline, or
+    token 0 in a vocabulary without one. See `DecodingState` for texts longer than the context.
 
     Args:
         model: In evaluation mode.
@@ -104,33 +102,14 @@ def stream_generate(
         config: How tokens are drawn.
         max_tokens: The most new tokens.
         stop: Texts before which it ends.
+        count: Number of continuations.
         step: The decoding step of this model, shared with other texts; None makes one.
         start: Tokens that come before a document; they are read before the prompt.
 
     Raises:
         ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
-            or `max_tokens` or `stop` cannot work.
+            or `max_tokens`, `stop` or `count` cannot work.
         RunError: With the first step: the model's logits are not numbers.
-    """
-    steps = stream_batch(model, tokenizer, prompt, 1, config, max_tokens, stop, step, start)
-    return (generated for _, generated in steps)
-
-
-def stream_batch(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: str,
-    count: int,
-    config: SamplerConfig | None = None,
-    max_tokens: int = 200,
-    stop: Sequence[str] = (),
-    step: TokenStep | None = None,
-    start: Sequence[int] = (),
-) -> Iterator[tuple[int, GenerationStep]]:
-    """Yield several continuations of a prompt, decoded in one batch: (number of the text, step).
-
-    Text k draws with the seed `config.seed + k`, like a single text with this seed; it ends by
-    itself. For arguments and errors see `stream_generate`.
     """
     limits = (("max_tokens", max_tokens, 2**31 - 1), ("num_samples", count, MOST_TEXTS))
     for name, value, most in limits:
@@ -161,13 +140,13 @@ def _steps(
     sampler: Sampler,
     detokenizers: list[StreamingDetokenizer],
     max_tokens: int,
-) -> Iterator[tuple[int, GenerationStep]]:
+) -> Iterator[GenerationStep]:
     read = tokens_that_fit(len(prompt), state.model.config.context_length)
     unfinished = dict(enumerate(detokenizers))
-    start = first = time.perf_counter()
+    first = 0.0
     for n, tokens in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         now = time.perf_counter()
-        # The time until the first token is spent reading the prompt.
+        # The time before the first token went into reading the prompt.
         first = now if n == 1 else first
         last = n == max_tokens
         for k, detokenizer in list(unfinished.items()):
@@ -176,16 +155,13 @@ def _steps(
             statistics = Statistics(
                 prompt_tokens=len(prompt),
                 prompt_read=read,
-                prompt_tok_s=read / (first - start),
                 tokens=n,
                 tok_s=(n - 1) / (now - first) if n > 1 else 0.0,
-                peak_memory=mx.get_peak_memory(),
-                cache_bytes_per_token=sum(cache.bytes_per_token for cache in state.caches),
                 finish_reason="stop" if detokenizer.stop_text else "length" if last else None,
                 stop_text=detokenizer.stop_text,
                 seed=sampler.seeds[k],
             )
-            yield k, GenerationStep(text, tokens[k], statistics)
+            yield GenerationStep(k, text, tokens[k], statistics)
             if detokenizer.stop_text:
                 del unfinished[k]
         if not unfinished:
@@ -210,35 +186,20 @@ class LoadedRun:
         return self.run.name
 
     @property
-    def _corpus(self) -> str:
+    def corpus(self) -> str:
+        """The name of the text that it learned."""
         return str(self.run.settings.get("corpus", ""))
 
     @property
     def document_ends(self) -> tuple[str, ...]:
         """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
-        return document_ends(self.tokenizer, self._corpus)
+        ends = (self.tokenizer.end_of_text, document_edges(self.corpus)[1])
+        return tuple(dict.fromkeys(filter(None, ends)))
 
     @property
     def start_tokens(self) -> list[int]:
         """The tokens before each document of the text that it learned, and before a prompt."""
-        return start_tokens(self.tokenizer, self._corpus)
-
-    def unfamiliar(self, text: str) -> str:
-        """Return one line if a text costs the model more than guessing would, otherwise ""."""
-        context = self.model.config.context_length
-        # Only the end of a long text fits into the context.
-        own = self.tokenizer.encode(text).tolist()[-context:]
-        tokens = begin(own, self.start_tokens, context)
-        loss = text_loss(self.model, tokens, len(own)) if own else 0.0
-        # A uniform guess over V tokens costs ln V nats.
-        guessing = math.log(self.model.config.vocab_size)
-        if not loss > guessing + 0.005:  # what two decimals show
-            return ""
-        return (
-            f"this model has only read {describe(self._corpus)}: your text costs it {loss:.2f} "
-            f"nats per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn "
-            "train --data notes/"
-        )
+        return start_tokens(self.tokenizer, self.corpus)
 
     def stream(
         self,
@@ -246,21 +207,11 @@ class LoadedRun:
         config: SamplerConfig | None = None,
         max_tokens: int = 200,
         stop: Sequence[str] = (),
+        count: int = 1,
     ) -> Iterator[GenerationStep]:
-        """Return the continuation of a prompt; see `stream_generate`."""
-        return (step for _, step in self.stream_batch(prompt, 1, config, max_tokens, stop))
-
-    def stream_batch(
-        self,
-        prompt: str,
-        count: int,
-        config: SamplerConfig | None = None,
-        max_tokens: int = 200,
-        stop: Sequence[str] = (),
-    ) -> Iterator[tuple[int, GenerationStep]]:
-        """Yield several continuations of a prompt as one batch; see the function `stream_batch`."""
-        arguments = (prompt, count, config, max_tokens, stop, self.step, self.start_tokens)
-        return stream_batch(self.model, self.tokenizer, *arguments)
+        """Return continuations of a prompt; see `stream_generate`."""
+        start, arguments = self.start_tokens, (prompt, config, max_tokens, stop, count)
+        return stream_generate(self.model, self.tokenizer, *arguments, step=self.step, start=start)
 
 
 def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:

@@ -12,8 +12,7 @@ from typing import Any
 from mlx_attn.errors import RunError
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.documents import document_ends, start_tokens
-from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import task_predictions
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
@@ -39,20 +38,19 @@ class RunRecorder:
         run.add_report(as_record(event))
         self.trainer.log(event)
         if isinstance(event, Evaluated):
-            self.sample = write_sample(self.trainer, self.tokenizer)
+            self.sample = write_sample(run, self.trainer, self.tokenizer)
             run.add_sample(event.step, self.sample)
 
 
-def write_sample(trainer: Trainer, tokenizer: Tokenizer) -> str:
+def write_sample(run: Run, trainer: Trainer, tokenizer: Tokenizer) -> str:
     """Return a sample of the model's output: a text from nothing, or its answers to a task."""
     model, split = trainer.model, trainer.evaluator.split
     model.eval()
     if split.scored is None:
+        loaded = LoadedRun(run, model, tokenizer)
         # A fixed seed: samples of one training differ only by its weights.
         sampler = SamplerConfig(temp=0.8, seed=0)
-        corpus = trainer.settings.text.data
-        ends, start = document_ends(tokenizer, corpus), start_tokens(tokenizer, corpus)
-        steps = stream_generate(model, tokenizer, "", sampler, SAMPLE_TOKENS, ends, start=start)
+        steps = loaded.stream("", sampler, SAMPLE_TOKENS, loaded.document_ends)
         text = "".join(step.text for step in steps)
     else:
         text = task_predictions(model, split, tokenizer)

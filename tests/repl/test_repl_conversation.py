@@ -35,7 +35,9 @@ def test_a_talk_goes_on_from_what_was_said(typed, page, lines, answers):
 )
 def test_a_prompt_that_the_model_cannot_know_is_answered_with_a_line(typed, page, lines, judged):
     typed(*lines)
-    assert len([line for line in page.messages if "your text costs it" in line]) == judged
+    lines = [line for line in page.messages if "your text costs it" in line]
+    assert len(lines) == judged
+    assert all("guessing would cost 5.55" in line and "--data notes/" in line for line in lines)
 
 
 def test_what_begins_with_a_slash_can_be_said(typed, session):

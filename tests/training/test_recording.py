@@ -1,10 +1,12 @@
 """What is kept of a training: samples in its run, and with `--log-to` its numbers elsewhere."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.loop import train
 from mlx_attn.training.recording import (
@@ -60,12 +62,12 @@ def test_a_service_gets_every_loss_at_its_step(name, learner, letters, service):
 
 
 def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, letters):
-    losses = []
+    losses, run = [], Run(Path("x"), {})
     for samples in (0, 2):
         trainer = learner(keep=False, drop_rate=0.5, start="gpt2")
         for _ in range(samples):
             # Of a vocabulary without a newline.
-            assert len(write_sample(trainer, letters.tokenizer)) == SAMPLE_TOKENS
+            assert len(write_sample(run, trainer, letters.tokenizer)) == SAMPLE_TOKENS
         assert trainer.model.training
         losses.append(float(trainer.launch_step()[0]))
     assert losses[0] == losses[1]
