@@ -2,8 +2,8 @@
 
 A user's choices are tried when the first layer with them is made; tests hold the package's own to
 the same laws. Shapes are known without computing anything. For the rest a narrow layer reads a few
-tokens, then texts as long as those of the training and a little shorter, also as in training: a
-leak from a later token is refused before it is trained, and not found in a loss that is too good.
+tokens, then texts as long as in training and a little shorter, also in training mode: a leak from a
+later token is refused before it is trained, and not found in a loss that is too good.
 """
 
 import math
@@ -28,7 +28,7 @@ from mlx_attn.errors import ConfigError
 TOKENS, WINDOW = 12, 5
 """The length of the first texts of a trial, and its window if the layer has one."""
 
-_SEQUENCES = 3  # of a trial: two would hide what a choice does with more
+_SEQUENCES = 3  # of a trial: some faults do not show with two
 _LONG = 128  # tokens; for time, one longer sequence is tried, and several only as in training
 _NARROWEST = 4  # width of a head in a trial, if the sizes can be divided so far
 _PIECES = ([*range(1, TOKENS)], [7, 8])
@@ -49,7 +49,7 @@ class LawBroken(ConfigError):
 _passed: dict[tuple[Any, ...], list[Choice]] = {}
 
 
-def check_choices(a: Attention) -> None:
+def check_choices(layer: Attention) -> None:
     """Refuse a layer whose choices, as far as they are a user's, break a law.
 
     Each set of choices is tried once in a process.
@@ -59,10 +59,10 @@ def check_choices(a: Attention) -> None:
         LawBroken: It leaks later tokens, is random, decodes differently from a full pass, or is
             declared affine and is not.
     """
-    _check_shapes(a)
-    own = [choice for choice in a.maps.all if not choice.is_built_in]
+    _check_shapes(layer)
+    own = [choice for choice in layer.maps.all if not choice.is_built_in]
     # By identity: another function under the same name has to be tried again.
-    key = (a.config, *map(id, own))
+    key = (layer.config, *map(id, own))
     if key in _passed:
         return
     _passed[key] = own  # now, because the trial makes such layers
@@ -70,9 +70,9 @@ def check_choices(a: Attention) -> None:
     high, low = np.array(states[0]).tolist()
     try:
         try:
-            broken = _broken_law_of(a, _small(a.config), own)
+            broken = _broken_law_of(_small(layer.config), own)
         except Exception:  # the choices may be written for these sizes only
-            broken = _broken_law_of(a, a.config, own)
+            broken = _broken_law_of(layer.config, own)
         if broken:
             names = " with ".join(f"{choice.map}={choice.name}" for choice in own)
             raise LawBroken(f"{names} {broken}")
@@ -84,18 +84,18 @@ def check_choices(a: Attention) -> None:
         mx.random.seed(high << 32 | low)
 
 
-def _broken_law_of(a: Attention, config: AttentionConfig, own: list[Choice]) -> str:
+def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks."""
     window = min(config.window, WINDOW)
     few = min(TOKENS, config.context_length)
     short = Attention(replace(config, context_length=few, window=window))
-    layer, trained = Attention(config), with_other_weights(Attention(config))
+    whole, trained = Attention(config), with_other_weights(Attention(config))
     try:
         broken = broken_law(with_other_weights(short))
         broken = broken_law(short) if broken in ("", NOT_FINITE) else broken
         for T in _lengths(config.context_length):
             broken = broken or broken_law(trained, T)
-            broken = broken_law(layer, T) if broken == NOT_FINITE else broken
+            broken = broken_law(whole, T) if broken == NOT_FINITE else broken
         return broken
     except Exception as error:
         # An error in the user's own file is shown with its place; others become a sentence.
@@ -145,47 +145,47 @@ def moved(weights: Any) -> Any:
     return tree_map(move, weights)
 
 
-def broken_law(a: Attention, tokens: int = TOKENS) -> str:
+def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
     """Return the law that a layer breaks, with the numbers; empty if it keeps all."""
-    a.eval()
-    T = min(tokens, a.config.context_length)
-    batch = _drawn(0, _SEQUENCES, T, a.config.d_in)  # [B, T, C]
+    layer.eval()
+    T = min(tokens, layer.config.context_length)
+    batch = _drawn(0, _SEQUENCES, T, layer.config.d_in)  # [B, T, C]
     x = batch if T <= _LONG else batch[:1]
-    y = a(x, None, Carry())
+    y = layer(x, None, Carry())
     if not mx.isfinite(y).all():
         return NOT_FINITE
     groups = (
-        _wrong_maps(a, x),
-        _bent_maps(a, x),
-        _wrong_facts(a, x[:1]),
-        _wrong_training(a, batch),
+        _wrong_maps(layer, x),
+        _bent_maps(layer, x),
+        _wrong_facts(layer, x[:1]),
+        _wrong_training(layer, batch),
     )
-    return next(chain(_wrong_outputs(a, x, y), *groups), "")
+    return next(chain(_wrong_outputs(layer, x, y), *groups), "")
 
 
-# The laws, each yielded as the sentence that says how it is broken.
+# The laws. Each yields a sentence about how it is broken.
 
 
-def _wrong_outputs(a: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
-    """Yield what is wrong with y: random, read from other tokens, or decoded differently."""
-    if x.shape[1] <= TOKENS and differ(a(x, None, Carry()), y, SAME):
+def _wrong_outputs(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
+    """Yield the faults of y: random, read from other tokens, or decoded differently."""
+    if x.shape[1] <= TOKENS and differ(layer(x, None, Carry()), y, SAME):
         yield (
             "computes something else each time: draw random numbers only if a.training, or once, "
             "as a weight"
         )
-    yield from _wrong_reading(lambda x: a(x, None, Carry()), x, y)
+    yield from _wrong_reading(lambda x: layer(x, None, Carry()), x, y)
     if len(x) > 1:
-        yield from _wrong_alone(a(x[:1], None, Carry()), y)
-    yield from _wrong_decoding(a, x, y)
+        yield from _wrong_alone(layer(x[:1], None, Carry()), y)
+    yield from _wrong_decoding(layer, x, y)
 
 
-def _wrong_training(a: Attention, x: Inputs) -> Iterator[str]:
-    """Yield what is wrong with the outputs in training, where numbers may be drawn."""
-    a.train()
+def _wrong_training(layer: Attention, x: Inputs) -> Iterator[str]:
+    """Yield the faults of the outputs in training, when numbers may be drawn."""
+    layer.train()
 
     def read(x: Inputs, seed: int = 0) -> Inputs:
         mx.random.seed(seed)
-        return a(x, None, Carry())
+        return layer(x, None, Carry())
 
     y = read(x)
     if not mx.isfinite(y).all():
@@ -213,13 +213,13 @@ def _wrong_reading(read: Callable[[Inputs], Inputs], x: Inputs, y: Inputs) -> It
         same = (mx.arange(T) < mx.array(cuts)[:, None])[..., None]
         changed = read(mx.where(same, x, _drawn(cuts[-1], *x.shape)))
         for row, seen in enumerate(cuts):
-            moved = differ(changed[row, :seen], y[row, :seen], SAME)
-            if moved and seen == T:
-                yield f"{_MIXES}: with the others changed, the outputs of one change by {moved}"
-            elif moved:
+            off = differ(changed[row, :seen], y[row, :seen], SAME)
+            if off and seen == T:
+                yield f"{_MIXES}: with the others changed, the outputs of one change by {off}"
+            elif off:
                 yield (
                     f"lets a token read later ones: with tokens {seen + 1} to {T} changed, the "
-                    f"outputs of those before change by {moved}: no number of a token may depend "
+                    f"outputs of those before change by {off}: no number of a token may depend "
                     "on later ones"
                 )
 
@@ -237,55 +237,56 @@ def _wrong_alone(alone: Inputs, y: Inputs) -> Iterator[str]:
         yield f"{_MIXES}: read alone, a sequence has other outputs, by {off}"
 
 
-def _wrong_decoding(a: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
+def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield how the outputs with a cache differ from y."""
-    T, window = x.shape[1], a.config.cache_window
+    T, window = x.shape[1], layer.config.cache_window
     for places in _PIECES if T <= TOKENS else ([T // 3, T - 2, T - 1],):
-        cache = make_cache(T + 3, window, a.config.caches_tokens)
+        cache = make_cache(T + 3, window, layer.config.caches_tokens)
         cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
-        read = [a(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]
+        read = [layer(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = (
                 "while it decodes, a map is given the new tokens only. To read earlier ones use "
                 "--short-conv, or a logits hook or mixing with remembers="
             )
-            if window and a.maps.with_memory:
+            if window and layer.maps.with_memory:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 
-def _wrong_maps(a: Attention, x: Inputs) -> Iterator[str]:
-    """Yield what is wrong with the maps: with what they cache, and with `after`."""
-    maps, T = a.maps, x.shape[1]
-    k = a.score(x)[1]
+def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
+    """Yield the faults of the maps: of their cache entries, and of `after`."""
+    maps, T = layer.maps, x.shape[1]
+    k = layer.score(x)[1]
     keeps_x = "x" in (maps.score.cache, maps.value.cache)
     if maps.caches_keys_only and maps.value.carries:
         yield "keeps no values, and its value reads more than x: leave out cache="
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
-    inputs = a.value_input(x, k)
-    values = a.value(inputs, k, None, Carry())
+    inputs = layer.value_input(x, k)
+    values = layer.value(inputs, k, None, Carry())
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
-        weights = mx.softmax(_drawn(1, len(x), a.config.n_maps, T, T), axis=-1)
-        first, last = weighted_sum(weights, values), maps.value.after(a, weights @ inputs[:, None])
+        weights = mx.softmax(_drawn(1, len(x), layer.config.n_maps, T, T), axis=-1)
+        first = weighted_sum(weights, values)
+        last = maps.value.after(layer, weights @ inputs[:, None])
         if tuple(last.shape) != tuple(first.shape):
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
         elif off := differ(last, first, ROUNDING):
             yield f"computes something else with after= than before the weighted sum, by {off}"
 
 
-def _bent_maps(a: Attention, x: Inputs) -> Iterator[str]:
+def _bent_maps(layer: Attention, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
-    k = a.score(x)[1]
+    k = layer.score(x)[1]
 
     def value(x: Inputs, k: mx.array) -> mx.array:
-        return a.value(a.value_input(x, k), k, None, Carry())
+        return layer.value(layer.value_input(x, k), k, None, Carry())
 
-    heads = (len(x), a.config.n_maps, x.shape[1], value(x, k).shape[-1])
-    functions = ((a.score, (x.shape,)), (value, (x.shape, k.shape)), (a.output, (heads,)))
-    maps = (a.maps.score, a.maps.value, a.maps.output)
+    heads = (len(x), layer.config.n_maps, x.shape[1], value(x, k).shape[-1])
+    functions = ((layer.score, (x.shape,)), (value, (x.shape, k.shape)), (layer.output, (heads,)))
+    maps = (layer.maps.score, layer.maps.value, layer.maps.output)
     for choice, function in zip(maps, functions, strict=True):
         if choice.affine and (off := _defect(*function)):
             yield (
@@ -297,33 +298,36 @@ def _bent_maps(a: Attention, x: Inputs) -> Iterator[str]:
 _SHIFTS = "gives other weights if a constant is added to all scores of a query"
 
 
-def _wrong_facts(a: Attention, x: Inputs) -> Iterator[str]:
+def _wrong_facts(layer: Attention, x: Inputs) -> Iterator[str]:
     """Yield the declarations of choices that do not hold."""
-    T, value, k = x.shape[1], a.maps.value, a.score(x)[1]
-    scores = _drawn(0, len(x), a.config.n_maps, T, T)
-    constant = _drawn(1, len(x), a.config.n_maps, T, 1)  # for each query
-    yield from _wrong_facts_of_mixing(a, x, scores + a.mask(Positions.of_text(T)), constant)
-    for hook in a.maps.logits:
-        memory = (hook.remembers(a, x),) if hook.remembers else ()
-        same, other = (hook.apply(a, s, *memory) for s in (scores, scores + constant))
+    T, value, k = x.shape[1], layer.maps.value, layer.score(x)[1]
+    scores = _drawn(0, len(x), layer.config.n_maps, T, T)
+    constant = _drawn(1, len(x), layer.config.n_maps, T, 1)  # for each query
+    yield from _wrong_facts_of_mixing(layer, x, scores + layer.mask(Positions.of_text(T)), constant)
+    for hook in layer.maps.logits:
+        memory = (hook.remembers(layer, x),) if hook.remembers else ()
+        same, other = (hook.apply(layer, s, *memory) for s in (scores, scores + constant))
         if hook.shift_invariant and differ(mx.softmax(other, -1), mx.softmax(same, -1), ROUNDING):
             yield f"{_SHIFTS}: leave out shift_invariant= of logits={hook.name}"
-        factor = hook.score_factor and hook.score_factor(a).reshape(-1, 1, 1)
+        factor = hook.score_factor and hook.score_factor(layer).reshape(-1, 1, 1)
         if factor is not None and differ(factor * scores, same, ROUNDING):
             yield f"does more than multiply scores: leave out score_factor= of logits={hook.name}"
     # Other keys, same x: values that change were computed from keys.
     reads_x_only = not (value.makes_values_from_keys or value.carries)
-    if reads_x_only and differ(value.apply(a, x, k + 1), value.apply(a, x, k), SAME):
+    if reads_x_only and differ(value.apply(layer, x, k + 1), value.apply(layer, x, k), SAME):
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 
 
-def _wrong_facts_of_mixing(a: Attention, x: Inputs, s: Scores, constant: mx.array) -> Iterator[str]:
-    mixing, more = a.maps.mixing, a.read_by_mixing(*a.queries_and_keys(x), s, a.remembered(x))
-    weights = mixing.apply(a, s, *more)
+def _wrong_facts_of_mixing(
+    layer: Attention, x: Inputs, s: Scores, constant: mx.array
+) -> Iterator[str]:
+    mixing, memories = layer.maps.mixing, layer.remembered(x)
+    more = layer.read_by_mixing(*layer.queries_and_keys(x), s, memories)
+    weights, other = (mixing.apply(layer, scores, *more) for scores in (s, s + constant))
     if mixing.sums_to_one and differ(weights.sum(-1), mx.ones(weights.shape[:3]), ROUNDING):
         wrong = "gives weights that do not add up to 1"
         yield f"{wrong}: leave out sums_to_one= of mixing={mixing.name}"
-    if mixing.shift_invariant and differ(mixing.apply(a, s + constant, *more), weights, ROUNDING):
+    if mixing.shift_invariant and differ(other, weights, ROUNDING):
         yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
 
 
@@ -365,19 +369,19 @@ def differ(y: mx.array, wanted: mx.array, tolerance: float) -> str | None:
 _FEW = 2  # sequences
 
 
-def _check_shapes(a: Attention) -> None:
+def _check_shapes(layer: Attention) -> None:
     """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
-    c, maps, H = a.config, a.maps, a.config.n_maps
-    B, T = _FEW, min(3, c.context_length)
-    x, carry = mx.zeros((B, T, c.d_in)), Carry()
+    config, maps, H = layer.config, layer.maps, layer.config.n_maps
+    B, T = _FEW, min(3, config.context_length)
+    x, carry = mx.zeros((B, T, config.d_in)), Carry()
 
     def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
         name = f"{choice.map}={choice.name}"
-        return _checked(name, choice.apply, (a, *arguments), *wanted)
+        return _checked(name, choice.apply, (layer, *arguments), *wanted)
 
     def remembered(hook: LogitsHook | Mixing) -> Arrays:
         name = f"remembers= of {hook.map}={hook.name}"
-        return _checked(name, hook.remembers, (a, x), (B, 0, T, 0)) if hook.remembers else ()
+        return _checked(name, hook.remembers, (layer, x), (B, 0, T, 0)) if hook.remembers else ()
 
     # -H: as many keys as heads, or fewer that divide them.
     q, k = tried(maps.score, (x,), (B, H, T, 0), (B, -H, T, 0))
@@ -385,13 +389,13 @@ def _check_shapes(a: Attention) -> None:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
     more = (carry,) if maps.value.carries else ()
-    (v,) = tried(maps.value, (a.value_input(x, k), k, *more), (B, -H, T, 0))
-    scores = attention_scores(q, k, c.scale)
+    (v,) = tried(maps.value, (layer.value_input(x, k), k, *more), (B, -H, T, 0))
+    scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:
         tried(hook, (scores, *remembered(hook)), scores.shape)
-    more = a.read_by_mixing(q, k, scores, remembered(maps.mixing))
+    more = layer.read_by_mixing(q, k, scores, remembered(maps.mixing))
     tried(maps.mixing, (scores, *more), scores.shape)
-    tried(maps.output, (weighted_sum(scores, v), x), (B, T, c.d_out))
+    tried(maps.output, (weighted_sum(scores, v), x), (B, T, config.d_out))
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

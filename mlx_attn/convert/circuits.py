@@ -19,7 +19,6 @@ from jaxtyping import Float, Float64
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.choices import ScoreMap
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import attention_scores, split_heads
 from mlx_attn.attention.maps import merge_query_key, merge_value_output
@@ -242,12 +241,11 @@ def check_affine(attention: Attention, *maps: str) -> None:
         raise NoMatrix(f"short_conv={convolution} mixes the queries, keys and values of 4 tokens")
     if attention.config.cross_layer == "reader":
         raise NoMatrix("kv_sharing lets a layer read keys and values of another layer's x")
+    if (queries := attention.maps.score.queries_per_head) > 1:
+        raise NoMatrix(f"score={attention.config.score} has {queries} queries for each head")
     for key in maps:
-        choice = getattr(attention.maps, key)
-        if not choice.affine:
-            queries = choice.queries_per_head if isinstance(choice, ScoreMap) else 1
-            why = "is not affine in x" if queries == 1 else f"has {queries} queries for each head"
-            raise NoMatrix(f"{key}={getattr(attention.config, key)} {why}")
+        if not getattr(attention.maps, key).affine:
+            raise NoMatrix(f"{key}={getattr(attention.config, key)} is not affine in x")
 
 
 def _in_float64(attention: Attention, *maps: str) -> Attention:

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
 from mlx_attn.convert import circuits
-from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -207,7 +206,8 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
     config = model.config
     spectra: dict[str, circuits.Spectra | None] = {}
     reasons: dict[str, str] = {}
-    for name, circuit in {"scores": qk_circuit, "value_outputs": ov_circuit}.items():
+    readers = {"scores": circuits.qk_circuit, "value_outputs": circuits.ov_circuit}
+    for name, circuit in readers.items():
         try:
             spectra[name] = circuits.spectra(circuit(block.att) for block in model.trf_blocks)
         except circuits.NoMatrix as missing:

@@ -54,8 +54,8 @@ class Column:
         return self.key.replace("_", " ")
 
     def values(self, probe: Probe) -> Float64[np.ndarray, "L maps"]:
-        """Return the numbers of all heads, repeated for each of their maps."""
-        return _of_map(probe, getattr(getattr(probe, self.of), self.key))
+        """Return the numbers of all heads."""
+        return getattr(getattr(probe, self.of), self.key)
 
     def uniform(self, probe: Probe) -> str:
         """Return the number of a head with uniform attention; "" for a matrix."""
@@ -68,11 +68,6 @@ COLUMNS = tuple(
     for of, (letters, *_) in _GROUPS.items()
     for row in _ROWS["matrices" if letters else of]
 )
-
-
-def _of_map(probe: Probe, values: np.ndarray) -> np.ndarray:
-    """Repeat each head's number for each of its maps."""
-    return np.repeat(values, probe.n_maps // values.shape[1], axis=1)
 
 
 def columns(probe: Probe) -> list[Column]:
@@ -180,8 +175,7 @@ def record(probe: Probe) -> dict[str, Any]:
         {"layer": layer, "head": head}
         | {key: _json(array[layer, head]) for key, array in asdict(probe.statistics).items()}
         | {
-            name: of
-            and {key: _of_map(probe, getattr(of, key))[layer, head].tolist() for key in keys}
+            name: of and {key: getattr(of, key)[layer, head].tolist() for key in keys}
             for name, of in matrices.items()
         }
         for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
@@ -286,7 +280,9 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
             axis.set_title(f"layer {layer}")
         if layer == 0:
             axis.set_ylabel(NAMES[keys[row]])
-    return _with_legend(figure, axes[0], "step")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.supxlabel("step")
+    return figure
 
 
 def save_tracks(
@@ -299,9 +295,3 @@ def save_tracks(
     if pair:
         draws["track-pair"] = partial(draw_tracks, [pair], "drift")
     return _save(draws, directory)
-
-
-def _with_legend(figure: "Figure", axis: Any, label: str) -> "Figure":
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
-    figure.supxlabel(label)
-    return figure
