@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
+from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.choices import Mixing
@@ -23,7 +24,7 @@ from mlx_attn.convert.conversions import (
 )
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.trainer import Trainer

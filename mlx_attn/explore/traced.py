@@ -17,13 +17,13 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
+from mlx_attn.activations import Edits, run_with_cache
 from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias, causal_mask, unit_rms
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
-from mlx_attn.model.activations import Edits
 from mlx_attn.model.gpt import GPT
 
 LONGEST = 256
@@ -116,7 +116,7 @@ def _recorded(model: GPT) -> list[tuple[int, str]]:
 
 
 def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
-    logits, activations = model.run_with_cache(tokens, edits)
+    logits, activations = run_with_cache(model, tokens, edits)
     names = [f"trf_blocks.{layer}.{OF_A_LAYER[name]}" for layer, name in _recorded(model)]
     return [logits, *(activations[name] for name in names)]
 
@@ -178,7 +178,7 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
     head) that cuts the ranks of the scores.
     """
     tokens, scalar = _tokens(T), mx.zeros(())
-    _, activations = model.run_with_cache(tokens[:, :1])
+    _, activations = run_with_cache(model, tokens[:, :1])
     switches = [tokens, scalar, scalar, scalar, scalar]
     for layer in range(len(model.trf_blocks)):
         _, H, _, K = activations[f"trf_blocks.{layer}.att.raw_queries"].shape

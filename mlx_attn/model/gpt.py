@@ -1,20 +1,19 @@
 """The GPT: feed-forward layers and blocks around the attention."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.attention import Attention, attention_layer
+from mlx_attn.attention.attention import attention_layer
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
-from mlx_attn.model.activations import Inspectable
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 
@@ -98,7 +97,7 @@ class TransformerBlock(nn.Module):
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
 
-class GPT(Inspectable):
+class GPT(nn.Module):
     """A decoder-only transformer language model.
 
     Args:
@@ -185,15 +184,3 @@ class GPT(Inspectable):
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
         return [make_cache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
-
-
-def attention_inputs(
-    model: GPT, tokens: Integer[mx.array, "B T"]
-) -> Iterator[tuple[Attention, Inputs]]:
-    """Yield each attention layer with the x that it reads, from first to last, lazily."""
-    x, carry = model.drop_emb(model.embed(tokens)), Carry()
-    for block in model.trf_blocks:
-        y = block.norm1(x)  # [B, T, C]
-        x = x + block.att(y, None, carry)
-        x = x + block.ff(block.norm2(x))
-        yield block.att, y

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
 
+from mlx_attn.activations import run_with_cache
 from mlx_attn.convert import circuits
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
@@ -149,7 +150,7 @@ def attention_maps(
     model: GPT, tokens: Integer[np.ndarray, "B T"]
 ) -> Float32[np.ndarray, "L B H T T"]:
     """Return the attention weights of every head, [i, j] of token i on token j."""
-    _, activations = model.run_with_cache(mx.array(tokens))
+    _, activations = run_with_cache(model, mx.array(tokens))
     names = (f"trf_blocks.{layer}.att.attn_weights" for layer in range(model.config.n_layers))
     return np.stack([np.array(activations[name].astype(mx.float32)) for name in names])
 

@@ -14,10 +14,11 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.convert import circuits
-from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Tracked
 from mlx_attn.training.trainer import Trainer

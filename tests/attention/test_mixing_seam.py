@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.attention import Attention
 from mlx_attn.convert.circuits import why_not_one_matrix
 from mlx_attn.convert.conversions import find_conversion
@@ -74,7 +75,7 @@ def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own
     own("mixing", both, reads_keys=True, remembers=powers)
     model, tokens = GPT(GPTConfig(**MODEL, mixing="own")), mx.arange(5)[None]
     model.eval()
-    logits, _ = model.run_with_cache(tokens)
+    logits, _ = run_with_cache(model, tokens)
     assert mx.allclose(logits, model(tokens), atol=1e-5)
     with pytest.raises(ConfigError, match="mixing=own uses x itself"):
         fold_norms(model)

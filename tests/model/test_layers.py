@@ -6,6 +6,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
+from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.cost import cache_bytes, model_cost
@@ -120,7 +121,7 @@ def test_only_the_first_layer_of_each_group_has_keys_and_values_of_its_own():
 
 
 def test_a_layer_reads_the_keys_and_values_of_the_layer_before():
-    _, activations = random_model(position="rope").run_with_cache(TOKENS)
+    _, activations = run_with_cache(random_model(position="rope"), TOKENS)
     for name in ("keys", "values"):
         of = [activations[f"trf_blocks.{layer}.att.{name}"] for layer in range(4)]
         assert mx.array_equal(of[0], of[1])

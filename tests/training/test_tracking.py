@@ -7,12 +7,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.maps import merge_query_key
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, attention_inputs
+from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracking import drift, snapshots, track_heads
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.text.corpus import Corpus

@@ -1,10 +1,10 @@
 """Every named activation of one forward pass, and the forward pass with some of them changed.
 
-    logits, activations = model.run_with_cache(tokens)
+    logits, activations = run_with_cache(model, tokens)
     activations["trf_blocks.0.att.attn_weights"]  # [B, H, T, T]
 
     off = {"trf_blocks.0.att.context_vec": lambda heads: heads * keep[:, None, None]}
-    logits, _ = model.run_with_cache(tokens, off)  # without the heads where keep is 0
+    logits, _ = run_with_cache(model, tokens, off)  # without the heads where keep is 0
 
 The names extend the names of the weights, and are the book's names if it has one. In the order of
 computation, for every block `trf_blocks.L`:
@@ -31,17 +31,16 @@ computation, for every block `trf_blocks.L`:
 pass runs without dropout and fused kernels, so its logits differ from the model's by rounding.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import mlx.core as mx
-import mlx.nn as nn
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.model.gpt import GPT, TransformerBlock
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]
 
@@ -50,57 +49,48 @@ _Record = Callable[[str, mx.array], mx.array]
 """Stores an activation under its name, after the edit of that name, and returns it."""
 
 
-class Inspectable(nn.Module):
-    """A model whose activations can be read and edited by name: the base class of `GPT`."""
+def run_with_cache(
+    model: GPT, tokens: Integer[mx.array, "B T"], edits: Edits | None = None
+) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
+    """Return the logits and every activation by name, lazily, with some of them edited.
 
-    embed: Any
-    trf_blocks: list[Any]
-    final_norm: Any
-    unembed: Any
+    The training mode does not matter.
 
-    def run_with_cache(
-        self, tokens: Integer[mx.array, "B T"], edits: Edits | None = None
-    ) -> tuple[Float[mx.array, "B T V"], dict[str, mx.array]]:
-        """Return the logits and every activation by name, lazily, with some of them edited.
+    Args:
+        model: Any GPT.
+        tokens: Token ids.
+        edits: Functions by the name of the activation that each replaces. Later computations use
+            the value that the function returns.
 
-        The training mode does not matter. `mlx_attn.model.activations` lists the names, with
-        shapes.
+    Raises:
+        ConfigError: No activation has the name of an edit, or an edit changes the shape.
+    """
+    edits, activations = edits or {}, {}
 
-        Args:
-            tokens: Token ids.
-            edits: Functions by the name of the activation that each replaces. Later computations
-                use the value that the function returns.
+    def record(name: str, value: mx.array) -> mx.array:
+        edited = edits[name](value) if name in edits else value
+        if edited.shape != value.shape:
+            raise ConfigError(
+                f"the edit of '{name}' returned the shape {edited.shape} for {value.shape}: "
+                "return an array of the same shape"
+            )
+        activations[name] = edited
+        return edited
 
-        Raises:
-            ConfigError: No activation has the name of an edit, or an edit changes the shape.
-        """
-        edits, activations = edits or {}, {}
-
-        def record(name: str, value: mx.array) -> mx.array:
-            edited = edits[name](value) if name in edits else value
-            if edited.shape != value.shape:
-                raise ConfigError(
-                    f"the edit of '{name}' returned the shape {edited.shape} for {value.shape}: "
-                    "return an array of the same shape"
-                )
-            activations[name] = edited
-            return edited
-
-        # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
-        x, carry = record("embedding", self.embed(tokens)), Carry()
-        for layer, block in enumerate(self.trf_blocks):
-            x = _block(block, x, carry, record, f"trf_blocks.{layer}")
-        x = record("final_norm", self.final_norm(x))
-        logits = record("logits", self.unembed(x))
-        # The names are complete only now.
-        for name in edits:
-            if name not in activations:
-                hint = did_you_mean(name, activations)
-                raise ConfigError(f"no activation is named '{name}'{hint}")
-        return logits, activations
+    # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
+    x, carry = record("embedding", model.embed(tokens)), Carry()
+    for layer, block in enumerate(model.trf_blocks):
+        x = _block(block, x, carry, record, f"trf_blocks.{layer}")
+    x = record("final_norm", model.final_norm(x))
+    logits = record("logits", model.unembed(x))
+    # The names are complete only now.
+    for name in edits:
+        if name not in activations:
+            raise ConfigError(f"no activation is named '{name}'{did_you_mean(name, activations)}")
+    return logits, activations
 
 
-def _block(block: Any, x: Inputs, carry: Carry, record: _Record, name: str) -> Inputs:
+def _block(block: TransformerBlock, x: Inputs, carry: Carry, record: _Record, name: str) -> Inputs:
     x = record(f"{name}.x", x)
     y = record(f"{name}.norm1", block.norm1(x))
     x = record(f"{name}.x_mid", x + _attention(block.att, y, carry, record, name))
@@ -135,3 +125,15 @@ def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str
     # [B, H, T, T] x [B, H_v, T, D] -> [B, H, T, D]
     heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
     return record(f"{name}.att.out", a.output(heads, x))
+
+
+def attention_inputs(
+    model: GPT, tokens: Integer[mx.array, "B T"]
+) -> Iterator[tuple[Attention, Inputs]]:
+    """Yield each attention layer with the x that it reads, from first to last, lazily."""
+    x, carry = model.drop_emb(model.embed(tokens)), Carry()
+    for block in model.trf_blocks:
+        y = block.norm1(x)  # [B, T, C]
+        x = x + block.att(y, None, carry)
+        x = x + block.ff(block.norm2(x))
+        yield block.att, y

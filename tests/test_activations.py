@@ -4,6 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
@@ -36,12 +37,12 @@ def close(one: mx.array, other: mx.array) -> bool:
 )
 def test_the_logits_are_the_model_s(settings):
     model = model_of(**settings)
-    logits, _ = model.run_with_cache(TOKENS)
+    logits, _ = run_with_cache(model, TOKENS)
     assert close(logits, model(TOKENS))
 
 
 def test_an_activation_has_the_shape_that_its_name_promises():
-    _, activations = model_of().run_with_cache(TOKENS)
+    _, activations = run_with_cache(model_of(), TOKENS)
     shapes = {name: array.shape for name, array in activations.items()}
     assert shapes["trf_blocks.1.att.attn_weights"] == (1, 4, 8, 8)
     assert shapes["trf_blocks.1.att.context_vec"] == (1, 4, 8, 4)
@@ -52,7 +53,7 @@ def test_a_head_that_is_edited_away_is_a_head_without_its_rows_of_out_proj():
     model = model_of()
     others = mx.array([1.0, 0.0, 1.0, 1.0])[:, None, None]
     edits = {"trf_blocks.0.att.context_vec": lambda heads: heads * others}
-    without, _ = model.run_with_cache(TOKENS, edits)
+    without, _ = run_with_cache(model, TOKENS, edits)
     layer = model.trf_blocks[0].att.out_proj
     layer.weight = layer.weight * mx.repeat(others.flatten(), 4)
     assert close(without, model(TOKENS))
@@ -60,8 +61,8 @@ def test_a_head_that_is_edited_away_is_a_head_without_its_rows_of_out_proj():
 
 def test_what_comes_before_an_edit_does_not_change():
     model, name = model_of(), "trf_blocks.1.x"
-    _, before = model.run_with_cache(TOKENS)
-    _, after = model.run_with_cache(TOKENS, {name: mx.zeros_like})
+    _, before = run_with_cache(model, TOKENS)
+    _, after = run_with_cache(model, TOKENS, {name: mx.zeros_like})
     names = list(before)
     unchanged = names[: names.index(name)]
     assert all(mx.array_equal(before[n], after[n]) for n in unchanged)
@@ -81,4 +82,4 @@ def test_what_comes_before_an_edit_does_not_change():
 )
 def test_an_edit_that_cannot_be_made_is_refused(edits, message):
     with pytest.raises(ConfigError, match=message):
-        model_of().run_with_cache(TOKENS, edits)
+        run_with_cache(model_of(), TOKENS, edits)
