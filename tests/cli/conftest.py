@@ -77,8 +77,7 @@ def made_once(tmp_path_factory) -> Callable[..., Path]:
         with pytest.MonkeyPatch.context() as monkeypatch:
             settle(folder, monkeypatch)
             for command in commands:
-                result = CliRunner().invoke(group, command)
-                assert result.exit_code == 0, result.output
+                done(invoke(*command))
         return folder
 
     return make
@@ -112,23 +111,24 @@ def tiny_flags() -> list[str]:
     return TINY
 
 
+def invoke(*arguments: str, **settings) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(group, arguments, **settings)
+
+
 @pytest.fixture
 def run_command() -> Callable[..., Result]:
     """Runs the command line in this process."""
-
-    def run(*arguments: str, **settings) -> Result:
-        return CliRunner().invoke(group, arguments, **settings)
-
-    return run
+    return invoke
 
 
 @pytest.fixture
-def train(workshop, run_command) -> Callable[..., Result]:
+def train(workshop) -> Callable[..., Result]:
     """Trains a tiny model on the story; later flags win."""
 
     def run(*arguments: str, **settings) -> Result:
         tiny = [] if "--resume" in arguments else TINY
-        return run_command("train", *tiny, *arguments, **settings)
+        return invoke("train", *tiny, *arguments, **settings)
 
     return run
 

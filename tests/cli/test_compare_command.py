@@ -81,11 +81,6 @@ def test_runs_of_another_program_are_judged_and_nothing_is_trained(tmp_path, run
     assert "leave out --seeds" in line
 
 
-@pytest.mark.parametrize("option", ["--budgets", "--until-decided"])
-def test_options_that_are_gone_are_refused_in_a_line(run_command, option):
-    assert f"No such option '{option}'" in refused(run_command("compare", option), 2)
-
-
 def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
     compare, workshop, monkeypatch
 ):

@@ -1,14 +1,15 @@
 import json
 import re
+from functools import partial
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mlx_attn.cli.main import group
 from mlx_attn.run_directory import open_run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.training.summaries import summarise_runs
-from tests.cli.conftest import refused, untrained_run
+from tests.cli.conftest import invoke, refused, untrained_run
+
+convert = partial(invoke, "convert")
 
 
 @pytest.fixture
@@ -22,10 +23,6 @@ def place(tmp_path, monkeypatch):
     path = tmp_path / "runs" / "nano"
     untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
     return tmp_path
-
-
-def convert(*arguments: str) -> Result:
-    return CliRunner().invoke(group, ["convert", *arguments])
 
 
 def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place):

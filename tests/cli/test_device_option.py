@@ -8,7 +8,6 @@ import pytest
 
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
-from tests.cli.conftest import refused
 
 
 @pytest.fixture
@@ -21,13 +20,6 @@ def chosen(monkeypatch) -> list[str]:
         mx, "set_default_device", lambda made: names.append(getattr(made, "type", made).name)
     )
     return names
-
-
-@pytest.fixture
-def one_device(monkeypatch) -> None:
-    """A machine without a GPU."""
-    monkeypatch.setattr(device, "devices", lambda: ["cpu"])
-    monkeypatch.setenv(device.DEVICE, "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -46,8 +38,3 @@ def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monk
     run_command("variants")
     run_command("variants", "--device", "cpu")
     assert chosen == ["gpu", "gpu", "cpu"]
-
-
-def test_a_device_that_is_not_there_is_one_line(run_command, one_device):
-    message = "Error: MLX finds no GPU on this machine: choose cpu, or leave the choice out"
-    assert message in refused(run_command("info", "--device", "gpu"), 2)

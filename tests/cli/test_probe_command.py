@@ -1,23 +1,17 @@
 """`mlx-attn probe` from the command line."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mlx_attn.cli.main import group
-from tests.cli.conftest import refused
+from tests.cli.conftest import invoke, refused
 
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
 RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", "--eval-every=0"]
-
-
-def probe(*arguments: str, **settings) -> Result:
-    return CliRunner().invoke(group, ["probe", *arguments], **settings)
-
-
 BASE = ["train", *SIZES, *RECIPE, "--preset=nano", "--name=base", "--track=1", "--quiet"]
+probe = partial(invoke, "probe")
 
 
 @pytest.fixture(scope="module")

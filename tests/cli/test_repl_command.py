@@ -1,9 +1,8 @@
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from mlx_attn.cli.main import group
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import untrained_run
+from tests.cli.conftest import invoke, untrained_run
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def place(tmp_path, monkeypatch):
 
 def repl(lines: str | bytes, *arguments: str) -> Result:
     """Answers of few tokens; later options win."""
-    return CliRunner().invoke(group, ["repl", "--max-tokens=8", *arguments], input=lines)
+    return invoke("repl", "--max-tokens=8", *arguments, input=lines)
 
 
 def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):

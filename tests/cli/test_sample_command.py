@@ -1,11 +1,12 @@
 import json
+from functools import partial
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mlx_attn.cli.main import group
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.cli.conftest import refused, untrained_run
+from tests.cli.conftest import invoke, refused, untrained_run
+
+sample = partial(invoke, "sample")
 
 
 @pytest.fixture
@@ -14,10 +15,6 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     untrained_run(tmp_path / "runs" / "nano", train_tokenizer("char", "abcdefgh \n", 0))
     return tmp_path
-
-
-def sample(*arguments: str, **settings) -> Result:
-    return CliRunner().invoke(group, ["sample", *arguments], **settings)
 
 
 @pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
@@ -56,11 +53,7 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
     assert result.stderr.startswith(f"{read} of 16, half of which is left free")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["sample", "nano"], ["probe", "nano", "-p", "abc"], ["export", "nano", "--to", "mlx-lm"]],
-)
-def test_the_tokenizer_of_another_model_is_refused(place, command):
+def test_the_tokenizer_of_another_model_is_refused(place):
     train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
-    line = refused(CliRunner().invoke(group, command, input="abc\n"), 1)
+    line = refused(sample("nano"), 1)
     assert "its tokenizer has 13 tokens and its model 10" in line

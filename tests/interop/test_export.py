@@ -177,11 +177,3 @@ def test_what_export_did_not_write_is_left_alone(put, reason, make_run, tmp_path
     with pytest.raises(RunError, match=reason):
         export_run(make_run(), TARGETS["gpt2"], tmp_path / "theirs", overwrite=True)
     assert {name: data for name, data in content(tmp_path).items() if name in before} == before
-
-
-def test_an_earlier_export_is_replaced_only_on_request(make_run, out):
-    loaded = make_run()
-    export_run(loaded, TARGETS["gpt2"], out)
-    with pytest.raises(RunError, match="--overwrite replaces it"):
-        export_run(loaded, TARGETS["gpt2"], out)
-    assert export_run(loaded, TARGETS["gpt2"], out, overwrite=True).path == out

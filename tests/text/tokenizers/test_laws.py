@@ -124,13 +124,6 @@ def test_a_space_that_is_rare_in_the_training_text_stays_a_space(kind, text):
         assert trained.decode(trained.encode(each)) == each
 
 
-def test_an_unknown_kind_is_refused_with_the_choices():
-    with pytest.raises(
-        ConfigError, match="unknown tokenizer 'word': choose from char, byte, bpe, unigram, gpt2"
-    ):
-        train_tokenizer("word", TEXT)
-
-
 def test_bytes_are_their_own_tokens_and_characters_are_numbered_in_sorted_order():
     assert train_tokenizer("byte", "").encode("aé\n").tolist() == [0x61, 0xC3, 0xA9, 0x0A]
     characters = train_tokenizer("char", "hello\n")
