@@ -26,7 +26,7 @@ from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.training.config import settings_from, variant_name
-from mlx_attn.training.evaluation import Evaluation, Evaluator, beginning, evaluation_record
+from mlx_attn.training.evaluation import Evaluation, Evaluator, evaluation_record
 from mlx_attn.training.trainer import Trainer
 
 _FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
@@ -123,9 +123,27 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
     share = _VALIDATION_WORK / parameters / len(corpus.val.tokens)
     if share >= 1:
         return corpus.val
-    part = beginning(corpus.val, share)
-    n_bytes = sum(len(corpus.tokenizer.token_bytes(token)) for token in part.tokens.tolist())
-    return replace(part, n_bytes=n_bytes, token_abilities=None)
+    return _beginning(corpus, max(2, int(share * len(corpus.val.tokens))))
+
+
+def _beginning(corpus: Corpus, stop: int) -> Split:
+    """Return the first tokens of the validation text, up to the end of a document if it has any."""
+    split = corpus.val
+    starts, scored = split.document_starts, split.scored
+    if starts is not None and len(starts) > 1:
+        starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
+        # The last start ends the document before it; one more token is its last target.
+        stop, starts = int(starts[-1]) + 1, starts[:-1]
+    tokens = split.tokens[:stop]
+    return replace(
+        split,
+        tokens=tokens,
+        n_bytes=sum(len(corpus.tokenizer.token_bytes(token)) for token in tokens.tolist()),
+        document_starts=starts,
+        token_abilities=None,
+        scored=None if scored is None else scored[:stop],
+        floor_nats=None,
+    )
 
 
 def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:

@@ -52,13 +52,8 @@ class RandomWindows:
         # [B, 2]: keys are twice 32 random bits. `randint` draws floats, which reach only every
         # sixth start of a corpus of 100 million tokens.
         bits = mx.random.split(key, parts * self.batch_size)
-        if choices < 2**32:
-            # The remainder favours small numbers by less than choices / 2^32.
-            drawn = bits[:, 0] % choices
-        else:
-            high, low = bits.astype(mx.uint64).moveaxis(1, 0)
-            # Two words make one number of 64 bits.
-            drawn = ((high << 32 | low) % mx.array(choices, mx.uint64)).astype(mx.int64)
+        # The remainder favours small numbers by less than choices / 2^32.
+        drawn = bits[:, 0] % choices
         return drawn if self.places is None else self.places[drawn]
 
 

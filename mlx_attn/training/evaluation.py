@@ -1,8 +1,8 @@
-"""Validation: the loss over a whole split, a task's accuracy, and its answers as text."""
+"""Validation: the loss over a whole split, and a task's accuracy."""
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -16,28 +16,7 @@ from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.batches import last_start, read_windows
-
-
-def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
-    """Return the first document of a task with the model's answers.
-
-    A wrong answer is followed by the right one in brackets: `k3 v5[v1]`. The model must be in
-    evaluation mode.
-    """
-    # One document, [N] tokens.
-    starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
-    document = slice(starts[0], starts[1])
-    tokens, asked = split.tokens[document], abilities[document] == ABILITIES.index("answer")
-    # [1, N, V] -> [N]
-    likeliest = np.array(model(mx.array(tokens[None])).argmax(axis=-1))[0]
-    texts = [tokenizer.decode([token]) for token in tokens]
-    # Position i predicts token i + 1.
-    for i in np.flatnonzero(asked[1:] & (likeliest[:-1] != tokens[1:])):
-        texts[i + 1] = f"{tokenizer.decode([likeliest[i]])}[{texts[i + 1].strip()}]"
-    return "".join(texts).strip()
-
 
 EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
 
@@ -214,25 +193,6 @@ def _rows(vocab_size: int) -> int:
 
 def _parts(of: Any, size: int) -> Iterator[Any]:
     return (of[i : i + size] for i in range(0, len(of), size))
-
-
-def beginning(split: Split, share: float) -> Split:
-    """Return the first part of a split; it ends with a document if their starts are known."""
-    stop = max(2, int(share * len(split.tokens)))
-    starts = split.document_starts
-    if starts is not None and len(starts) > 1:
-        starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
-        # The last start ends the document before it; one more token is its last target.
-        stop, starts = int(starts[-1]) + 1, starts[:-1]
-    abilities, scored = split.token_abilities, split.scored
-    return replace(
-        split,
-        tokens=split.tokens[:stop],
-        document_starts=starts,
-        token_abilities=None if abilities is None else abilities[:stop],
-        scored=None if scored is None else scored[:stop],
-        floor_nats=None,
-    )
 
 
 def evaluation_windows(

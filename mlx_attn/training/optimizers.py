@@ -232,38 +232,18 @@ def newton_schulz(stack: Stack) -> Stack:
     return x
 
 
-_Make = Callable[[Arrays], AdamW | Muon]
-_Belongs = Callable[[str, mx.array], bool]
+def _group_of(name: str, array: mx.array, config: TrainConfig) -> str:
+    """Return the group of a parameter.
 
-
-def _groups(config: TrainConfig, n_heads: int) -> list[tuple[str, _Belongs, _Make]]:
-    """Return the groups: a parameter is in the first one that it belongs to.
-
-    The merged S moves its scores about H times further per step of Adam than its factors do, so its
-    learning rate is lr / H.
+    Muon moves the matrices in a block that are multiplied, not looked up. The merged S has a group
+    of its own: it moves its scores about H times further per step of Adam than its factors do.
     """
-    lr, decay = config.lr, config.weight_decay
-    of_matrices = partial(AdamW, peak=lr, beta2=config.beta2, decay=decay)
-    of_rest = partial(of_matrices, decay=decay if config.decay == "all" else 0.0)
-    groups: list[tuple[str, _Belongs, _Make]] = [
-        ("merged", _is_merged, partial(of_matrices, peak=lr / n_heads)),
-        ("matrices", lambda name, array: array.ndim >= 2, of_matrices),
-        ("rest", lambda name, array: True, of_rest),
-    ]
-    if config.optimizer == "muon":
-        muon = partial(Muon, peak=config.muon_lr, momentum=config.muon_momentum)
-        groups.insert(0, ("hidden", _is_hidden_matrix, muon))
-    return groups
-
-
-def _is_hidden_matrix(name: str, array: mx.array) -> bool:
-    """Return whether a parameter is a matrix in a block that is multiplied, not looked up."""
-    in_block = name.startswith("trf_blocks.") and name.endswith("weight")
-    return array.ndim == 2 and in_block
-
-
-def _is_merged(name: str, _: mx.array) -> bool:
-    return name.endswith("att.S.weight")
+    is_hidden = array.ndim == 2 and name.startswith("trf_blocks.") and name.endswith("weight")
+    if config.optimizer == "muon" and is_hidden:
+        return "hidden"
+    if name.endswith("att.S.weight"):
+        return "merged"
+    return "matrices" if array.ndim >= 2 else "rest"
 
 
 class GroupedOptimizer:
@@ -279,13 +259,18 @@ class GroupedOptimizer:
 
     def __init__(self, model: GPT, config: TrainConfig):
         self.model = model
-        self.groups: dict[str, AdamW | Muon] = {}
-        left = named_arrays(model.trainable_parameters())
-        for group, belongs, optimizer in _groups(config, model.config.n_heads):
-            weights = {name: array for name, array in left.items() if belongs(name, array)}
-            left = {name: array for name, array in left.items() if name not in weights}
-            if weights:
-                self.groups[group] = optimizer(weights)
+        lr, decay = config.lr, config.weight_decay
+        adamw = partial(AdamW, beta2=config.beta2)
+        makes: dict[str, Callable[[Arrays], AdamW | Muon]] = {
+            "hidden": partial(Muon, peak=config.muon_lr, momentum=config.muon_momentum),
+            "merged": partial(adamw, peak=lr / model.config.n_heads, decay=decay),
+            "matrices": partial(adamw, peak=lr, decay=decay),
+            "rest": partial(adamw, peak=lr, decay=decay if config.decay == "all" else 0.0),
+        }
+        weights: dict[str, Arrays] = {group: {} for group in makes}
+        for name, array in named_arrays(model.trainable_parameters()).items():
+            weights[_group_of(name, array, config)][name] = array
+        self.groups = {group: makes[group](arrays) for group, arrays in weights.items() if arrays}
         self._give()
 
     def read(self) -> None:

@@ -9,12 +9,17 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+
 from mlx_attn.errors import RunError
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.text.corpus import Split
+from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.evaluation import task_predictions
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
 from mlx_attn.training.trainer import Trainer
 
@@ -56,6 +61,25 @@ def write_sample(run: Run, trainer: Trainer, tokenizer: Tokenizer) -> str:
         text = task_predictions(model, split, tokenizer)
     model.train()
     return text
+
+
+def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
+    """Return the first document of a task with the model's answers.
+
+    A wrong answer is followed by the right one in brackets: `k3 v5[v1]`. The model must be in
+    evaluation mode.
+    """
+    # One document, [N] tokens.
+    starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
+    document = slice(starts[0], starts[1])
+    tokens, asked = split.tokens[document], abilities[document] == ABILITIES.index("answer")
+    # [1, N, V] -> [N]
+    likeliest = np.array(model(mx.array(tokens[None])).argmax(axis=-1))[0]
+    texts = [tokenizer.decode([token]) for token in tokens]
+    # Position i predicts token i + 1.
+    for i in np.flatnonzero(asked[1:] & (likeliest[:-1] != tokens[1:])):
+        texts[i + 1] = f"{tokenizer.decode([likeliest[i]])}[{texts[i + 1].strip()}]"
+    return "".join(texts).strip()
 
 
 LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}

@@ -88,12 +88,3 @@ def test_the_sizes_of_an_epoch():
 def test_a_text_that_is_too_short_is_refused_with_the_numbers():
     with pytest.raises(ConfigError, match="16 tokens to train on, too few for context_length=16"):
         EpochWindows(16, 16, 1)
-
-
-def test_every_part_of_a_text_of_more_than_32_bits_is_reached():
-    order = RandomWindows(3 * 2**32, 16, 300)
-    starts = np.array(order.starts(0, 0))
-    assert starts.min() >= 0
-    assert starts.max() <= order.last
-    thirds = np.bincount(starts // 2**32, minlength=3)
-    assert (thirds > 60).all()
