@@ -40,7 +40,7 @@ def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) 
         if given != expected:
             raise RunError(
                 f"{path}: belongs to a model of another configuration: {name} is {given}, "
-                f"config.json asks for {expected}"
+                f"its configuration asks for {expected}"
             )
         is_float = mx.issubdtype(own[name].dtype, mx.floating)
         if mx.issubdtype(arrays[name].dtype, mx.floating) != is_float:

@@ -16,6 +16,7 @@ Examples:
   mlx-attn import model.pth --n-heads 12 --data the-verdict
   mlx-attn import folder-of-gpt2 --out runs/gpt2
   mlx-attn import ckpt.pt --tokenizer gpt2
+  mlx-attn import swa.pth --n-heads 12 --window 1024 --global-every 3
 """
 
 
@@ -26,6 +27,9 @@ Examples:
 @click.option("--tokenizer", metavar="NAME", help="byte, gpt2, a run, a folder, a file of merges.")
 @click.option("--data", default="tales", show_default=True, help="The text to train on later.")
 @click.option("--n-heads", default=0, metavar="N", help="Number of heads, if no file says it.")
+@click.option("--window", default=0, metavar="N", help="Tokens of a sliding window (chapter 4).")
+@click.option("--global-every", default=0, metavar="N", help="Every n-th layer has no window.")
+@click.option("--cut-vocabulary", is_flag=True, help="Cut the rows past the tokenizer's tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     source: str,
@@ -34,6 +38,9 @@ def command(
     tokenizer: str | None,
     data: str,
     n_heads: int,
+    window: int,
+    global_every: int,
+    cut_vocabulary: bool,
     as_json: bool,
 ) -> None:
     """Make a run of another program's checkpoint, which samples, converts, probes and trains on.
@@ -42,16 +49,23 @@ def command(
     .pt where PyTorch is installed), a folder of Hugging Face's GPT-2 or of 'mlx-attn export', or
     the name of a published GPT-2, such as gpt2-medium. Nothing of it is executed.
     """
-    from mlx_attn.interop.imported import find_checkpoint, import_run
+    from mlx_attn.interop.imported import find_checkpoint, import_run, with_windows
+    from mlx_attn.interop.names import BOOK
     from mlx_attn.runs import RUNS, free_name
 
     checkpoint = find_checkpoint(source, n_heads)
-    config, named = checkpoint.model.config, str(checkpoint.path)
+    named, size = str(checkpoint.path), checkpoint.model.config.vocab_size
+    if window or global_every:
+        checkpoint = with_windows(checkpoint, window, global_every)
     place = out or free_name(RUNS, Path(source).stem or "imported")
-    run = import_run(checkpoint, place, data, tokenizer, overwrite)
-    sizes = _model_facts(config)
+    run = import_run(checkpoint, place, data, tokenizer, overwrite, cut_vocabulary)
+    sizes = _model_facts(run.config)
     facts = {"run": str(run.path), "source": named, "as": checkpoint.what, **sizes}
     rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(sizes)]
+    if cut := size - run.config.vocab_size:
+        rows.append(("vocabulary", f"the last {cut} rows are cut: no token has them"))
+    if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
+        rows.append(("windows", "none: a state dict does not say them, --window N does"))
     lines = [run.path, *(f"{key:12} {text}" for key, text in rows)]
     emit(facts, as_json, lambda: lines)
 

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from mlx_attn.arrays import Arrays, load_arrays
+from mlx_attn.attention.catalog import find_variant
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import names
 from mlx_attn.interop.mlx_lm import MODEL_TYPE
@@ -50,6 +51,8 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
         RunError: It cannot be read, or is not a supported model.
         ConfigError: No file has the number of heads, so it must be given; or it has another.
     """
+    if ".ckpt." in path.name or (path.name == WEIGHTS and (path.parent / "config.json").is_file()):
+        path = path.parent
     checkpoint = _of_folder(path) if path.is_dir() else _of_file(path, n_heads)
     if n_heads not in (0, said := checkpoint.model.config.n_heads):
         raise ConfigError(f"{path}: it says that it has {said} heads: leave --n-heads out")
@@ -58,8 +61,12 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
 
 def _of_file(path: Path, n_heads: int) -> Checkpoint:
     state, said = read_state(path)
+    if names.OPENAI in state and (settings := path.with_name("hparams.json")).is_file():
+        said = as_record(read_record(settings).get("n_head", 0), int, str(settings))
     what, arrays = names.translated(state, path)
     config = _config_of(path, arrays, said or n_heads)
+    if what != names.BOOK:  # GPT-2's head is the embedding, and may be left out
+        config = replace(config, tied_head="out_head.weight" not in arrays)
     if what == names.NANOGPT:
         config = replace(config, activation="gelu_exact")
     return Checkpoint(path, what, _model_of(config, arrays, path))
@@ -73,7 +80,14 @@ def _config_of(path: Path, arrays: Arrays, n_heads: int) -> GPTConfig:
             f"{path}: no file says how many heads its {emb_dim} numbers are cut into: give "
             "--n-heads"
         )
+    keys, latent = (arrays.get(f"trf_blocks.0.att.{name}.weight") for name in ("W_key", "W_latent"))
+    attention: dict[str, Any] = {}
+    if keys is not None:  # fewer key heads than heads in chapter 4's grouped-query attention
+        attention = {"n_kv_heads": keys.shape[0] * n_heads // emb_dim}
+    elif latent is not None:  # its multi-head latent attention
+        attention = {**find_variant("mla").maps, "latent_dim": latent.shape[0]}
     return GPTConfig(
+        **attention,
         vocab_size=vocab_size,
         context_length=arrays["pos_emb.weight"].shape[0],
         emb_dim=emb_dim,
@@ -158,6 +172,9 @@ def gpt2_config(config: GPTConfig) -> dict[str, Any]:
 
 def _of_folder(folder: Path) -> Checkpoint:
     path = folder / "config.json"
+    if any(folder.glob("*.ckpt.*")):
+        name = path.with_name("model.npz")
+        raise RunError(_TENSORFLOW.format(path=folder, name=name))
     if not path.is_file():
         raise RunError(f"{folder}: there is no config.json in it")
     keys = read_record(path)
@@ -243,6 +260,12 @@ torch, or write a .safetensors in the environment of the book, with these two li
 import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", weights_only=True);
 safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict", \
 s.get("model", s)).items()}}, "{stem}.safetensors")"""
+
+
+_TENSORFLOW = """{path}: weights of TensorFlow, which only TensorFlow reads; where it is \
+installed, these two lines write them for 'mlx-attn import {name}':
+import numpy, tensorflow as tf; v = [n for n, _ in tf.train.list_variables("{path}")];
+numpy.savez("{name}", **{{n: tf.train.load_variable("{path}", n) for n in v}})"""
 
 
 _SAVE = "save with torch.save(model.state_dict(), path)"

@@ -9,10 +9,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from mlx_attn.arrays import count_parameters
+from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import SUFFIXES, Checkpoint, read_checkpoint
+from mlx_attn.interop.names import BOOK
+from mlx_attn.interop.standard import model_of
 from mlx_attn.interop.tokenizer_json import OWN
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.runs import RUNS
@@ -23,6 +25,8 @@ from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 from mlx_attn.training.config import resolve
 
 _GPT2_VOCABULARY = 50257
+_GPT2_PADDED = range(50258, 50305)
+"""Rows with a token for padding, or up to the next multiple of 64, as nanoGPT has."""
 
 _FINE_TUNING = {
     "optimizer": "adamw",
@@ -53,6 +57,26 @@ def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
     return read_checkpoint(path if path.exists() else _downloaded(name), n_heads)
 
 
+def with_windows(source: Checkpoint, window: int, global_every: int) -> Checkpoint:
+    """Return the book's model with the sliding windows that its state dict does not tell.
+
+    Raises:
+        ConfigError: It is another program's, whose windows are known: none.
+    """
+    if source.what != BOOK or source.path.is_dir():
+        raise ConfigError(f"--window: {source.path} has none; only models of chapter 4 may have")
+    return _changed(source, window=window, global_every=global_every)
+
+
+def _changed(source: Checkpoint, **settings: int) -> Checkpoint:
+    """Return the model with other settings, of the first `vocab_size` rows."""
+    config = replace(source.model.config, **settings)
+    arrays = named_arrays(source.model)
+    for name in arrays.keys() & {"tok_emb.weight", "out_head.weight"}:
+        arrays[name] = arrays[name][: config.vocab_size]
+    return replace(source, model=model_of(config, arrays, source.path))
+
+
 def _downloaded(name: str) -> Path:
     """Return the folder of a published model, which huggingface_hub downloads once."""
     is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
@@ -79,14 +103,15 @@ _TOKENIZERS = (
 )
 
 
-def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
+def find_tokenizer(source: Checkpoint, named: str | None = None, cut: bool = False) -> Tokenizer:
     """Return the tokenizer of an imported model.
 
     Args:
         source: The checkpoint.
         named: "byte", "gpt2" (the published one), a run or folder with a tokenizer, a
             tokenizer.json or a file of merges; None: the tokenizer in the checkpoint's folder, or
-            the published one if the vocabulary is as large as GPT-2's.
+            the published one if the vocabulary is as large as GPT-2's, or that with padding.
+        cut: Whether the model may have more rows than the tokenizer has tokens.
 
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
@@ -96,17 +121,21 @@ def find_tokenizer(source: Checkpoint, named: str | None = None) -> Tokenizer:
         tokenizer = _named_tokenizer(named)
     else:
         tokenizer = _tokenizer_in(source.path if source.path.is_dir() else source.path.parent)
-        if size == _GPT2_VOCABULARY and (tokenizer is None or tokenizer.vocab_size != size):
+        is_gpt2 = size == _GPT2_VOCABULARY or size in _GPT2_PADDED
+        if is_gpt2 and (tokenizer is None or tokenizer.vocab_size != size):
             tokenizer = _named_tokenizer("gpt2")
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "
             f"GPT-2's: {_TOKENIZERS}"
         )
-    if tokenizer.vocab_size != size:
+    tokens = tokenizer.vocab_size
+    cut |= tokens == _GPT2_VOCABULARY and size in _GPT2_PADDED
+    if tokens != size and not (cut and tokens < size):
+        or_cut = f", or --cut-vocabulary if its last {size - tokens} rows are padding"
         raise ConfigError(
-            f"the {tokenizer.kind} tokenizer has {tokenizer.vocab_size} tokens, and the model "
-            f"{size}: give --tokenizer with the one that it was trained with"
+            f"the {tokenizer.kind} tokenizer has {tokens} tokens, and the model {size}: give "
+            f"--tokenizer with the one that it was trained with{or_cut if tokens < size else ''}"
         )
     return tokenizer
 
@@ -136,7 +165,12 @@ def _named_tokenizer(named: str) -> Tokenizer:
 
 
 def import_run(
-    source: Checkpoint, out: Path, data: str, named: str | None = None, overwrite: bool = False
+    source: Checkpoint,
+    out: Path,
+    data: str,
+    named: str | None = None,
+    overwrite: bool = False,
+    cut: bool = False,
 ) -> Run:
     """Write a checkpoint as a run, to be trained on `data` with the checkpoint's tokenizer.
 
@@ -146,13 +180,17 @@ def import_run(
         data: The text to train on later.
         named: The tokenizer; see `find_tokenizer`.
         overwrite: If True, replace an existing run.
+        cut: If True, leave out the rows past the tokenizer's tokens: no other logit changes.
 
     Raises:
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
         RunError: The run cannot be written.
     """
     check_free(out, overwrite)
-    tokenizer, config = find_tokenizer(source, named), source.model.config
+    tokenizer = find_tokenizer(source, named, cut)
+    if tokenizer.vocab_size < source.model.config.vocab_size:
+        source = _changed(source, vocab_size=tokenizer.vocab_size)
+    config = source.model.config
     sizes = {key: value for key, value in config.as_dict().items() if key != "vocab_size"}
     text = {"data": data, "tokenizer": str(out.resolve()), "vocab_size": tokenizer.vocab_size}
     settings = resolve({**sizes, **_FINE_TUNING, **text})

@@ -5,7 +5,7 @@ only in the norms.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,10 +102,31 @@ _PREFIXES = re.compile(r"^(module\.|_orig_mod\.|model\.|transformer\.)+")
 """Of a distributed model, of a compiled one, and of the modules that a language model wraps."""
 _BOOK = (
     (r"\.att\.proj\.", ".att.out_proj."),
+    (r"\.att\.W_DKV\.", ".att.W_latent."),
+    (r"\.att\.W_UK\.", ".att.W_up_key."),
+    (r"\.att\.W_UV\.", ".att.W_up_value."),
     (r"(norm\d?)\.scale$", r"\1.weight"),
     (r"(norm\d?)\.shift$", r"\1.bias"),
 )
 """The spellings of the book's chapters and bonus material, each replaced in turn."""
+OPENAI = "model/wte"
+"""OpenAI's name of the embedding, in TensorFlow's files, whose matrices are [1, in, out]."""
+_OPENAI = (
+    (r"^model/", ""),
+    (r"/", "."),
+    (r"^h(\d)", r"h.\1"),
+    (r"^(w[tp]e)$", r"\1.weight"),
+    (r"\.[gw]$", ".weight"),
+    (r"\.b$", ".bias"),
+)
+_OTHERS = (
+    (r"\.ff\.gate\.|experts|\.fc1\.0\.", "a mixture of experts"),
+    (r"\.ff\.fc3\.|\.self_attn\.|\.feed_forward\.", "a model like Llama or Qwen"),
+    (r"\.heads\.\d+\.W_query", "the MultiHeadAttentionWrapper of chapter 3"),
+    (r"lora_?[ab]?\b", "LoRA, which PyTorch must first add to the weights that it adapts"),
+)
+"""Names of models that are not read, and what those are."""
+BOOK = "the book's GPTModel"
 NANOGPT, MINGPT = "nanoGPT (exact GELU)", "minGPT (GELU in the tanh form)"
 """Both have one layout; minGPT saves its masks."""
 _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
@@ -123,7 +144,7 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
         RunError: The arrays belong to a classifier or another kind of model, a mask is not causal,
             or two arrays stand for one weight.
     """
-    plain = {_PREFIXES.sub("", name): array for name, array in state.items()}
+    plain = _without_prefixes(state, path)
     masks = {name: plain.pop(name) for name in [*plain] if _MASKS.fullmatch(name)}
     for name, mask in masks.items():
         if not _is_causal(mask):
@@ -132,7 +153,7 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
         if "wte.weight" in plain:
             what, ours = _from_gpt2(plain)
         else:
-            what, ours = "the book's GPTModel", _from_book(plain)
+            what, ours = BOOK, _respelled(plain, _BOOK)
         needed = ("tok_emb.weight", "pos_emb.weight", "trf_blocks.0.ff.layers.0.weight")
         if not all(name in ours and ours[name].ndim == 2 for name in needed):
             some = ", ".join(sorted(state)[:4]) or "nothing"
@@ -142,7 +163,20 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
         joined = sum(".att.qkv." in name for name in ours)
         if len(divided) != len(state) - len(masks) + 2 * joined:
             raise RunError(f"{path}: two of its arrays stand for one weight")
+        if what == BOOK:
+            divided |= _output_biases(divided)
         return MINGPT if what == NANOGPT and masks else what, divided
+
+
+def _without_prefixes(state: Arrays, path: Path) -> Arrays:
+    if OPENAI in state:
+        matrices = {name: array[0] if array.ndim == 3 else array for name, array in state.items()}
+        state = _respelled(matrices, _OPENAI)
+    plain = {_PREFIXES.sub("", name): array for name, array in state.items()}
+    for pattern, other in _OTHERS:
+        if name := next((name for name in plain if re.search(pattern, name, re.IGNORECASE)), ""):
+            raise RunError(f"{path}: {name} is of {other}, and that is not read")
+    return plain
 
 
 def _is_causal(mask: mx.array) -> bool:
@@ -179,13 +213,20 @@ def _from_gpt2(arrays: Arrays) -> tuple[str, Arrays]:
     return NANOGPT if has_columns else "GPT-2", ours
 
 
-def _from_book(arrays: Arrays) -> Arrays:
+def _respelled(arrays: Arrays, table: Sequence[tuple[str, str]]) -> Arrays:
     ours: Arrays = {}
     for name, array in arrays.items():
-        for pattern, spelling in _BOOK:
+        for pattern, spelling in table:
             name = re.sub(pattern, spelling, name)
         ours[name] = array
     return ours
+
+
+def _output_biases(arrays: Arrays) -> Arrays:
+    """Return biases 0 if no output map has one, as in the book's grouped-query attention."""
+    weights = [name for name in arrays if name.endswith(".att.out_proj.weight")]
+    biases = {name.replace("weight", "bias"): arrays[name].shape[0] for name in weights}
+    return {} if biases.keys() & arrays.keys() else {k: mx.zeros(n) for k, n in biases.items()}
 
 
 def _check_head(arrays: Arrays, path: Path) -> None:

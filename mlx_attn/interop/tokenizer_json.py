@@ -21,18 +21,24 @@ _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
 """Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
 
 
+_NUL = {"byte": "\u0100", "bpe": "<0x00>", "unigram": "<0x00>"}
+"""The token of the byte 0, which ends a text where no other does: mlx_lm.lora needs one."""
+
+
 def tokenizer_files(tokenizer: Tokenizer, context_length: int) -> dict[str, str]:
     """Return the texts of `tokenizer.json` and `tokenizer_config.json`.
 
     Without `tokenizer_class`, transformers builds the class of the model's type, which ignores
     `tokenizer.json`.
     """
-    end = {"eos_token": tokenizer.end_of_text} if tokenizer.end_of_text else {}
+    end = tokenizer.end_of_text or _NUL.get(tokenizer.kind, "")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context_length,
         "clean_up_tokenization_spaces": False,
-        **end,
+        **({"eos_token": end} if end else {}),
+        # In a text, the letters of our own end token are letters.
+        "split_special_tokens": not tokenizer.end_of_text,
     }
     return {"tokenizer.json": tokenizer_json(tokenizer), "tokenizer_config.json": as_json(config)}
 

@@ -18,7 +18,7 @@ from mlx_attn.interop import targets
 from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
-from mlx_attn.interop.tokenizer_json import tokenizer_json
+from mlx_attn.interop.tokenizer_json import tokenizer_files, tokenizer_json
 from mlx_attn.sampling.generate import LoadedRun
 
 from .conftest import TEXT
@@ -107,6 +107,9 @@ def test_the_exported_tokenizer_has_the_ids_of_ours_and_a_text_comes_back(kind, 
         ids = tokenizers[kind].encode(text).tolist()
         assert theirs.encode(text).ids == ids
         assert theirs.decode(ids) == text
+    end = json.loads(tokenizer_files(tokenizers[kind], 8)["tokenizer_config.json"]).get("eos_token")
+    assert (end is None) == (kind == "char")  # mlx_lm.lora needs one
+    assert end is None or theirs.token_to_id(end) is not None
 
 
 def content(folder: Path) -> dict[str, bytes]:

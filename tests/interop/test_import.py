@@ -13,7 +13,12 @@ import pytest
 from mlx_attn.arrays import Arrays, load_arrays, named_arrays
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.interop.imported import find_checkpoint, find_tokenizer, import_run
+from mlx_attn.interop.imported import (
+    find_checkpoint,
+    find_tokenizer,
+    import_run,
+    with_windows,
+)
 from mlx_attn.interop.names import to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.run_directory import open_run
@@ -68,6 +73,67 @@ def test_a_checkpoint_of_the_book_is_read_in_every_spelling(spelled, book):
     assert agrees(write(spelled(arrays)), model)
 
 
+LATENT = (("W_latent", "W_DKV"), ("W_up_key", "W_UK"), ("W_up_value", "W_UV"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"n_kv_heads": 2}, {"score": "latent", "value": "latent", "latent_dim": 12}],
+    ids=["grouped queries", "a latent"],
+)
+def test_the_attention_of_chapter_4_is_read_by_its_names_and_shapes(settings, make_model, book):
+    model = make_model(vocab_size=256, **settings)
+    arrays = to_book(named_arrays(model))
+    for i in range(2):
+        for ours, theirs in LATENT if "score" in settings else ():
+            block = f"trf_blocks.{i}.att."
+            arrays[f"{block}{theirs}.weight"] = arrays.pop(f"{block}{ours}.weight")
+    assert agrees(book[2](arrays), model)
+    without = {name: array for name, array in arrays.items() if "out_proj.bias" not in name}
+    assert not find_checkpoint(str(book[2](without)), 4).model.trf_blocks[0].att.out_proj.bias.any()
+
+
+def test_windows_that_no_state_dict_tells_are_given(make_model, book, gpt2):
+    windows = {"window": 3, "global_every": 2}
+    model = make_model(vocab_size=256, **windows)
+    source = find_checkpoint(str(book[2](to_book(named_arrays(model)))), 4)
+    assert not mx.allclose(source.model(TOKENS), model(TOKENS), rtol=0, atol=1e-3)
+    read = with_windows(source, **windows).model
+    assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
+    with pytest.raises(ConfigError, match="only models of chapter 4 may have"):
+        with_windows(find_checkpoint(str(gpt2[1])), **windows)
+
+
+def test_rows_past_the_tokenizer_are_cut_if_one_says_so(make_model, book, tmp_path):
+    model = make_model(vocab_size=300)
+    source = find_checkpoint(str(book[2](to_book(named_arrays(model)))), 4)
+    with pytest.raises(ConfigError, match="--cut-vocabulary if its last 44 rows are padding"):
+        find_tokenizer(source, "byte")
+    read = import_run(source, tmp_path / "run", "tales", "byte", cut=True).load_model()
+    assert mx.allclose(read(TOKENS), model(TOKENS)[..., :256], rtol=0, atol=1e-5)
+
+
+def test_openais_variables_are_read_and_their_files_refused_with_two_lines(make_model, tmp_path):
+    model, folder = make_model(qkv_bias=True, tied_head=True), tmp_path / "124M"
+    folder.mkdir()
+    (folder / "model.ckpt.index").touch()
+    (folder / "hparams.json").write_text('{"n_head": 4}')
+    for path in (folder, folder / "model.ckpt.index"):
+        with pytest.raises(RunError) as told:
+            find_checkpoint(str(path))
+        assert len(ast.parse(" ".join(str(told.value).splitlines()[1:])).body) == 3
+    variables: dict[str, Any] = {}
+    for name, array in to_gpt2(named_arrays(model)).items():
+        letter = "b" if name.endswith("bias") else "g" if "ln_" in name else "w"
+        module = name.rpartition(".")[0].replace("h.", "h").replace(".", "/")
+        matrix = array[None] if letter == "w" and "/" in module else array
+        name = f"model/{module}" + f"/{letter}" * ("/" in module or "ln" in module)
+        variables[name] = np.array(matrix)
+    np.savez(folder / "model.npz", **variables)
+    read = find_checkpoint(str(folder / "model.npz")).model
+    assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
+
+
 def test_weights_may_be_an_npz(book, tmp_path):
     model, arrays, _ = book
     numbers: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
@@ -91,6 +157,9 @@ REFUSED = {
         name: array for name, array in arrays.items() if name != "trf_blocks.1.norm2.shift"
     },
     "2 classes and not a vocabulary's 256 tokens": more(out_head__weight=mx.ones((2, 32))),
+    "trf_blocks.0.ff.gate.weight is of a mixture of experts": more(
+        trf_blocks__0__ff__gate__weight=mx.ones((4, 32))
+    ),
     "no state dict of the book, GPT-2 or nanoGPT": lambda arrays: {"conv.weight": mx.ones((2, 2))},
     "no model that is known here has such arrays": lambda arrays: {
         **dict.fromkeys(("wte.weight", "wpe.weight"), mx.ones((3, 4))),
@@ -116,6 +185,9 @@ def test_what_no_file_says_is_asked_for(book):
         find_tokenizer(find_checkpoint(path, n_heads=4))
     with pytest.raises(ConfigError, match="--tokenizer bpe: its vocabulary would be made from"):
         find_tokenizer(find_checkpoint(path, n_heads=4), "bpe")
+    headless = {name: array for name, array in arrays.items() if name != "out_head.weight"}
+    with pytest.raises(RunError, match=r"it lacks out_head\.weight"):
+        find_checkpoint(str(write(headless)), n_heads=4)
 
 
 def test_the_tokenizer_of_a_run_beside_it_is_taken_and_one_of_another_size_refused(book, make_run):

@@ -100,5 +100,5 @@ def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path)
     weights = named_arrays(tiny("merged"))
     with pytest.raises(RunError) as error:
         check_weights(tmp_path / "m", tiny("standard"), weights)
-    message = "att.S.weight is (16, 8), config.json asks for none"
+    message = "att.S.weight is (16, 8), its configuration asks for none"
     assert message in str(error.value)
