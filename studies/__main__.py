@@ -8,6 +8,8 @@ import click
 from mlx_attn.errors import ConfigError, RunError, plural
 from studies import answers, trainings
 from studies.lengths import table
+from studies.sizes import registered
+from studies.text import write_source
 
 _COMPLAINTS = 10  # shown by `verify` at most
 
@@ -48,6 +50,13 @@ def show(question: str) -> None:
     """Show every number of a QUESTION of the page, with the command that trains it again."""
     for line in answers.show(question):
         click.echo(line)
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def text(folder: Path) -> None:
+    """Download ten packages into a FOLDER, and write the text of the study of two sizes there."""
+    click.echo(write_source(registered().text, folder))
 
 
 @command.command()

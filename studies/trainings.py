@@ -1,8 +1,8 @@
 """Read the records of finished trainings: one line of JSON per training, one file per data set.
 
 A record has the fields of `Training`. Its key is the digest of the settings that it was trained
-with. `digests.json` holds a digest of each file, and of the registration of the last trainings, so
-that a changed digit or expectation is noticed.
+with. `digests.json` holds a digest of each file, and of the registrations of the last trainings,
+so that a changed digit or expectation is noticed.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 ANSWERS = ROOT / "docs" / "answers"
 RECORDS = ANSWERS / "records"
 DIGESTS = "digests.json"
-REGISTERED = Path(__file__).with_name("lengths-late.toml")
-"""Questions, forms, seeds, rates, test and expectations, written before the trainings it names."""
+REGISTERED = [Path(__file__).with_name(f"{name}.toml") for name in ("lengths-late", "two-sizes")]
+"""Questions, forms, seeds, rates, test and expectations, written before the trainings they name."""
 
 STANDARD = "standard"  # the book's form, the control of most contrasts
 TUNING = 10_000  # seeds from here on are of searches for rates, and no verdict uses them
@@ -112,8 +112,8 @@ def names(folder: Path = RECORDS) -> list[str]:
 
 
 def digests(folder: Path = RECORDS) -> dict[str, str]:
-    """Return the digest of each file of records, and of the registration."""
-    files = [*(folder / f"{name}.jsonl" for name in names(folder)), REGISTERED]
+    """Return the digest of each file of records, and of each registration."""
+    files = [*(folder / f"{name}.jsonl" for name in names(folder)), *REGISTERED]
     return {
         file.name: hashlib.blake2b(file.read_bytes(), digest_size=12).hexdigest() for file in files
     }
