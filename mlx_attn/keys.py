@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import field, fields
+from sys import float_info
 from typing import Any
 
 from mlx_attn.errors import ConfigError, did_you_mean
@@ -16,9 +17,38 @@ _WORDS: dict[type, str] = {
 }
 
 
-def setting(default: Any, text: str) -> Any:
-    """Return a field of a configuration with its meaning, which the command line shows."""
-    return field(default=default, metadata={"help": text})
+def setting(
+    default: Any,
+    text: str,
+    *,
+    words: Collection[str] = (),
+    low: float = 0,
+    high: float | None = None,
+) -> Any:
+    """Return a field of a configuration; `check_settings` holds values to it.
+
+    Args:
+        default: Its value unless another is given.
+        text: Its meaning, which the command line shows.
+        words: The values that it may have, if they are few.
+        low: Of a number, the least.
+        high: Of a number, the greatest; None is as large as a file can hold.
+    """
+    if high is None:
+        high = float_info.max if isinstance(default, float) else 2**62
+    facts = {"help": text, "words": words, "range": (low, high)}
+    return field(default=default, metadata=facts)
+
+
+def check_settings(config: Any) -> None:
+    """Raise a `ConfigError` if a setting has none of its words, or a number outside its range."""
+    for key in fields(config):
+        if key.metadata:
+            value, words = getattr(config, key.name), key.metadata["words"]
+            if words:
+                check_choices(config, {key.name: words})
+            elif type(value) in (int, float):
+                check_bounds(config, {key.name: key.metadata["range"]})
 
 
 def check_choices(config: object, choices: Mapping[str, Collection[str]]) -> None:

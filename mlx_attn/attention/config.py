@@ -5,17 +5,14 @@ built from it never check again.
 """
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import check_bounds, check_choices, setting
+from mlx_attn.keys import check_bounds, check_choices, check_settings, setting
 
-WORDS: dict[str, Collection[str]] = {
-    "short_conv": ("none", "linear", "silu"),
-}
+_WIDEST = 2**24  # more than fits into any machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +24,32 @@ class AttentionSettings:
     heads that share keys are grouped-query attention (arXiv:2305.13245).
     """
 
-    n_heads: int = setting(1, "attention heads")
+    n_heads: int = setting(1, "attention heads", low=1)
     drop_rate: float = setting(0.0, "dropout of embeddings, attention weights and branches")
     qkv_bias: bool = setting(False, "biases in the query, key and value maps")
-    n_kv_heads: int = setting(0, "key and value heads: fewer than n_heads is GQA, 1 is MQA")
-    head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)")
-    value_dim: int = setting(0, "width of one value head (0: head_dim)")
+    n_kv_heads: int = setting(
+        0, "key and value heads: fewer than n_heads is GQA, 1 is MQA", high=_WIDEST
+    )
+    head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)", high=_WIDEST)
+    value_dim: int = setting(0, "width of one value head (0: head_dim)", high=_WIDEST)
     scale: float = setting(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
     score: str = setting("separate", "score map; `mlx-attn variants --choices` lists all")
     value: str = setting("linear", "value map: how x becomes values")
     output: str = setting("linear", "output map: how heads become the output")
     logits: str = setting("none", "map of the scores before the softmax; several as a+b")
     mixing: str = setting("softmax", "how logits become attention weights")
-    latent_dim: int = setting(0, "width of the latent of score latent (0: emb_dim / 2)")
-    window: int = setting(0, "tokens that a token sees, itself included (0: all earlier ones)")
+    latent_dim: int = setting(
+        0, "width of the latent of score latent (0: emb_dim / 2)", high=_WIDEST
+    )
+    window: int = setting(
+        0, "tokens that a token sees, itself included (0: all earlier ones)", high=2**31 - 1
+    )
     position: str = setting("learned", "positions: learned, alibi, rope or none")
     qk_norm: bool = setting(False, "RMS-normalise queries and keys")
     short_conv: str = setting(
-        "none", "convolution of queries, keys and values over 4 tokens: none, linear or silu"
+        "none",
+        "convolution of queries, keys and values over 4 tokens",
+        words=("none", "linear", "silu"),
     )
 
 
@@ -71,10 +76,10 @@ class AttentionConfig(AttentionSettings):
     cross_layer: str = ""
 
     def __post_init__(self):
-        sizes = ("d_in", "d_out", "context_length", "n_heads")
-        check_bounds(self, dict.fromkeys(sizes, (1, math.inf)))
+        check_settings(self)
+        check_bounds(self, dict.fromkeys(("d_in", "d_out", "context_length"), (1, math.inf)))
+        check_choices(self, {"position": positions()})
         self._derive_sizes()
-        check_choices(self, WORDS | {"position": positions()})
         self._check_sizes()
         self._check_combination()  # last, because a choice reads the derived sizes
 
@@ -99,8 +104,6 @@ class AttentionConfig(AttentionSettings):
 
     def _check_sizes(self) -> None:
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
-        widths = dict.fromkeys(("head_dim", "value_dim", "latent_dim"), (1, math.inf))
-        check_bounds(self, {**widths, "window": (0, math.inf)})
         _require(
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
             f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",

@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.attention import config as attention
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS, choices_of, positions
 from mlx_attn.cli.output import say
@@ -232,9 +231,7 @@ class SectionedCommand(click.Command):
             ctx.exit()
 
 
-_NAMES = {**attention.WORDS, **model.CHOICES, **training.CHOICES}
 _TYPES: dict[str, click.ParamType] = {
-    **{key: Named(names) for key, names in _NAMES.items()},
     "position": Named(positions),
     "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
@@ -265,15 +262,17 @@ def options_from(
         flag = name.replace("_", "-")
         if name in skip or not field.metadata:
             continue
-        text = field.metadata["help"]
+        text, words = field.metadata["help"], field.metadata["words"]
         default: Any = field.default
+        if words:
+            text += f": {', '.join(words[:-1])} or {words[-1]}"
         if shows_defaults and default is not True and default not in ("", None):
             text += f"  [default: {','.join(map(str, default)) if kind is tuple else default}]"
         options.append(
             grouped(
                 section,
                 f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}",
-                type=None if kind is bool else _TYPES.get(name, kind),
+                type=None if kind is bool else Named(words) if words else _TYPES.get(name, kind),
                 default=None,
                 help=text,
                 envvar=PREFIX + name.upper(),

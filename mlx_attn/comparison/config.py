@@ -11,7 +11,7 @@ from typing import Any, Self
 from mlx_attn.attention.catalog import REFERENCES, VARIANTS, find_variant
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import check_bounds, keys_of, plain, setting, validate
+from mlx_attn.keys import check_settings, keys_of, plain, setting, validate
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
 
@@ -154,12 +154,6 @@ nats per token higher (one seed: 0.9175 against 0.8575), where 200 steps of Adam
 TUNING_SEED = 10_000
 """Where the seeds of tuning begin: never a verdict's seeds."""
 
-_BOUNDS = {
-    "seeds": (1, TUNING_SEED),
-    "tuning_seeds": (1, TUNING_SEED),
-    "confidence": (0.5, 1 - 1e-9),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonConfig:
@@ -174,17 +168,22 @@ class ComparisonConfig:
     reference: Arm | None = None
     # Settings that all arms share, flat, over `DEFAULTS`.
     shared: Mapping[str, Any] = field(default_factory=dict)
-    seeds: int = setting(8, "trainings of every arm that the verdict rests on")
+    seeds: int = setting(
+        8, "trainings of every arm that the verdict rests on", low=1, high=TUNING_SEED
+    )
     delta: str = setting(
         "5%", "smaller differences count as none: 5% of the tokens' worth, or 0.01 in nats"
     )
-    confidence: float = setting(0.95, "of the intervals")
+    confidence: float = setting(0.95, "of the intervals", low=0.5, high=1 - 1e-9)
     tune: bool = setting(True, "search each arm's learning rate")
     scales: tuple[float, ...] = setting(
         (0.5, 1.0, 2.0), "factors of the learning rates to begin with"
     )
     tuning_seeds: int = setting(
-        2, "seeds for each factor, fewer if tuning would train more than the verdict"
+        2,
+        "seeds for each factor, fewer if tuning would train more than the verdict",
+        low=1,
+        high=TUNING_SEED,
     )
     question: str = setting("", "a sentence for the report's head")
     name: str = "compare"
@@ -226,7 +225,7 @@ class ComparisonConfig:
         )
 
     def __post_init__(self):
-        check_bounds(self, _BOUNDS)
+        check_settings(self)
         if min(self.scales, default=0) <= 0:
             raise ConfigError(
                 f"scales={self.scales} must be positive factors of the learning rates, at least one"

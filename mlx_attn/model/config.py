@@ -9,26 +9,8 @@ from mlx_attn.attention.catalog import Variant, find_variant
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig, AttentionSettings
 from mlx_attn.errors import ConfigError, did_you_mean, find_row
-from mlx_attn.keys import check_bounds, check_choices, setting
+from mlx_attn.keys import check_settings, setting
 from mlx_attn.records import package_table
-
-CHOICES = {
-    "norm": ("layernorm", "rmsnorm"),
-    "activation": ("gelu", "gelu_exact", "relu2"),
-    "start": ("book", "gpt2", "zero"),
-}
-"""The keys that take one of a few words; `AttentionSettings` checks its own."""
-
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "vocab_size": (1, 2**16),  # token ids are uint16
-    "n_layers": (1, 2**12),
-    "n_heads": (1, 2**16),
-    **dict.fromkeys(("context_length", "emb_dim", "hidden_dim"), (1, 2**24)),
-    **dict.fromkeys(("head_dim", "value_dim", "n_kv_heads", "latent_dim"), (-1, 2**24)),
-    **dict.fromkeys(("window", "global_every"), (-1, 2**31 - 1)),
-    "kv_sharing": (0, 2**12),
-}
-"""Sizes beyond any machine are rejected before allocation; -1 passes here, for a later message."""
 
 BLOCKS: dict[str, dict[str, Any]] = {
     "book": {"norm": "layernorm", "activation": "gelu", "bias": True},
@@ -51,26 +33,30 @@ class GPTConfig(AttentionSettings):
     Keys with the value 0 are derived and stored: `AttentionSettings` and hidden_dim.
     """
 
-    vocab_size: int = setting(256, "tokens in the vocabulary")
-    context_length: int = setting(128, "longest sequence, in tokens")
-    emb_dim: int = setting(128, "width of the residual stream")
-    n_heads: int = setting(4, "attention heads")
-    n_layers: int = setting(4, "transformer blocks")
-    hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)")
+    # Token ids are uint16. Sizes beyond any machine are refused before anything is allocated.
+    vocab_size: int = setting(256, "tokens in the vocabulary", low=1, high=2**16)
+    context_length: int = setting(128, "longest sequence, in tokens", low=1, high=2**24)
+    emb_dim: int = setting(128, "width of the residual stream", low=1, high=2**24)
+    n_heads: int = setting(4, "attention heads", low=1, high=2**16)
+    n_layers: int = setting(4, "transformer blocks", low=1, high=2**12)
+    hidden_dim: int = setting(0, "width of the feed-forward layer (0: 4 emb_dim)", high=2**24)
     global_every: int = setting(0, "with a window, every n-th layer sees all (0: none does)")
-    kv_sharing: int = setting(0, "layers that share one layer's keys and values (0: none does)")
+    kv_sharing: int = setting(
+        0, "layers that share one layer's keys and values (0: none does)", high=2**12
+    )
     pattern: str = setting("", "variants of the layers, in turn: deltanet,deltanet,standard")
-    norm: str = setting("layernorm", "normalisation: layernorm or rmsnorm")
-    activation: str = setting("gelu", "feed-forward activation: gelu, gelu_exact or relu2")
+    norm: str = setting("layernorm", "normalisation", words=("layernorm", "rmsnorm"))
+    activation: str = setting(
+        "gelu", "feed-forward activation", words=("gelu", "gelu_exact", "relu2")
+    )
     bias: bool = setting(True, "biases in the output map, the feed-forward layer and the norms")
     tied_head: bool = setting(False, "read logits with the token embedding's matrix")
-    start: str = setting("gpt2", "initialisation: book, gpt2 or zero")
+    start: str = setting("gpt2", "initialisation", words=("book", "gpt2", "zero"))
 
     def __post_init__(self):
-        check_choices(self, CHOICES)
+        check_settings(self)
         # The class is frozen: derived sizes are filled in here, before anything reads them.
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
-        check_bounds(self, _BOUNDS)
         # The attention's own checks run here, so that a wrong size fails before any weight exists.
         attention = self._attention({})
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):

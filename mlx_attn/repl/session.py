@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 
 from mlx_attn.errors import ConfigError, plural
+from mlx_attn.keys import setting
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import begin, text_loss
 from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
@@ -22,23 +23,14 @@ from mlx_attn.text.sources import describe
 class Settings(SamplerConfig):
     """How answers are sampled, and where they end."""
 
-    max_tokens: int = field(default=200, metadata={"help": "most tokens of an answer"})
-    stop: tuple[str, ...] = field(
-        default=(), metadata={"help": r"text that ends an answer, \n is a newline; none"}
-    )
-    ignore_eos: bool = field(
-        default=False, metadata={"help": "go on where a document, such as a story, ends; on, off"}
-    )
-
-    def __post_init__(self):
-        SamplerConfig.__post_init__(self)
-        if not 1 <= self.max_tokens < 2**31:
-            raise ConfigError(f"max={self.max_tokens} must be at least 1 and less than 2^31")
+    max_tokens: int = setting(200, "most tokens of an answer", low=1, high=2**31 - 1)
+    stop: tuple[str, ...] = setting((), r"text that ends an answer, \n is a newline; none")
+    ignore_eos: bool = setting(False, "go on where a document, such as a story, ends; on, off")
 
 
 _SHORT = {"repetition_penalty": "penalty", "max_tokens": "max"}
 SETTINGS: dict[str, Field] = {
-    _SHORT.get(key.name, key.name): key for key in fields(Settings) if "help" in key.metadata
+    _SHORT.get(key.name, key.name): key for key in fields(Settings) if key.metadata
 }
 """The fields of `Settings` by the names they are typed with."""
 

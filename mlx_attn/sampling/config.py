@@ -5,7 +5,7 @@ Fields with a help text become options of `mlx-attn sample` and settings of the 
 
 from dataclasses import dataclass
 
-from mlx_attn.keys import check_bounds, setting
+from mlx_attn.keys import check_settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,28 +13,18 @@ class SamplerConfig:
     """Settings of a sampler; each default but `temp` leaves the model's distribution as it is.
 
     `top_k`, `top_p` and `min_p` filter tokens by their probabilities at temperature 1, as mlx-lm
-    does; a token must pass all of them. The last `repetition_window` tokens, of prompt and answer,
-    are penalised.
+    does; a token must pass all of them. The penalty is for the last `samplers.RECENT` tokens
+    of prompt and answer.
     """
 
-    temp: float = setting(0.8, "temperature; 0 takes the likeliest token")
+    temp: float = setting(0.8, "temperature; 0 takes the likeliest token", high=1e6)
     top_k: int = setting(0, "only the k likeliest tokens; 0 is all")
-    top_p: float = setting(1.0, "only the likeliest, of this probability together; 1 is all")
-    min_p: float = setting(0.0, "only those this fraction as likely as the likeliest")
-    repetition_penalty: float = setting(1.0, "for recent tokens; 1 is none")
-    repetition_window: int = 20
-    seed: int | None = setting(None, "the same seed, the same text; none is random")
+    top_p: float = setting(
+        1.0, "only the likeliest, of this probability together; 1 is all", low=1e-6, high=1
+    )
+    min_p: float = setting(0.0, "only those this fraction as likely as the likeliest", high=1)
+    repetition_penalty: float = setting(1.0, "for recent tokens; 1 is none", low=1e-6, high=1e6)
+    seed: int | None = setting(None, "the same seed, the same text; none is random", high=2**64 - 1)
 
     def __post_init__(self):
-        check_bounds(self, {k: v for k, v in _BOUNDS.items() if getattr(self, k) is not None})
-
-
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "temp": (0, 1e6),
-    "top_k": (0, 2**62),
-    "top_p": (1e-6, 1),
-    "min_p": (0, 1),
-    "repetition_penalty": (1e-6, 1e6),
-    "repetition_window": (1, 2**20),
-    "seed": (0, 2**64 - 1),
-}
+        check_settings(self)

@@ -12,6 +12,7 @@ Logits = Float[mx.array, "B V"]
 Tokens = Integer[mx.array, "B N"]
 Number = float | Float[mx.array, ""]
 
+RECENT = 20  # tokens that the repetition penalty is for
 _GREEDY_BELOW = 1e-6  # temperatures below this are 0: float32 could not tell them apart
 
 
@@ -86,8 +87,8 @@ class Sampler:
     def __init__(self, config: SamplerConfig, count: int = 1):
         first = secrets.randbits(32) if config.seed is None else config.seed
         self.seeds = [(first + k) % 2**64 for k in range(count)]
-        # k and the window are shapes, so they are part of the code; numbers are inputs.
-        self._top_k, self._window = config.top_k, config.repetition_window
+        # k is a shape, so it is part of the code; numbers are inputs.
+        self._top_k = config.top_k
         self.state: Arrays = {
             name: mx.array(getattr(config, name), mx.float32)
             for name, off in {"repetition_penalty": 1.0, "top_p": 1.0, "min_p": 0.0}.items()
@@ -98,7 +99,7 @@ class Sampler:
         if config.temp >= _GREEDY_BELOW:
             self.state["keys"] = mx.stack([mx.random.key(seed) for seed in self.seeds])
             self.state["over_temp"] = mx.array(1 / config.temp)
-        self.structure = (*self.state, self._top_k, self._window)
+        self.structure = (*self.state, self._top_k)
 
     def __call__(self, logits: Logits, newest: Tokens) -> Integer[mx.array, "B 1"]:
         """Draw the next tokens; `newest` came since the last call, at first the prompt's."""
@@ -114,11 +115,11 @@ class Sampler:
         if "recent" in state:
             recent = mx.concatenate([state["recent"], newest], axis=1)
             B, N = recent.shape
-            if 0 < N < self._window:
+            if 0 < N < RECENT:
                 # The first token is repeated, which changes no penalty.
-                missing = mx.broadcast_to(recent[:, :1], (B, self._window - N))
+                missing = mx.broadcast_to(recent[:, :1], (B, RECENT - N))
                 recent = mx.concatenate([missing, recent], axis=1)
-            state["recent"] = recent[:, -self._window :]
+            state["recent"] = recent[:, -RECENT:]
             logits = penalise(logits, state["recent"], state["repetition_penalty"])
         if "top_p" in state:
             logits = top_p(logits, state["top_p"])

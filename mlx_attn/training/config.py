@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.keys import check_bounds, check_choices, keys_of, setting, validate
+from mlx_attn.keys import check_settings, keys_of, setting, validate
 from mlx_attn.model.config import (
     BLOCKS,
     PRESETS,
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
     from mlx_attn.text.corpus import Corpus
     from mlx_attn.text.downloads import Progress
 
-CHOICES = {
-    "optimizer": ("adamw", "muon"),
-    "schedule": ("cosine", "wsd", "linear", "constant"),
-    "windows": ("random", "epochs"),
-    "decay": ("matrices", "all"),
-    "dtype": ("float32", "bfloat16"),
-    "compile": ("auto", "on", "off"),
-}
-"""The settings that take one of a few words."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
@@ -46,37 +35,41 @@ class TrainConfig:
     steps: int = setting(0, "optimizer steps (0: no bound)")
     epochs: float = setting(0.0, "passes over the training text (0: no bound)")
     minutes: float = setting(0.0, "wall-clock budget in minutes (0: no bound)")
-    batch_size: int = setting(12, "sequences per step")
-    accumulate: int = setting(1, "micro-batches per step: batch_size sequences each")
+    batch_size: int = setting(12, "sequences per step", low=1, high=2**20)
+    accumulate: int = setting(1, "micro-batches of batch_size per step", low=1, high=2**20)
     lr: float = setting(1e-3, "peak learning rate of AdamW")
     min_lr: float = setting(0.0, "learning rate at the end of the schedule")
     muon_lr: float = setting(0.02, "peak learning rate of Muon's matrices")
-    muon_momentum: float = setting(0.95, "momentum of Muon, a moving average")
-    optimizer: str = setting("adamw", "adamw, or muon for the blocks' matrices")
+    muon_momentum: float = setting(0.95, "momentum of Muon, a moving average", high=0.9999)
+    optimizer: str = setting("adamw", "of the blocks' matrices", words=("adamw", "muon"))
     schedule: str = setting(
-        "cosine", "cosine, wsd (stable, then decay), linear or constant, after the warm-up"
+        "cosine",
+        "learning rate after the warm-up (wsd: stable, then decay)",
+        words=("cosine", "wsd", "linear", "constant"),
     )
     warmup: int = setting(100, "steps of linear warm-up")
     weight_decay: float = setting(0.0, "decoupled weight decay of AdamW")
-    decay: str = setting("matrices", "weights that decay: matrices or all")
-    beta2: float = setting(0.99, "AdamW's second decay rate; the first is 0.9")
+    decay: str = setting("matrices", "weights that decay", words=("matrices", "all"))
+    beta2: float = setting(0.99, "AdamW's second decay rate; the first is 0.9", high=0.9999)
     clip: float = setting(1.0, "largest global norm of the gradient (0: no clipping)")
-    windows: str = setting("random", "random: windows anywhere; epochs: each window once, shuffled")
-    dtype: str = setting("float32", "compute type; weights and optimizer stay float32")
-    seed: int = setting(0, "seed of weights, batches and dropout")
+    windows: str = setting(
+        "random", "anywhere, or each once an epoch, shuffled", words=("random", "epochs")
+    )
+    dtype: str = setting(
+        "float32", "compute type, over weights in float32", words=("float32", "bfloat16")
+    )
+    seed: int = setting(0, "seed of weights, batches and dropout", high=2**32 - 1)
     eval_every: int = setting(
         250, "steps between validations, each with a checkpoint (0: only at the end)"
     )
-    log_every: int = setting(10, "steps between reports of the training loss")
+    log_every: int = setting(10, "steps between reports of the training loss", low=1)
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
-    compile: str = setting("auto", "mx.compile the step: auto (on a GPU), on or off")
+    compile: str = setting(
+        "auto", "mx.compile the step (auto: on a GPU)", words=("auto", "on", "off")
+    )
 
     def __post_init__(self):
-        check_choices(self, CHOICES)
-        check_bounds(self, _BOUNDS)
-        for name in ("beta2", "muon_momentum"):
-            if getattr(self, name) == 1:
-                raise ConfigError(f"{name}=1 never moves a weight: use less than 1, such as 0.9")
+        check_settings(self)
         if self.lr == 0:
             raise ConfigError("lr=0 trains nothing: use a positive learning rate")
         if self.schedule != "constant" and self.min_lr > self.lr:
@@ -89,18 +82,6 @@ class TrainConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return all keys with their values, for a file."""
         return asdict(self)
-
-
-_BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("steps", "warmup", "eval_every"), (0, 2**62)),
-    "track": (0, 2**62),
-    "log_every": (1, 2**62),
-    **dict.fromkeys(("batch_size", "accumulate"), (1, 2**20)),
-    **dict.fromkeys(("epochs", "minutes", "weight_decay"), (0, 10**9)),
-    **dict.fromkeys(("lr", "min_lr", "muon_lr", "clip"), (0, float_info.max)),
-    **dict.fromkeys(("beta2", "muon_momentum"), (0, 1)),
-    "seed": (0, 2**32 - 1),
-}
 
 
 DEFAULT_PRESET = "tiny"

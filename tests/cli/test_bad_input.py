@@ -100,7 +100,7 @@ REFUSALS = [
     ("export base --to=gguf", 2, "unknown target 'gguf': choose from"),
     ("runs nowhere", 1, "there is no such directory"),
     ("runs --sort los", 2, "did you mean 'loss'?"),
-    ("variants --latent-dim=-1", 2, "latent_dim=-1 must be at least 1"),
+    ("variants --latent-dim=-1", 2, "latent_dim=-1 must be at least 0"),
     ("bench --variants=standart", 2, "did you mean 'standard'"),
     ("bench --seconds=nan", 2, "Invalid value for '--seconds'"),
     ("bench --contribute", 2, "No such option '--contribute'"),

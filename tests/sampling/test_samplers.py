@@ -105,7 +105,7 @@ def test_the_penalty_divides_positive_and_multiplies_negative_logits_of_recent_t
     ("setting", "value"),
     [
         *(("temp", -0.1), ("temp", math.nan), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.5)),
-        *(("min_p", 1.01), ("repetition_penalty", 0.0), ("repetition_window", 0), ("seed", -1)),
+        *(("min_p", 1.01), ("repetition_penalty", 0.0), ("seed", -1)),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_the_number(setting, value):
