@@ -18,19 +18,26 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import TrainConfig
 
 
-def torch_step(config: GPTConfig, training: TrainConfig) -> Timed:
-    """Return a training step: loss, gradients, clipping and AdamW."""
+def torch_step(config: GPTConfig, training: TrainConfig, compiled: bool = False) -> Timed:
+    """Return a training step: loss, gradients, clipping and AdamW, in one kernel on CUDA."""
     torch: Any = importlib.import_module("torch")
-    device = _device(torch)
+    device = device_of(torch)
     model = _model(torch, config).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, training.beta2))
+    how = {"fused": True} if device == "cuda" else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, training.beta2), **how)
     shape = (training.batch_size, config.context_length + 1)
     windows = torch.randint(0, config.vocab_size, shape, device=device)
+    mixed = torch.autocast(device, torch.bfloat16, enabled=training.dtype == "bfloat16")
+
+    def mean_loss(inputs: Any, targets: Any) -> Any:
+        with mixed:
+            logits = model(inputs)
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), targets)
+
+    forward = torch.compile(mean_loss) if compiled else mean_loss
 
     def run() -> None:
-        logits = model(windows[:, :-1])
-        targets = windows[:, 1:].flatten()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+        loss = forward(windows[:, :-1], windows[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
@@ -40,7 +47,8 @@ def torch_step(config: GPTConfig, training: TrainConfig) -> Timed:
     return run
 
 
-def _device(torch: Any) -> str:
+def device_of(torch: Any) -> str:
+    """Return the GPU, or the processor."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
