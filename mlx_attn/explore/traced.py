@@ -7,11 +7,9 @@ A pass is traced for a few text lengths; shorter texts are padded at the end, wh
 does not see. The second pass of each length takes the page's switches as further inputs.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Any, cast
 
 import mlx.core as mx
@@ -47,6 +45,17 @@ OF_A_LAYER = {
     "after": "x_out",
 }
 """The page's names of a layer's activations, and the names in `run_with_cache`."""
+
+PRIMITIVES = """
+    Abs Cos Exp Expm1 Floor Ceil Log Log1p LogicalNot Negative Round Sigmoid Sign Sin Sqrt
+    Square Tanh AsType Add Divide Equal NotEqual FloorDivide Greater GreaterEqual Less
+    LessEqual LogAddExp LogicalAnd LogicalOr Maximum Minimum Multiply Power Remainder
+    Subtract Select Broadcast ExpandDims Flatten Full Reshape Squeeze Split Slice Transpose
+    Unflatten Arange ArgPartition ArgReduce ArgSort BitwiseBinary Concatenate Gather
+    GatherAxis Pad Scatter SliceUpdate AddMM LogSumExp Matmul Reduce Scan Partition Sort
+    Softmax
+"""
+"""The primitives that `web/graph.js` computes; a test tries each of them in a browser."""
 
 _OF_NUMBERS = ("Add", "Multiply", "Maximum", "Minimum", "Reduce", "Scan", "Select")
 """Primitives whose result is boolean if their inputs are; the page has only numbers."""
@@ -310,7 +319,7 @@ def trace(
     except ValueError as error:
         raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error
     used = {event["name"] for event in events if event["type"] == "primitive"}
-    if missing := sorted(used - known_primitives()):
+    if missing := sorted(used - {*PRIMITIVES.split()}):
         raise ConfigError(
             f"a choice of this model uses MLX's primitive {missing[0]}, which a page in a browser "
             "does not have: use 'mlx-attn probe' or 'mlx-attn sample'"
@@ -353,12 +362,3 @@ def _plain(argument: Any) -> Any:
         kind = "float" if mx.issubdtype(argument, mx.floating) else "int"
         return "bool" if argument == mx.bool_ else kind
     return argument
-
-
-@cache
-def known_primitives() -> frozenset[str]:
-    """Return the names of the primitives that `web/graph.js` implements."""
-    script = (files("mlx_attn.explore") / "web" / "graph.js").read_text(encoding="utf-8")
-    table = script[script.index("const PRIMITIVES = {") :]
-    rows = table[: table.index("\n};")]
-    return frozenset(re.findall(r"^  ([A-Z]\w*)(?::|\()", rows, re.MULTILINE))
