@@ -13,7 +13,6 @@ from mlx_attn.about import PREFIX
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
-    FiniteRange,
     Named,
     SectionedCommand,
     given,
@@ -53,9 +52,9 @@ _OPTIONS = [
     ),
     _what(
         "--seconds",
-        type=FiniteRange(min=0, max=86400),
-        default=60.0,
-        metavar="X",
+        type=click.IntRange(0, 86400),
+        default=60,
+        metavar="N",
         help="about how long to measure; at least a few rounds are made",
     ),
     _what(
@@ -85,7 +84,7 @@ def command(
     preset: str,
     variants: str,
     part: Sequence[str],
-    seconds: float,
+    seconds: int,
     as_json: bool,
     device: str | None,
     **options: Any,

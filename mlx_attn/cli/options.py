@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +91,6 @@ class UserPath(click.Path):
 _PATH = UserPath()
 
 OVERWRITE_PAGE = "Let --html replace a file that is no page of this program."
-
-
-class FiniteRange(click.FloatRange):
-    """A number within bounds; unlike click's range it refuses NaN and infinity."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; a usage error if it is not finite or out of bounds."""
-        number = super().convert(value, param, ctx)
-        if not isfinite(number):
-            self.fail(f"{number} is no finite number", param, ctx)
-        return number
 
 
 class Numbers(click.ParamType):
