@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import note, say
 from mlx_attn.cli.sample import complete_run, prompt_option
 from mlx_attn.errors import ConfigError
@@ -37,7 +37,9 @@ Examples:
     help="How weights are kept: float16 halves the file and rounds them. [default: float32; in the "
     "list of runs float16]",
 )
-@click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
+@click.option(
+    "--overwrite", is_flag=True, help="Let --html replace a file that is no page of this program."
+)
 @click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

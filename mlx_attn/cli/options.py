@@ -90,8 +90,6 @@ class UserPath(click.Path):
 
 _PATH = UserPath()
 
-OVERWRITE_PAGE = "Let --html replace a file that is no page of this program."
-
 
 class Numbers(click.ParamType):
     """Numbers between commas."""

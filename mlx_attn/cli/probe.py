@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.cli.options import OVERWRITE_PAGE, UserPath, takes_plugins
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import prompt_option, run_argument
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from mlx_attn.run_directory import Run
-
-_PATH = UserPath()
-
 
 _EXAMPLES = """\b
 Examples:
@@ -36,11 +33,7 @@ Examples:
     show_default=True,
     help="Without a prompt, windows of the validation text to average over.",
 )
-@click.option(
-    "--html", type=_PATH, metavar="FILE", help="Write the page of 'open', unfolded at the heads."
-)
-@click.option("--overwrite", is_flag=True, help=OVERWRITE_PAGE)
-@click.option("--figures", type=_PATH, metavar="DIR", help="Write figures as SVG and PNG.")
+@click.option("--figures", type=UserPath(), metavar="DIR", help="Write figures as SVG and PNG.")
 @click.option("--track", is_flag=True, help="Show what train --track recorded instead.")
 @click.option("--against", metavar="RUN", help="With --track, a run to compare with.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -48,8 +41,6 @@ def command(
     run: str | None,
     prompt: str | None,
     windows: int,
-    html: Path | None,
-    overwrite: bool,
     figures: Path | None,
     track: bool,
     against: str | None,
@@ -65,21 +56,12 @@ def command(
 
     source = find_run(run)
     if track:
-        if html:
-            raise ConfigError("--track shows curves, which --figures draws: leave out --html")
         _show_track(source, find_run(against) if against else None, prompt, figures, as_json)
         return
     if against:
         raise click.UsageError("--against compares tracked trainings: add --track")
     probed = heads.probe(source.load_model(), _tokens(source, prompt, windows))
-    files: list[Path] = []
-    if html:
-        from mlx_attn.explore.page import write_page
-
-        texts, count = (None, windows) if prompt is None else ([prompt], 0)
-        files.append(write_page([source], texts, html, overwrite=overwrite, windows=count)[0])
-    if figures:
-        files += show.save_figures(probed, figures)
+    files = show.save_figures(probed, figures) if figures else []
     record = {"run": str(source.path), **show.record(probed)}
     _emit(record, files, as_json, [show.heads_table(probed), *show.legend(probed)])
 

@@ -44,13 +44,13 @@ Model = Mapping[str, Any]
 """A model as `page_model` returns it."""
 
 
-def render_page(models: Sequence[Model], texts: Sequence[str], at_heads: bool = False) -> str:
-    """Return the page of one model or two, which opens with the first text or at the heads."""
+def render_page(models: Sequence[Model], texts: Sequence[str]) -> str:
+    """Return the page of one model or two, which opens with the first text."""
     names = " and ".join(model["name"] for model in models)
     title = f"Where do {names} differ?"
     if len(models) == 1:
         title = f"What does {names} attend to, and what does it need?"
-    return _rendered(title, models, {"texts": [*texts], "at_heads": at_heads})
+    return _rendered(title, models, {"texts": [*texts]})
 
 
 def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
@@ -102,7 +102,6 @@ def write_page(
     dtype: str = "float32",
     progress: Progress | None = None,
     overwrite: bool = False,
-    windows: int | None = None,
 ) -> tuple[Path, int]:
     """Write the page of one run or two; return its path and its size in bytes.
 
@@ -113,8 +112,6 @@ def write_page(
         dtype: The type of the weights: float32, or float16 in half the space.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: If True, replace a file that this program did not write.
-        windows: If given, the page opens at the heads' numbers, measured on this many windows of
-            validation text, or on the first text if 0.
 
     Raises:
         ConfigError: The page cannot compute a model; the message names the choice.
@@ -122,13 +119,13 @@ def write_page(
     """
     path = path or runs[0].path / "explore.html"
     check_page(path, overwrite)
-    count = windows if windows is not None else 0 if texts else WINDOWS
+    count = 0 if texts else WINDOWS
     texts = [*(texts or example_texts(runs[0], progress))]
     models = [
         page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
         for run in runs
     ]
-    write_text(path, render_page(models, texts, at_heads=windows is not None))
+    write_text(path, render_page(models, texts))
     return path, path.stat().st_size
 
 

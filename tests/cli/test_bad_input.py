@@ -94,7 +94,7 @@ REFUSALS = [
     ("convert base --to merged --out data", 1, "exists"),
     ("probe base -p t", 2, "the prompt is 1 token long"),
     ("probe base --against base", 2, "add --track"),
-    ("probe base --html runs", 1, "runs: is there and is no file"),
+    ("open base --html runs", 1, "runs: is there and is no file"),
     ("open base base base", 2, "two runs at most"),
     ("open base --prompt=", 2, "the prompt is empty"),
     ("export base --to=gguf", 2, "unknown target 'gguf': choose from"),

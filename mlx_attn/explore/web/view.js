@@ -411,7 +411,6 @@ function build() {
   disableSwitches();
   listen();
   write(data.texts[0] || decode(models[0].tokenizer, [0]));
-  if (data.at_heads) openHeads();
 }
 
 /** Starts the page: one or two runs, the list of all runs, or the runs in the address. */
@@ -426,12 +425,6 @@ function start() {
 }
 
 const questionOf = ([name, other]) => (other ? `Where do ${name} and ${other} differ?` : `What does ${name} attend to, and what does it need?`);
-
-function openHeads() {
-  const folds = document.querySelectorAll(".every-head");
-  folds[0].addEventListener("toggle", () => folds[0].scrollIntoView(), { once: true });
-  for (const fold of folds) fold.open = true;
-}
 
 start();
 
