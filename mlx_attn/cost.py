@@ -82,14 +82,17 @@ def model_cost(config: GPTConfig) -> ModelCost:
     )
 
 
-def cache_bytes(config: GPTConfig, tokens: int, itemsize: int, batch: int = 1) -> int:
-    """Return the bytes in all caches after this many tokens; a window bounds its layer's."""
+def cache_bytes(config: GPTConfig, tokens: int) -> int:
+    """Return the bytes in all caches after this many tokens, in float32.
+
+    A window bounds its layer's cache.
+    """
     floats = 0
     for layer, n in _layers(config).items():
         cost = attention_cost(layer)
         held = min(layer.cache_window or tokens, tokens)
         floats += n * (cost.cache_floats * held + cost.state_floats)
-    return floats * itemsize * batch
+    return 4 * floats
 
 
 def _layers(config: GPTConfig) -> Counter[AttentionConfig]:

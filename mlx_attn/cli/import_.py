@@ -74,7 +74,7 @@ def _model_facts(config: "GPTConfig") -> dict[str, Any]:
     """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
     from mlx_attn.cost import cache_bytes, model_cost
 
-    parameters, cache = model_cost(config).parameters, cache_bytes(config, config.context_length, 4)
+    parameters, cache = model_cost(config).parameters, cache_bytes(config, config.context_length)
     sizes = {"parameters": parameters, "weights": 4 * parameters, "cache": cache}
     return {"model": config.as_dict(), **sizes}
 

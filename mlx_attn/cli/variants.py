@@ -33,31 +33,11 @@ _COSTS = {
     "cache_bytes": "cache bytes",
 }
 """The costs that columns show, with their headings."""
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 _what = partial(grouped, "What to show")
 _OPTIONS = [
     preset_option("What to show", DEFAULT_PRESET),
-    _what(
-        "--tokens",
-        type=click.IntRange(1),
-        metavar="N",
-        help="tokens in the cache (default: the context length)",
-    ),
-    _what(
-        "--batch",
-        type=click.IntRange(1),
-        default=1,
-        metavar="N",
-        help="sequences decoded at once",
-    ),
-    _what(
-        "--dtype",
-        type=click.Choice([*_BYTES]),
-        default="float32",
-        help="numbers of the cache",
-    ),
     _what(
         "--choices",
         is_flag=True,
@@ -70,20 +50,11 @@ _OPTIONS = [
 
 
 @click.command(cls=SectionedCommand, params=_OPTIONS)
-def command(
-    preset: str,
-    as_json: bool,
-    choices: bool,
-    tokens: int | None,
-    batch: int,
-    dtype: str,
-    **flags: Any,
-) -> None:
+def command(preset: str, as_json: bool, choices: bool, **flags: Any) -> None:
     """Show the formula and the cost of each variant.
 
-    Parameters, multiply-adds per token (forward, at full context), numbers cached per token when
-    decoding, and the bytes of the whole cache, for the model at the sizes of a preset. Any size can
-    be changed.
+    Parameters, multiply-adds per token (forward, at full context), and the bytes of the full cache
+    in float32, for the model at the sizes of a preset. Any size can be changed.
     """
     if choices:
         _show_choices(as_json)
@@ -91,16 +62,15 @@ def command(
     sizes = given(flags)
     model = resolve({"preset": preset, **sizes}).model
     model = {"vocab_size": find_preset(preset).vocab_size, **model}
-    length = tokens or config_from(model).context_length
     # Options override a variant's settings other than its maps.
     keys = ("window", "global_every", *NEEDS)
     asked = {key: sizes[key] for key in keys if key in sizes}
 
     def row(name: str) -> dict[str, Any]:
-        return _row(name, {**model, **VARIANTS[name].settings, **asked}, length, batch, dtype)
+        return _row(name, {**model, **VARIANTS[name].settings, **asked})
 
     rows = [row(name) for name in VARIANTS]
-    title = f"preset {preset}, cache of {length} tokens, batch {batch}, {dtype}"
+    title = f"preset {preset}, cache of {config_from(model).context_length} tokens in float32"
     record = {"preset": preset, "variants": rows}
     emit(record, as_json, lambda: _listing(rows, title))
 
@@ -121,7 +91,7 @@ def _show_choices(as_json: bool) -> None:
     emit({"choices": record}, as_json, lambda: shown)
 
 
-def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) -> dict[str, Any]:
+def _row(name: str, model: dict[str, Any]) -> dict[str, Any]:
     """Return a variant with its cost, or with the reason why these sizes do not allow it."""
     from mlx_attn.cost import cache_bytes, model_cost
 
@@ -130,7 +100,7 @@ def _row(name: str, model: dict[str, Any], tokens: int, batch: int, dtype: str) 
     try:
         config = config_from(model)
         cost = asdict(model_cost(config))
-        cost["cache_bytes"] = cache_bytes(config, tokens, _BYTES[dtype], batch)
+        cost["cache_bytes"] = cache_bytes(config, config.context_length)
         return {**row, "cost": cost, "reason": None}
     except ConfigError as error:
         return {**row, "cost": None, "reason": str(error)}

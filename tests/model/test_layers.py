@@ -38,7 +38,7 @@ def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():
     caches = model.new_caches()
     assert [type(cache) for cache in caches] == [StateCache, RotatingKVCache, KVCache, KVCache]
     mx.eval(model(tokens, caches))
-    assert cache_bytes(settings, 64, 4) == sum(b.nbytes for cache in caches for b in cache.buffers)
+    assert cache_bytes(settings, 64) == sum(b.nbytes for cache in caches for b in cache.buffers)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_two_layers_have_the_cache_of_one():
     caches = model.new_caches()
     mx.eval(model(TOKENS[:1], caches))
     held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
-    assert held == cache_bytes(sharing(), 12, 4) == cache_bytes(standard, 12, 4) / 2
+    assert held == cache_bytes(sharing(), 12) == cache_bytes(standard, 12) / 2
     assert model_cost(sharing()).cache_floats == model_cost(standard).cache_floats / 2
 
 
