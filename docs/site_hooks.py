@@ -23,6 +23,7 @@ _LINK = re.compile(r'(\]\(|src="|srcset=")(?!https?:|#|mailto:)([^)"\s#]*)')
 
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_PICTURE = re.compile(r"<picture>.*?</picture>", re.DOTALL)
 _HERO = re.compile(r"^(# .*?)(?=^## )", re.DOTALL | re.MULTILINE)
 
 
@@ -69,9 +70,19 @@ def as_home(text: str) -> str:
     return f"---\nhide: [navigation, toc]\n---\n\n{hero}"
 
 
+def in_both_schemes(found: re.Match[str]) -> str:
+    """Return a picture twice: the theme shows the one whose address ends with its scheme.
+
+    The system's preference would not follow the button of the site.
+    """
+    light = re.sub(r"<source [^>]*prefers-color-scheme: dark[^>]*>\n", "", found[0])
+    light = re.sub(r' src="([^"]*)"', r' src="\1#only-light"', light)
+    return light + light.replace("-light.", "-dark.").replace("#only-light", "#only-dark")
+
+
 def on_page_content(content: str, **_: Any) -> str:
-    """Set formulas as MathML."""
-    return _FORMULA.sub(mathml, content)
+    """Set formulas as MathML, and let pictures follow the site's light and dark."""
+    return _PICTURE.sub(in_both_schemes, _FORMULA.sub(mathml, content))
 
 
 def mathml(found: re.Match[str]) -> str:

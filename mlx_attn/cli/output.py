@@ -1,7 +1,9 @@
 """Printing: every text that a command prints comes through here."""
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
 
 def note(line: str) -> None:
     """Print a line on stderr, which leaves stdout to the results."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
     say(line, err=True)
 
 

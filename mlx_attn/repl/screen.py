@@ -1,7 +1,10 @@
 """A terminal or a pipe as the screen, the prompt, and the input loops."""
 
 import os
+import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -162,11 +165,28 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
         except EOFError:
             return
         try:
-            commands.handle_input(session, text)
+            with _without_echo():
+                commands.handle_input(session, text)
         except KeyboardInterrupt:
             session.screen.note("stopped; /more continues")
         except Exception as error:  # a bug of ours must not lose a conversation
             session.screen.say(f"that failed ({type(error).__name__}: {error}); nothing is lost")
+
+
+@contextmanager
+def _without_echo() -> Iterator[None]:
+    """Let keys that are typed during an answer wait for the prompt, and not land in the answer."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 def read_lines(session: Session, lines: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -106,6 +107,10 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     if not console.file.isatty():
         for name, text in rows:
             print_text(f"{name:{width}}  {text}".rstrip(), console)
+        return
+    if 2 * width > console.width:  # no room beside the names
+        for name, text in rows:
+            console.print(Text(name, "dim"), Padding(Text(text), (0, 0, 0, 2)), sep="\n")
         return
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

@@ -1,9 +1,13 @@
+import io
 import json
 import os
 
 import pytest
+from rich.console import Console
 
+from mlx_attn.cli.output import note
 from mlx_attn.text.tokenizers import train_tokenizer
+from mlx_attn.ui.terminal import print_rows
 from tests.cli.conftest import untrained_run
 
 BYTES = train_tokenizer("byte", "", 0)
@@ -82,3 +86,16 @@ def test_rm_removes_what_is_named_after_a_yes_and_nothing_after_a_no(several, ru
     assert result.stdout == "removed runs/a; notes.md stays there\nremoved runs/b\n"
     assert sorted(path.name for path in (several / "runs").iterdir()) == ["a", "c"]
     assert [path.name for path in (several / "runs" / "a").iterdir()] == ["notes.md"]
+
+
+def test_in_a_narrow_terminal_facts_stand_below_their_name_and_words_stay_whole(monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    print_rows(
+        [("a-long-name", "1.5 bits per byte")], Console(file=terminal, width=20, color_system=None)
+    )
+    assert terminal.getvalue().split("\n")[:2] == ["a-long-name", "  1.5 bits per byte "]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "20")
+    note("3 runs; mlx-attn runs rm NAME removes one")
+    assert max(len(line) for line in terminal.getvalue().splitlines()) <= 20

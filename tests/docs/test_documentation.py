@@ -129,5 +129,11 @@ def test_the_site_sets_formulas_and_rewrites_links_of_the_repository():
     made = hooks.on_page_content(block)
     assert "arithmatex" not in made
     assert "<mo>&#x0003C;</mo>" in made
+    source = '<source media="(prefers-color-scheme: dark)" srcset="x-dark.png">\n'
+    both = hooks.on_page_content(f'<picture>\n{source}<img src="x-light.png" alt="a"></picture>')
+    assert re.findall(r'(?:srcset|src)="(.*?)"', both) == [
+        "x-light.png#only-light",
+        "x-dark.png#only-dark",
+    ]
     assert hooks.rewritten("[a](docs/tour.md#x)", "README.md") == "[a](tour.md#x)"
     assert hooks.rewritten('src="docs/pictures/a.png"', "README.md") == 'src="pictures/a.png"'

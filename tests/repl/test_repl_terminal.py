@@ -1,7 +1,9 @@
 """What is typed into a terminal or a pipe, and what it shows."""
 
 import io
+import os
 import stat
+import termios
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +18,7 @@ from mlx_attn.repl.screen import (
     CommandCompleter,
     Prompt,
     TerminalScreen,
+    _without_echo,
     interactive_loop,
     open_history,
     read_lines,
@@ -59,6 +62,19 @@ def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
     assert list(open_history(directory).load_history_strings()) == ["once"]
     path = directory / "repl_history"
     assert [stat.S_IMODE(p.stat().st_mode) for p in (directory, path)] == [0o700, 0o600]
+
+
+def test_keys_typed_during_an_answer_are_not_echoed_and_wait(monkeypatch):
+    master, slave = os.openpty()
+    with os.fdopen(slave) as keyboard:
+        monkeypatch.setattr("sys.stdin", keyboard)
+        with _without_echo():
+            os.write(master, b"typed\n")
+            silent = not termios.tcgetattr(slave)[3] & termios.ECHO
+        assert silent
+        assert termios.tcgetattr(slave)[3] & termios.ECHO
+        assert keyboard.readline() == "typed\n"
+    os.close(master)
 
 
 @dataclass

@@ -104,7 +104,7 @@ function homeRow(row, colourOf, tick, part) {
     variant, seed ?? "", parameters === null ? "" : parameters.toLocaleString("en"), stepsOf(row), `${age(Date.now() / 1000 - changed)} ago`,
   ];
   const made = element("tr", {}, element("td", {}, box), element("th", { scope: "row" }, swatch, title),
-    ...cells.map((text) => element("td", {}, ...[text].flat().map((each) => (each instanceof Node ? each : String(each))))));
+    ...cells.map((text, i) => element("td", { "data-column": COLUMNS[i + 2][0] }, ...[text].flat().map((each) => (each instanceof Node ? each : String(each))))));
   const mark = (on) => part.querySelectorAll("polyline").forEach((line) => line.classList.toggle("is-dim", on && line.dataset.run !== name));
   for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) made.addEventListener(event, () => mark(on));
   return made;
