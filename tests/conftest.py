@@ -22,8 +22,6 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")
 import mlx_attn
 from mlx_attn.comparison import executors
 from mlx_attn.machine import device
-from mlx_attn.text.corpus import Corpus, Split
-from mlx_attn.text.tokenizers import train_tokenizer
 from tests.chromium import Browser, find_chromium
 
 __all__ = ["mlx_attn"]
@@ -136,19 +134,6 @@ class ThisProcess:
 def in_this_process(monkeypatch) -> None:
     """Trials of a comparison are trained without processes of their own."""
     monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(ThisProcess()))
-
-
-TEXT = "no newline and no end here; " * 40
-
-
-@pytest.fixture(scope="session")
-def letters() -> Corpus:
-    """A thousand characters, none of which is a newline."""
-    tokenizer = train_tokenizer("char", TEXT, 0)
-    train, val = (
-        Split(tokens=tokenizer.encode(part), n_bytes=len(part)) for part in (TEXT[:900], TEXT[900:])
-    )
-    return Corpus("letters", "a digest", tokenizer, train, val)
 
 
 @pytest.fixture(scope="session")

@@ -118,8 +118,9 @@ def test_matrices_are_products_of_the_heads_weights(model):
     ],
 )
 def test_what_cannot_be_asked_is_refused(model, wrong, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:  # as Python calls such failures
         wrong(model)
+    assert refused.type is ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A file is written whole or not at all, and one process writes in a directory."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import (
     Locked,
     atomic_write,
-    check_page,
     lock,
     user_path,
     write_bytes,
@@ -48,23 +46,6 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     assert names(tmp_path) == ["file.txt"]
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_one_line_with_the_way_out(tmp_path, monkeypatch):
-    def refuse(self: Path, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
-
-    path = tmp_path / "file.bin"
-    path.write_text("old")
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(RunError) as caught:
-        write_bytes(path, b"x")
-    assert str(caught.value) == (
-        f"{path}: cannot be written (No space left on device); free some space there or choose "
-        "another folder"
-    )
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file.bin"]
-
-
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 def test_a_folder_or_a_pipe_is_left_alone(tmp_path, make):
     make(tmp_path / "taken")
@@ -90,17 +71,6 @@ def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(t
     with lock(folder):
         assert names(folder) == []
     assert names(tmp_path) == []  # a folder that stays empty goes
-
-
-def test_a_page_replaces_only_a_page_of_this_program_unless_told_to(tmp_path):
-    page = tmp_path / "page.html"
-    check_page(page)
-    page.write_text('<!doctype html><meta name="generator" content="mlx_attn">')
-    check_page(page)
-    page.write_text("<!doctype html><p>mine")
-    with pytest.raises(RunError, match=r"page\.html is not a page of this program"):
-        check_page(page)
-    check_page(page, overwrite=True)
 
 
 def test_a_name_that_is_not_utf8_is_no_place_for_a_file():

@@ -11,23 +11,12 @@ import pytest
 
 from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.run_directory import open_run
+from mlx_attn.training.trainer import Trainer
 from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
 Start = Callable[..., Process]
 
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--log-every=1", "--preset=nano"]
-STUCK = """
-import sys, threading
-from mlx_attn.cli import main
-from mlx_attn.training.trainer import Trainer
-
-def launch_step(trainer):
-    print("stuck", file=sys.stderr, flush=True)
-    threading.Event().wait()
-
-Trainer.launch_step = launch_step
-main(sys.argv[1:])
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -72,16 +61,6 @@ def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, 
     assert [r["step"] for r in history if r["event"] == "step"] == list(range(1, step + 2))
 
 
-def test_a_second_signal_quits_at_once(python, tiny_flags):
-    process = python("-c", STUCK, "train", *tiny_flags)
-    wait_for(process, "stuck")
-    process.send_signal(signal.SIGINT)
-    wait_for(process, "finishing this step")
-    process.send_signal(signal.SIGINT)
-    code, out, messages = ended(process)
-    assert (code, out, messages[-1]) == (130, "", "stopped; nothing was saved")
-
-
 def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, tiny_flags, workshop):
     process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--json")
     assert process.stdout
@@ -90,6 +69,16 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, ti
     assert process.wait(PATIENCE) == 130
     assert (workshop / "runs" / "nano-standard" / "checkpoint" / "last.safetensors").exists()
     assert "Traceback" not in process.stderr.read()
+
+
+def test_a_second_signal_quits_at_once(train, monkeypatch):
+    def interrupted(trainer):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "launch_step", interrupted)
+    result = train()
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == "stopped; nothing was saved"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

@@ -134,13 +134,6 @@ def test_openais_variables_are_read_and_their_files_refused_with_two_lines(make_
     assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
 
 
-def test_weights_may_be_an_npz(book, tmp_path):
-    model, arrays, _ = book
-    numbers: dict[str, Any] = {name: np.array(array) for name, array in arrays.items()}
-    np.savez(tmp_path / "model.npz", **numbers)
-    assert agrees(tmp_path / "model.npz", model)
-
-
 def more(**odd: mx.array):
     return lambda arrays: {**arrays, **{name.replace("__", "."): y for name, y in odd.items()}}
 

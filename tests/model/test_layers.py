@@ -90,12 +90,20 @@ def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
     assert plugin["names"] == ["variant=mine"]
 
 
-def test_conversions_and_exports_refuse_layers_of_several_forms():
-    model = GPT(config())
+@pytest.mark.parametrize(
+    ("settings", "obstacle", "words"),
+    [
+        ({}, f"pattern={THREE_TO_ONE}", "train one variant in all layers"),
+        ({"pattern": "", "kv_sharing": 2}, "kv_sharing=2", "leaves some layers without W_key"),
+    ],
+    ids=["several forms", "shared keys"],
+)
+def test_conversions_and_exports_refuse_layers_that_differ(settings, obstacle, words):
+    model = GPT(config(**settings))
     for change in (lambda: convert(model, "merged"), lambda: fold_norms(model)):
-        with pytest.raises(ConfigError, match="train one variant in all layers"):
+        with pytest.raises(ConfigError, match=words):
             change()
-    assert obstacles(config(position="learned"))[0] == f"pattern={THREE_TO_ONE}"
+    assert obstacle in obstacles(model.config)
 
 
 FOUR_HEADS = {**SMALL, "n_heads": 4}
@@ -170,13 +178,3 @@ def test_two_layers_have_the_cache_of_one():
 def test_what_does_not_fit_is_refused_with_a_way_out(settings, words):
     with pytest.raises(ConfigError, match=words):
         sharing(**settings)
-
-
-@pytest.mark.parametrize("change", [lambda model: convert(model, "merged"), fold_norms])
-def test_a_conversion_says_that_layers_lack_matrices(change):
-    with pytest.raises(ConfigError, match="kv_sharing=2 leaves some layers without W_key"):
-        change(random_model())
-
-
-def test_no_export_fits():
-    assert "kv_sharing=2" in obstacles(sharing())

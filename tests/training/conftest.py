@@ -53,19 +53,3 @@ def trainer(corpus) -> Callable[..., Trainer]:
         return trainer
 
     return make
-
-
-@pytest.fixture
-def learner(letters, tmp_path) -> Callable[..., Trainer]:
-    """Makes a trainer of a tiny model, which keeps its run in `tmp_path`/run unless told not to."""
-
-    def make(keep: bool = True, **settings) -> Trainer:
-        sizes = {"context_length": 8, "emb_dim": 16, "n_heads": 2, "n_layers": 1, "batch_size": 4}
-        recipe = {"steps": 6, "log_every": 2, "eval_every": 3, "warmup": 2, "tokenizer": "char"}
-        trainer = Trainer(resolve({**sizes, **recipe}, settings), letters)
-        if keep:
-            record = trainer.settings.record(trainer.model.config)
-            trainer.run = create_run(tmp_path / "run", record)
-        return trainer
-
-    return make

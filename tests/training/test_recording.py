@@ -37,19 +37,19 @@ def service(monkeypatch):
     return told
 
 
-def trained(trainer, name, letters):
-    with logging_to(name, trainer.run) as trainer.log:
-        recorder = RunRecorder(trainer, letters.tokenizer)
-        return [recorder(event) or event for event in train(trainer)]
+def trained(made, name, corpus):
+    with logging_to(name, made.run) as made.log:
+        recorder = RunRecorder(made, corpus.tokenizer)
+        return [recorder(event) or event for event in train(made)]
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_service_gets_every_loss_at_its_step(name, learner, letters, service):
-    trainer = learner()
-    losses = {e.step: e.loss for e in trained(trainer, name, letters) if isinstance(e, Stepped)}
+def test_a_service_gets_every_loss_at_its_step(name, trainer, corpus, service, tmp_path):
+    made = trainer(run=tmp_path / "run", steps=6, log_every=2, eval_every=3)
+    losses = {e.step: e.loss for e in trained(made, name, corpus) if isinstance(e, Stepped)}
     (_, given), *told, last = service
     if name == "tensorboard":
-        assert given == str(trainer.run.path / name)
+        assert given == str(made.run.path / name)
     else:
         assert (given["project"], given["name"]) == ("mlx_attn", "run")
     found = {step: values["train/loss"] for step, values in told if "train/loss" in values}
@@ -61,13 +61,13 @@ def test_a_service_gets_every_loss_at_its_step(name, learner, letters, service):
     assert not {"train/step", "train/seconds_left", "val/best"} & names
 
 
-def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(learner, letters):
+def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(trainer, corpus):
     losses, run = [], Run(Path("x"), {})
     for samples in (0, 2):
-        trainer = learner(keep=False, drop_rate=0.5, start="gpt2")
+        made = trainer(drop_rate=0.5)
         for _ in range(samples):
             # Of a vocabulary without a newline.
-            assert len(write_sample(run, trainer, letters.tokenizer)) == SAMPLE_TOKENS
-        assert trainer.model.training
-        losses.append(float(trainer.launch_step()[0]))
+            assert len(write_sample(run, made, corpus.tokenizer)) == SAMPLE_TOKENS
+        assert made.model.training
+        losses.append(float(made.launch_step()[0]))
     assert losses[0] == losses[1]

@@ -68,23 +68,6 @@ def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it
         del VARIANTS["twin"]
 
 
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        ({"steps": 1.5}, "steps=1.5 must be a whole number"),
-        ({"steps": True}, "steps=True must be a whole number"),
-        ({"lr": "fast"}, "lr='fast' must be a finite number"),
-        ({"tied_head": 1}, "tied_head=1 must be true or false"),
-        ({"variant": 3}, "variant=3 must be a text"),
-    ],
-)
-def test_a_wrong_key_or_value_is_refused_in_one_line(layer, message):
-    with pytest.raises(ConfigError) as error:
-        resolve(layer)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 @pytest.fixture
 def record():
     """What config.json holds of a training of 10 steps."""

@@ -1,16 +1,13 @@
 import io
 
-import pytest
 from rich.console import Console
 
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
-from mlx_attn.training.loop import never
 from mlx_attn.training.show import (
     Display,
     display_for,
     evaluation_line,
-    follow,
     step_line,
 )
 
@@ -64,21 +61,3 @@ def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(False, False, Console(file=io.StringIO())).mode == "plain"
     monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
     assert display_for(False, False, terminal(80)).mode == "plain"
-
-
-# A whole training.
-
-
-@pytest.fixture
-def display():
-    return Display(Console(file=io.StringIO(), highlight=False), "plain")
-
-
-def test_a_training_leaves_its_reports_and_samples_in_the_run(learner, letters, display, capsys):
-    trainer = learner()
-    assert follow(trainer, letters.tokenizer, display, never) == "done"
-    events = [report["event"] for report in trainer.run.metrics()]
-    assert events == ["start", "step", "step", "eval", "step", "step", "eval", "end"]
-    samples = (trainer.run.path / "samples.txt").read_text().splitlines()
-    assert [line for line in samples if line.startswith("---")] == ["--- step 3", "--- step 6"]
-    assert "best val loss" in capsys.readouterr().out
