@@ -23,7 +23,6 @@ from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, 
 from mlx_attn.training.forecast import Forecast
 from mlx_attn.training.loop import INTERRUPTED, train
 from mlx_attn.training.recording import RunRecorder
-from mlx_attn.training.summaries import neighbour_of
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import (
@@ -270,38 +269,10 @@ def closing_lines(ended: Ended) -> list[str]:
 
 
 def what_next(run: Run) -> list[str]:
-    """Return the next commands for a trained run, beside a comparable run if there is one."""
-    path = quote(str(run.path))
-    this = path + _plugin_flags(run)
-    lines = [f"talk to it:    mlx-attn repl {this}", f"look into it:  mlx-attn open {this}"]
-    other = neighbour_of(run)
-    if other is None:
-        return lines
-    # Bits per byte are comparable between tokenizers; a task has only nats per token.
-    key, unit = "bits_per_byte", "bits per byte"
-    own, its = run.best_validation(), other.best_validation()
-    if None in (own.get(key), its.get(key)):
-        key, unit = "val_loss", "nats per token"
-    is_same = other.settings["model"] == run.settings["model"]
-    lesson = "so far only chance moves it" if is_same else "one seed each is no verdict"
-    lines.append(
-        f"beside it:     {other.name} {its[key]:.4f} {unit}, this one {own[key] - its[key]:+.4f}: "
-        f"{lesson}"
-    )
-    forms = [str(each.settings.get("variant", "")) for each in (other, run)]
-    if forms[0] != forms[1]:
-        data = str(run.settings["text"].get("data", ""))
-        options = f"--preset {run.settings.get('preset', 'tiny')} --data {quote(data)}"
-        command = f"mlx-attn compare --variants {','.join(forms)} {options}"
-        lines.append(f"for a verdict: {command}{_plugin_flags(other, run)}")
-    both = f"{quote(str(other.path))} {path}{_plugin_flags(other, run)}"
-    return [*lines, f"see both:      mlx-attn open {both}"]
-
-
-def _plugin_flags(*runs: Run) -> str:
-    """Return the flags that name the files of the user that runs need."""
-    paths = {plugin["path"]: None for run in runs for plugin in run.settings.get("plugins", ())}
-    return "".join(f" --plugin {quote(path)}" for path in paths)
+    """Return the next commands for a trained run."""
+    plugins = (f" --plugin {quote(plugin['path'])}" for plugin in run.settings.get("plugins", ()))
+    this = quote(str(run.path)) + "".join(plugins)
+    return [f"talk to it:    mlx-attn repl {this}", f"look into it:  mlx-attn open {this}"]
 
 
 def what_is_saved(trainer: Trainer) -> str:

@@ -99,36 +99,3 @@ def _made(run: Run) -> dict[str, Any]:
         return {}
     loss = {key: facts.get(key) for key in ("val_loss", "bits_per_byte")}
     return {"parameters": facts.get("params"), **loss}
-
-
-def neighbour_of(run: Run) -> Run | None:
-    """Return a finished run in the same directory that differs in attention or seed, if any.
-
-    It has the same text, sizes and recipe. The standard form with the same seed comes first; of
-    several, the latest.
-    """
-    twins, seed = [], run.settings["training"].get("seed")
-    for path in find_runs(run.path.parent):
-        with suppress(RunError):
-            other = open_run(path)
-            is_twin = path != run.path and _comparable(run) == _comparable(other)
-            if is_twin and other.is_finished() and other.best_validation():
-                twins.append(other)
-
-    # `min` picks the first of equals, so the latest run wins among equally good ones.
-    def rank(other: Run) -> tuple[bool, bool]:
-        is_standard = other.settings.get("variant") == "standard"
-        return not is_standard, other.settings["training"].get("seed") != seed
-
-    return min(twins, key=rank, default=None) if run.best_validation() else None
-
-
-def _comparable(run: Run) -> tuple[Any, ...]:
-    """Return the settings that two runs must share for their losses to be comparable."""
-    # Settings that change only measurements and random numbers.
-    free = ("seed", "eval_every", "log_every", "track")
-    training = {k: v for k, v in run.settings["training"].items() if k not in free}
-    keys = ("vocab_size", "context_length", "emb_dim", "n_layers", "hidden_dim")
-    sizes = [run.settings["model"].get(key) for key in keys]
-    text = run.settings.get("digest"), run.settings["text"].get("tokenizer")
-    return text, sizes, training, run.settings.get("init_from")
