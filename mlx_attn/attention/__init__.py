@@ -1,7 +1,6 @@
 """The heart: attention as three maps, each of which can be replaced.
 
-Read `attention` from top to bottom, then `maps`. `catalog` has the named variants, `forms` has
-those of the field.
+Read `attention` from top to bottom, then `maps`. Every variant is a file in `forms`.
 """
 
 from importlib import import_module

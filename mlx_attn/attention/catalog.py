@@ -1,8 +1,7 @@
 """The named variants: which choice each one makes for the maps of attention.
 
-The book's rows are here, the first of them the standard form; rows of the field's forms are beside
-their functions, in `forms`. The command line's choices, the README's table, the documentation and
-the parametrised tests all read them.
+Each row is beside its functions, the standard form's in `maps`, the others' in `forms`. The command
+line's choices, the README's table, the documentation and the parametrised tests all read them.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -13,7 +12,7 @@ from mlx_attn.attention.choices import CHOICES, MAPS, Choice, import_forms, posi
 from mlx_attn.errors import ConfigError, find_row
 
 FORMS, PAPERS, REFERENCES, YOURS = GROUPS = ("forms", "papers", "reference arms", "yours")
-"""The groups of variants: of the book's matrices, from papers, what others are measured by, own."""
+"""Variants of the book's matrices, of papers, those that others are measured by, and a user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +65,7 @@ NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
 
 
 class Variants(MutableMapping[str, Variant]):
-    """Variants by name, in the order of their groups.
-
-    The book's are there at once, those of `forms` once a name is missing or all are asked for.
-    """
+    """Variants by name, in the order of their groups; imported once they are asked for."""
 
     def __init__(self):
         self.rows: dict[str, Variant] = {}
@@ -135,102 +131,3 @@ def row(name: str, summary: str, formula: str = "", group: str = PAPERS, **setti
     chosen = (CHOICES[key][settings[key]] for key in MAPS if key in settings)
     formula = formula or ", ".join(choice.formula for choice in chosen)
     register(Variant(name=name, formula=formula, summary=summary, group=group, **settings))
-
-
-# The rows of the book's forms.
-
-row(
-    "standard",
-    "the book's multi-head attention",
-    "q = x W_query, k = x W_key, v = x W_value, y = concat(heads) out_proj",
-    group=FORMS,
-)
-row(
-    "no-out-proj",
-    "the heads' outputs are concatenated and used as they are",
-    "y = g concat(heads)",
-    group=FORMS,
-    output="none",
-)
-row(
-    "merged",
-    "W_query_h W_key_h^T is trained as one full-rank matrix S_h",
-    "q_h = x S_h, k = x",
-    group=FORMS,
-    score="merged",
-)
-row(
-    "merged-no-out-proj",
-    "merged scores and no output projection",
-    "q_h = x S_h, k = x, y = g concat(heads)",
-    group=FORMS,
-    score="merged",
-    output="none",
-)
-row(
-    "no-query",
-    "the query is the head's own slice of x",
-    "q_h = x[slice h], k = x W_key",
-    group=FORMS,
-    score="no_query",
-)
-row(
-    "no-key",
-    "the key is the head's own slice of x",
-    "q = x W_query, k_h = x[slice h]",
-    group=FORMS,
-    score="no_key",
-)
-row(
-    "shared-query-key",
-    "one matrix for query and key: the scores are symmetric",
-    "q = k = x W_query",
-    group=FORMS,
-    score="shared",
-)
-row(
-    "no-value",
-    "the value is the head's own slice of x",
-    "v_h = x[slice h]",
-    group=FORMS,
-    value="identity",
-)
-row(
-    "no-value-no-out-proj",
-    "attention only moves slices of x to other tokens",
-    "v_h = x[slice h], y = g concat(heads)",
-    group=FORMS,
-    value="identity",
-    output="none",
-)
-row(
-    "key-only",
-    "only W_key and out_proj are trained: queries and values are slices of x",
-    "q_h = x[slice h], k = x W_key, v_h = x[slice h]",
-    group=FORMS,
-    score="no_query",
-    value="identity",
-)
-row(
-    "key-as-value",
-    "the key is used as the value: half the cache; `keyless` is another name for it",
-    "v = k = x W_key",
-    group=FORMS,
-    value="key",
-    alias="keyless",
-)
-row(
-    "merged-output",
-    "W_value_h out_proj_h is trained as one C x C matrix per head",
-    "y = sum_h softmax_h x VO_h",
-    group=FORMS,
-    output="merged",
-)
-row(
-    "merged-both",
-    "both products are trained as whole matrices",
-    "q_h = x S_h, k = x, y = sum_h softmax_h x VO_h",
-    group=FORMS,
-    score="merged",
-    output="merged",
-)

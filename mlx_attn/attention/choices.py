@@ -40,14 +40,12 @@ class Choice:
     Attributes:
         name: The word in a configuration.
         formula: In the field's letters.
-        source: The paper or book section.
+        source: The paper, or the section of the book.
         apply: Computes the map.
         weights: Makes each trained part by name: a Linear layer, an array, or None if a
             configuration needs none.
         init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
             "out_proj" ends a branch.
-        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
-            gain of the norm before. None: x is read in another way.
         multiply_adds: Per token at full context, in addition to its matrices, the scores and the
             weighted sum.
         refuses: Why a configuration cannot use it, and the way out; empty if it can.
@@ -61,7 +59,6 @@ class Choice:
     apply: OfLayer
     weights: Mapping[str, OfConfig] = field(default_factory=dict)
     init: Callable[[Any, Callable[..., Any]], Mapping[str, Any]] | None = None
-    input_weights: tuple[str, ...] | None = None
     multiply_adds: Callable[[Any], int] = lambda config: 0
     refuses: Callable[[Any], str] = lambda config: ""
 
@@ -146,11 +143,13 @@ class OutputMap(Choice):
 
     Attributes:
         affine: It is linear in the heads up to a bias.
+        contains_value: If it computes the values too: the value map that is left of the layer's.
     """
 
     map = "output"
 
     affine: bool = True
+    contains_value: ValueMap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,14 +220,15 @@ KINDS = {kind.map: kind for kind in _KINDS}
 
 
 def make_choice(map_name: str, name: str, **facts: Any) -> Choice:
-    """Return a choice of a map. A `same_as=` is taken, too, and nothing reads it.
+    """Return a choice of a map. `same_as=` and `input_weights=` are taken too, and read by nothing.
 
     Raises:
         ConfigError: There is no such map, or its choices have no such fact.
     """
     if map_name not in KINDS:
         raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
-    facts.pop("same_as", None)
+    for unread in ("same_as", "input_weights"):
+        facts.pop(unread, None)
     known = {fact.name: None for fact in fields(KINDS[map_name])}
     if unknown := [f"{fact}=" for fact in facts if fact not in known]:
         own = [f"{fact}=" for fact in known if fact not in ("name", "formula", "apply")]

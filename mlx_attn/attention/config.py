@@ -111,8 +111,7 @@ class AttentionConfig(AttentionSettings):
 
     def _check_combination(self) -> None:
         """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
-        # Merged scores rotate the whole of x as the key.
-        rotated = self.d_in if self.score == "merged" else self.head_dim
+        rotated = self.choices("score")[0].shape(self)[1]  # the width of queries and keys
         _require(
             self.position != "rope" or rotated % 2 == 0,
             f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
@@ -121,13 +120,14 @@ class AttentionConfig(AttentionSettings):
         for choice in choices:
             _require(not (reason := choice.refuses(self)), reason)
         # Decoding must not compute convolved keys and values again from what it caches.
-        cached = (*self.choices("score"), *self.choices("value"))
-        later = [f"{choice.map}={choice.name}" for choice in cached if choice.cache != "kv"]
-        later += ["output=merged"] if self.output == "merged" else []
+        later = [choice for name in ("score", "value") for choice in self.choices(name)]
+        later = [choice for choice in later if choice.cache != "kv"]
+        later += [output for output in self.choices("output") if output.contains_value]
+        names = " and ".join(f"{choice.map}={choice.name}" for choice in later)
         _require(
             self.short_conv == "none" or not later,
             f"short_conv={self.short_conv} mixes the keys and values of tokens, and "
-            f"{' and '.join(later)} caches what comes before them: use maps that cache keys and "
+            f"{names} caches what comes before them: use maps that cache keys and "
             "values, such as score=separate and value=linear",
         )
 

@@ -292,17 +292,6 @@ def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None
         raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
 
 
-WHOLE_VALUE = ValueMap(
-    name="whole",
-    formula="v = x",
-    apply=lambda layer, x, k: x[:, None],  # [B, 1, T, C]
-    shape=lambda config: (1, config.d_in),
-    after=lambda layer, y: y,
-    input_weights=(),
-)
-"""One value for all heads, x itself: with output=merged the map is inside VO."""
-
-
 EARLIER = {
     "score": ScoreMap(
         name="earlier",
@@ -333,9 +322,7 @@ def maps_of(config: AttentionConfig) -> Maps:
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
     if config.cross_layer == "reader":
         one |= EARLIER
-    if config.output == "merged":
-        # VO contains W_value, so the heads are weighted sums of x.
-        one["value"] = WHOLE_VALUE
+    one["value"] = one["output"].contains_value or one["value"]
     return Maps(logits=config.choices("logits"), position=config.choices("position"), **one)
 
 

@@ -268,15 +268,11 @@ def options_from(
     return options
 
 
-_ROWS = {
+SHORTHANDS = {
     "--no-out-proj": "no-out-proj",
     "--merge-qk": "merged",
     "--no-query": "no-query",
     "--no-value": "no-value",
-}
-SHORTHANDS: dict[str, dict[str, Any]] = {
-    flag[2:].replace("-", "_"): dict(VARIANTS[name].maps.items() - MAPS.items())
-    for flag, name in _ROWS.items()
 }
 """Flags that choose the map of a variant, whatever another variant says of it."""
 
@@ -285,8 +281,7 @@ _what, _run = partial(grouped, "What to train"), partial(grouped, "The run")
 
 
 def _shorthand(flag: str) -> GroupedOption:
-    ((key, value),) = SHORTHANDS[flag[2:].replace("-", "_")].items()
-    text = f"the same as --{key} {value}, whatever the variant"
+    text = f"change what --variant {SHORTHANDS[flag]} changes, whatever the variant"
     return _what(flag, is_flag=True, help=text, rare=flag not in ("--no-out-proj", "--merge-qk"))
 
 
@@ -305,7 +300,7 @@ TRAIN_OPTIONS: list[click.Option] = [
         envvar=PREFIX + "BLOCK",
         rare=True,
     ),
-    *map(_shorthand, _ROWS),
+    *map(_shorthand, SHORTHANDS),
     _run("--out", "-o", type=_PATH, metavar="DIR", help="the run's directory (default: in runs/)"),
     _run("--name", metavar="NAME", help="the run's name in runs/"),
     _run("--overwrite", is_flag=True, help="replace an existing run", rare=True),
@@ -340,12 +335,13 @@ def layers_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the environment, and of the flags with shorthands expanded."""
     source = click.get_current_context().get_parameter_source
     chosen = given(options)
-    shorthands = {key: SHORTHANDS[key] for key in SHORTHANDS if chosen.pop(key, False)}
+    names = {flag: flag[2:].replace("-", "_") for flag in SHORTHANDS}
+    shorthands = [flag for flag, name in names.items() if chosen.pop(name, False)]
     environment = {k: v for k, v in chosen.items() if source(k) is ParameterSource.ENVIRONMENT}
     flags = {k: v for k, v in chosen.items() if k not in environment}
     asked = {key: f"--{key}" for key in flags}
-    for name, maps in shorthands.items():
-        flag = f"--{name.replace('_', '-')}"
+    for flag in shorthands:
+        maps = dict(VARIANTS[SHORTHANDS[flag]].maps.items() - MAPS.items())
         for key, value in maps.items():
             if flags.get(key, value) != value:
                 raise ConfigError(

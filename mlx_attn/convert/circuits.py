@@ -20,8 +20,9 @@ from jaxtyping import Float, Float64
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.forms.merged import merge_query_key
+from mlx_attn.attention.forms.merged_output import merge_value_output
 from mlx_attn.attention.layer import attention_scores, split_heads
-from mlx_attn.attention.maps import merge_query_key, merge_value_output
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
 

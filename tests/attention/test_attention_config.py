@@ -40,7 +40,7 @@ def config(**choices: Any) -> AttentionConfig:
         ({"score": "sliced", "n_heads": 5, "head_dim": 4}, "equal slices: choose numbers of heads"),
         ({"output": "none", "head_dim": 5}, "which must be 24"),
         ({"score": "shared", "n_kv_heads": 2}, "n_kv_heads=2"),
-        ({"score": "merged", "value": "key"}, "value=key needs a key per head"),
+        ({"score": "merged", "value": "key"}, "score=merged makes 1 of 24"),
         ({"output": "merged", "value": "identity"}, "it needs value=linear"),
         ({"output": "merged", "n_kv_heads": 2}, "as many value heads"),
         ({"score": "latent", "value": "latent", "position": "rope"}, "cannot be rotated"),

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.maps import merge_query_key
+from mlx_attn.attention.forms.merged import merge_query_key
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig

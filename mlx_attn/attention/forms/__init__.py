@@ -1,4 +1,4 @@
-"""The forms of the field, one file each, found by its name: formula, paper, weights, state, row.
+"""The variants, a file for each form, found by its name: formula, paper, weights, state, row.
 
 A form is whatever file lies here: it registers its choices and its row of the variants' table when
 this folder is imported, as a user's file does with `--plugin`.
@@ -7,6 +7,6 @@ this folder is imported, as a user's file does with `--plugin`.
 from importlib import import_module
 from pkgutil import iter_modules
 
-import_module("mlx_attn.attention.maps")  # the book's come first
+import_module("mlx_attn.attention.maps")  # the standard form comes first
 for _form in iter_modules(__path__):
     import_module(f"{__name__}.{_form.name}")

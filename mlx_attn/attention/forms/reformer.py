@@ -1,9 +1,37 @@
-"""Reformer's shared query and key (arXiv:2001.04451): no token attends to itself if it can."""
+"""Reformer's one matrix for query and key (arXiv:2001.04451), and its mask of the own token."""
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import MapWeights, Scores, choice
+from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.layer import (
+    W_QUERY,
+    Inputs,
+    Keys,
+    MapWeights,
+    Queries,
+    Scores,
+    choice,
+    split_heads,
+)
+
+
+@choice(
+    "score",
+    "shared",
+    "q_h = k_h = x W_query_h",
+    source="Reformer, arXiv:2001.04451",
+    weights=W_QUERY,
+    refuses=lambda config: (
+        ""
+        if config.n_kv_heads == config.n_heads
+        else f"score=shared uses the queries as keys, so n_kv_heads={config.n_kv_heads} must be "
+        f"n_heads={config.n_heads}"
+    ),
+)
+def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
+    """Use one matrix for query and key: S_h is symmetric and positive semidefinite."""
+    q = split_heads(layer.W_query(x), layer.config.n_heads)
+    return q, q
 
 
 @choice(
@@ -11,7 +39,6 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     "self_mask",
     "s_h(i, i) = -10^9",
     shift_invariant=True,
-    input_weights=(),
     source="Reformer, arXiv:2001.04451, appendix A",
 )
 def self_mask(layer: MapWeights, s: Scores) -> Scores:
@@ -23,6 +50,12 @@ def self_mask(layer: MapWeights, s: Scores) -> Scores:
     return mx.where(mx.arange(T_k)[None, :] == query, -1e9, s)
 
 
+row(
+    "shared-query-key",
+    "one matrix for query and key: the scores are symmetric",
+    group=FORMS,
+    score="shared",
+)
 row(
     "shared-self-mask",
     "no token attends to itself if it can help it; Reformer's keys also have unit length",

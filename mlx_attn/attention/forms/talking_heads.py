@@ -12,7 +12,6 @@ from mlx_attn.machine.exponentials import softmax
     "talking",
     "s_h = sum_g P_hg score_g",
     shift_invariant=True,
-    input_weights=(),
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_logits": lambda config: mx.eye(config.n_maps)},
     multiply_adds=lambda config: config.n_maps**2 * config.context_length,

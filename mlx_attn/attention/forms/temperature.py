@@ -12,7 +12,6 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     "s_h = e^t_h score_h",
     score_factor=lambda layer: mx.exp(layer["log_temperature"]),
     shift_invariant=True,
-    input_weights=(),
     source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
     weights={"log_temperature": lambda config: mx.zeros((config.n_maps,))},
 )

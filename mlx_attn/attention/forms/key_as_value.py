@@ -1,0 +1,40 @@
+"""The key is the value, too (arXiv:2606.04032, arXiv:2606.21848): half the cache."""
+
+from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Values, choice
+
+
+def _needs_other_keys(config: AttentionConfig) -> str:
+    """Refuse keys that are not one for each value head, and as wide as the values."""
+    score = config.choices("score")[0]
+    keys, values = score.shape(config), (config.n_kv_heads, config.value_dim)
+    if score.cache == "kv" and keys == values:
+        return ""
+    return (
+        f"value=key uses each head's key as its value: it needs {values[0]} keys of {values[1]} "
+        f"numbers, and score={config.score} makes {keys[0]} of {keys[1]}: use score=separate "
+        "without value_dim"
+    )
+
+
+@choice(
+    "value",
+    "key",
+    "v_h = k_h",
+    reads_keys=True,
+    source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
+    refuses=_needs_other_keys,
+)
+def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
+    """Use the key as the value."""
+    return k
+
+
+row(
+    "key-as-value",
+    "the key is used as the value: half the cache; `keyless` is another name for it",
+    group=FORMS,
+    value="key",
+    alias="keyless",
+)
