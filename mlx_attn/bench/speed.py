@@ -26,6 +26,7 @@ from mlx_attn.attention.catalog import find_variant
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas
+from mlx_attn.machine.advice import advice_about
 from mlx_attn.machine.device import device_name, on_device
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
@@ -244,11 +245,16 @@ class Measurement:
 
 
 def bench(
-    setups: Mapping[str, Setup], works: Sequence[str], seconds: float, devices: Sequence[str] = ()
+    setups: Mapping[str, Setup],
+    works: Sequence[str],
+    seconds: float,
+    devices: Sequence[str] = (),
+    failed: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Measurement]:
     """Measure models in turns for about `seconds`; yield each kind of work after measuring it.
 
-    Each model is measured on each of the devices, by default on the one that computes.
+    Each model is measured on each of the devices, by default on the one that computes. What cannot
+    be computed is left out, and `failed` is called with a line about it.
     """
     devices = devices or [device_name()]
     check_memory(setups, len(devices))
@@ -259,7 +265,13 @@ def bench(
         for device in devices:
             with on_device(device):
                 for name, setup in setups.items():
-                    prepared[name, device] = prepare(kind, *setup)
+                    try:
+                        prepared[name, device] = prepare(kind, *setup)
+                    except (ValueError, RuntimeError, ConfigError) as error:
+                        reason = advice_about(error) or " ".join(str(error).split())
+                        failed(f"{name} is left out of {kind} on the {device}: {reason}")
+        if not prepared:
+            continue
         runs = {key: on_device(key[1])(work.run) for key, (work, _) in prepared.items()}
         times = interleaved(runs, seconds / len(works))
         first = next(iter(times.values()))

@@ -131,7 +131,7 @@ def _measure(
     from mlx_attn.ui.terminal import stdout_console
 
     measured: list[speed.Measurement] = []
-    rows_of_all = speed.bench(setups, works, seconds, devices)
+    rows_of_all = speed.bench(setups, works, seconds, devices, note)
     for _, group in groupby(rows_of_all, key=lambda row: row.work):
         rows = list(group)
         measured += rows

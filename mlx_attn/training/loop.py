@@ -111,6 +111,9 @@ class _Monitor:
         # Step, loss and norm of the latest step, which the device may still be computing.
         self._unread: tuple[int, mx.array, mx.array] | None = None
         self._warm = False
+        self._first_step = self.progress.step
+        self._compiles = compiles_step(trainer.config.compile)  # so does the first validation
+        self._between = 0.0  # seconds of validating, saving and displaying, without compiling
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
 
@@ -122,14 +125,16 @@ class _Monitor:
     def _tokens(self) -> int:
         return self.progress.step * self.trainer.tokens_per_step
 
-    def lap(self, trained: bool = False) -> None:
-        """End a lap, of training or of anything else."""
+    def lap(self, trained: bool = False, compiled: bool = False) -> None:
+        """End a lap, of training, of work that included compiling, or of anything else."""
         now = time.perf_counter()
         before = self.progress.seconds
         self.progress.seconds += now - self._lap_start
         self._lap_start = now
         if trained:
             self.progress.training_seconds += self.progress.seconds - before
+        elif not compiled:
+            self._between += self.progress.seconds - before
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
@@ -143,7 +148,7 @@ class _Monitor:
         # The first step includes compiling, so it is read at once and not timed.
         self._read()
         self._warm = True
-        self.lap()
+        self.lap(compiled=True)
 
     def _read(self) -> None:
         """Wait for the launched step and store its loss."""
@@ -182,8 +187,7 @@ class _Monitor:
         self._reported = progress.timed_steps, progress.training_seconds
         left = math.inf
         if trainer.steps:
-            # Seconds per step so far, validations included.
-            left = (trainer.steps - progress.step) * progress.seconds / progress.step
+            left = (trainer.steps - progress.step) * self._pace()
         if trainer.config.minutes:
             left = min(left, 60 * trainer.config.minutes - progress.seconds)
         return Stepped(
@@ -199,9 +203,18 @@ class _Monitor:
             seconds_left=max(0.0, left),
         )
 
+    def _pace(self) -> float:
+        """Return the seconds of a step, with its share of validating, and without compiling."""
+        progress = self.progress
+        if not progress.timed_steps:
+            return progress.seconds / progress.step
+        between = self._between / (progress.step - self._first_step)
+        return progress.training_seconds / progress.timed_steps + between
+
     def evaluated(self) -> Evaluated:
         evaluation, best = self.trainer.evaluate()
-        self.lap()
+        self.lap(compiled=self._compiles)
+        self._compiles = False
         return Evaluated(
             step=self.progress.step,
             tokens=self._tokens,

@@ -1,6 +1,7 @@
 """Training on the terminal: the plan, the progress with a curve of the losses, and the summary."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from shlex import quote
@@ -118,7 +119,7 @@ def plan_facts(
 
 # The progress.
 
-COMPILING = "the first step compiles its kernels, once"
+COMPILING = "compiling kernels, once on this machine"
 
 Mode = Literal["live", "plain", "quiet", "json"]
 """A bar; one line per event; only the run's directory; one JSON object per event."""
@@ -197,6 +198,8 @@ def follow(
         OSError: Events could not be displayed, as on a full disk; everything is saved.
     """
     first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
+    timed = trainer.progress.timed_steps
+    display.bar.is_compiled = lambda: trainer.progress.timed_steps > timed
     ended: Event | None = None
     with display:
         for event in train(trainer, lambda: should_stop() or bool(display.failure)):
@@ -298,6 +301,8 @@ class TrainingBar(rich.progress.Progress):
 
     def __init__(self, console: Console):
         self.losses: list[float] = []
+        self._began: float | None = None  # while the first step compiles
+        self.is_compiled: Callable[[], bool] = lambda: False  # whether the first step has ended
         self._val_loss = ""
         bar = [rich.progress.BarColumn(bar_width=BAR)]
         text = rich.progress.TextColumn(
@@ -313,8 +318,9 @@ class TrainingBar(rich.progress.Progress):
         if isinstance(event, Started):
             self.update(self._task, total=event.steps or None, completed=event.step)
             if event.compiles:
-                self.update(self._task, description=COMPILING)
+                self._began = time.monotonic()
         elif isinstance(event, Stepped):
+            self._began = None
             self.losses.append(event.loss)
             # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
             total, line = event.seconds + event.seconds_left, step_line(event, self._val_loss)
@@ -335,6 +341,10 @@ class TrainingBar(rich.progress.Progress):
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return what rich draws at every refresh."""
+        if self._began is not None:
+            seconds = time.monotonic() - self._began
+            line = "training" if self.is_compiled() else f"{COMPILING}: {seconds:.0f} s"
+            self.update(self._task, description=line)
         if curve := self.curve():
             yield Text(curve)
         yield self.make_tasks_table(self.tasks)

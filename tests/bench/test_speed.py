@@ -51,6 +51,22 @@ def test_every_kind_of_work_of_every_variant_is_measured(measured):
     assert train.multiply_adds == 3 * forward.multiply_adds
 
 
+def test_a_case_that_fails_is_a_line_and_the_others_go_on(monkeypatch):
+    forward = speed.WORKLOADS["forward"]
+
+    def workload(config, training):
+        if config.score == "merged":
+            raise ValueError("[matmul] no kernel\nof this shape")
+        return forward(config, training)
+
+    monkeypatch.setitem(speed.WORKLOADS, "forward", workload)
+    setups, _ = speed.variant_setups("nano", SIZES, ["merged", "standard"])
+    lines: list[str] = []
+    rows = [*speed.bench(setups, ["forward"], 0.0, ["cpu"], lines.append)]
+    assert [row.name for row in rows] == ["standard"]
+    assert lines == ["merged is left out of forward on the cpu: [matmul] no kernel of this shape"]
+
+
 def test_more_than_the_machine_holds_is_refused():
     setups, _ = speed.variant_setups("nano", {**SIZES, "emb_dim": 2**20}, ["standard"])
     with pytest.raises(ConfigError, match="fewer variants"):

@@ -79,6 +79,19 @@ def test_validations_saving_and_the_first_step_are_not_training_time(trainer, cl
     assert 0 < end_of(train(trainer(steps=1))).tok_s < math.inf
 
 
+def test_the_time_left_comes_from_the_steps_after_the_first_which_compiles(trainer, monkeypatch):
+    made, now = trainer(steps=12, log_every=4), [0.0]
+    step = made.launch_step
+
+    def launched():
+        now[0] += 70.0 if made.progress.step == 0 else 1.0
+        return step()
+
+    monkeypatch.setattr("mlx_attn.training.loop.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(made, "launch_step", launched)
+    assert [r.seconds_left for r in of(Stepped, train(made))] == pytest.approx([8.0, 4.0, 0.0])
+
+
 def test_a_stop_on_request_saves_without_waiting_for_a_validation(trainer, tmp_path):
     made = trainer(run=tmp_path / "run", steps=50, eval_every=3)
     reports = list(train(made, lambda: made.progress.step == 3))

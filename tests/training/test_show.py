@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -6,6 +7,7 @@ from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.show import (
     Display,
+    TrainingBar,
     display_for,
     evaluation_line,
     step_line,
@@ -61,3 +63,16 @@ def test_flags_and_terminal_choose_the_display(monkeypatch):
     assert display_for(False, False, Console(file=io.StringIO())).mode == "plain"
     monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
     assert display_for(False, False, terminal(80)).mode == "plain"
+
+
+def test_the_first_step_shows_how_long_it_compiles(monkeypatch):
+    clock = iter((100.0, 140.0, 141.0))
+    monkeypatch.setattr("mlx_attn.training.show.time.monotonic", lambda: next(clock))
+    bar = TrainingBar(terminal(80))
+    bar.show(replace(STARTED, compiles=True))
+    console = Console(file=io.StringIO())
+    console.print(*bar.get_renderables())
+    assert "compiling kernels, once on this machine: 40 s" in written(console)
+    bar.is_compiled = lambda: True
+    console.print(*bar.get_renderables())
+    assert written(console).rstrip().endswith("training")
