@@ -20,7 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
 import mlx_attn
-from mlx_attn.comparison import executors
+from mlx_attn.comparison import runner
 from mlx_attn.machine import device
 from tests.chromium import Browser, find_chromium
 
@@ -133,7 +133,7 @@ class ThisProcess:
 @pytest.fixture
 def in_this_process(monkeypatch) -> None:
     """Trials of a comparison are trained without processes of their own."""
-    monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(ThisProcess()))
+    monkeypatch.setattr(runner, "worker_pool", lambda size: nullcontext(ThisProcess()))
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ class ComparisonRun:
     def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
         # Arms with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
-        missing = self.runner.missing(wanted.values())
+        missing = self.store.missing(wanted.values())
         unused = self.store.of_other_code() if missing else 0
         yield stages.Began(stage, len(wanted), len(wanted) - len(missing), unused)
         left, taken = len(missing), []

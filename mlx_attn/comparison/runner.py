@@ -1,48 +1,98 @@
-"""Has the missing trials of a comparison trained by workers, and keeps their records.
+"""Has the missing trials of a comparison trained by processes, or by workers of a Dask scheduler.
 
-A worker gets an order and returns a record, both as JSON objects. An order names the text and the
-user's files by path and digest: they are not sent.
+Both are executors of `concurrent.futures`. Dask starts its workers by SSH, SLURM or Kubernetes,
+chooses one for each trial, and repeats the trial of a worker that was lost. A worker gets a trial
+and returns a record, both as JSON objects; it has text and plugins at the same paths.
 """
 
+import logging
+import multiprocessing
+import os
+import signal
 import threading
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import asdict
-from math import isfinite
+from typing import Any
 
 from mlx_attn import plugins
-from mlx_attn.comparison.executors import given_up, open_executor, trials_at_once
 from mlx_attn.comparison.plan import Trial
-from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from, record_of, train_trial
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.machine import blas
 from mlx_attn.machine.facts import arithmetic
-from mlx_attn.machine.streams import single_stream
+from mlx_attn.machine.streams import concurrent_trainings, single_stream
 from mlx_attn.records import Object, as_record
+from mlx_attn.training.loop import never
 
-Result = tuple[Trial, Outcome]
 KEPT = "finished trainings are kept: the same command continues"
-REPEATS = 3  # how often trials are trained again after a process of this machine was killed
-
+CONNECT = 10.0  # seconds that a scheduler has to answer
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 # MLX's state and the number of threads belong to the process, so its trials take turns.
 _one_at_a_time = threading.Lock()
 
 
-def order_for(trial: Trial) -> Object:
-    """Return all that a worker needs to train a trial."""
-    return {"trial": asdict(trial), "arithmetic": arithmetic()}
+class Runner:
+    """Trains trials.
 
-
-def train_order(order: Object) -> Object:
-    """Train a trial on one thread of this worker, and return its record with its digest.
+    Args:
+        store: Where results are kept, and looked for first.
+        jobs: Processes of this machine; 0 is one for every core, and one on a GPU.
+        on: The address of a Dask scheduler whose workers train instead.
 
     Raises:
-        RunError: This worker would train another model, and the error names what differs; or the
-            training failed.
+        ConfigError: Dask is not installed.
+        RunError: No scheduler answers.
     """
-    wanted = order["arithmetic"]
+
+    def __init__(self, store: Store, jobs: int = 0, on: str = ""):
+        self.store, self._on = store, on
+        self.size = jobs or concurrent_trainings(os.cpu_count() or 1)
+        if on:
+            with _dask_client(on) as client:
+                self.size = max(1, len(client.nthreads()))
+
+    def __call__(self, trials: Iterable[Trial]) -> Generator[tuple[Trial, Outcome], None, None]:
+        """Train the missing ones, and yield each as it is finished.
+
+        Closing the generator ends the running trials; finished ones are kept.
+
+        Raises:
+            RunError: A training failed, a worker refused it, or all that train were lost.
+        """
+        here, stop = arithmetic(), _is_unwanted if self._on else never
+        with _dask_client(self._on) if self._on else worker_pool(self.size) as opened:
+            executor = opened.get_executor(pure=False) if self._on else opened
+            ordered = {
+                executor.submit(train_order, asdict(trial), here, stop): trial
+                for trial in self.store.missing(trials)
+            }
+            for future in futures.as_completed(ordered):
+                trial = ordered[future]
+                outcome = self._outcome(future, trial)
+                # Stored before it is reported, so that no error after this loses the trial.
+                self.store[trial] = outcome
+                yield trial, outcome
+
+    def _outcome(self, future: futures.Future[Object], trial: Trial) -> Outcome:
+        try:
+            return outcome_from(future.result(), trial, "the worker's answer")
+        except (futures.BrokenExecutor, futures.CancelledError):
+            raise  # no trial's fault
+        except Exception as error:
+            failed = f"the training of '{trial.arm}', seed {trial.seed}, failed"
+            raise RunError(f"{failed}: {error}; {KEPT}") from error
+
+
+def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], bool]) -> Object:
+    """Train a trial on one thread of this worker, and return its record.
+
+    Raises:
+        RunError: This worker would train another model than `wanted`, the arithmetic of the
+            comparison, and the error names what differs; or the training failed.
+    """
     differs = [
         f"{name} is {here} there and {wanted.get(name)} here"
         for name, here in arithmetic().items()
@@ -54,86 +104,97 @@ def train_order(order: Object) -> Object:
         # As everywhere: another number of threads gives other roundings.
         blas.use_threads(1)
         try:
-            trial = as_record(order["trial"], Trial, "the trial")
+            trial = as_record(order, Trial, "the trial")
             plugins.load_recorded(trial.plugins)
-            outcome = single_stream(train_trial)(trial, given_up())
+            outcome = single_stream(train_trial)(trial, stop)
         except Exception as error:
             # One line, since not every exception of a library or a plugin can be sent.
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise RunError(plugins.plugin_error(error) or lines[-1]) from None
-    # A digest computed here proves that this worker trained the trial that was ordered.
-    return {"digest": trial.digest, **record_of(outcome)}
+            line = one_line(error) or type(error).__name__
+            raise RunError(plugins.plugin_error(error) or line) from None
+    return record_of(outcome)
 
 
-class Runner:
-    """Trains trials.
+@contextmanager
+def worker_pool(size: int) -> Iterator[Any]:
+    """Open a pool of processes that are killed when it is left."""
+    # `active_children` also lists processes that somebody else has started.
+    others = set(multiprocessing.active_children())
+    # A fork would copy MLX without its threads.
+    pool = _Pool(size, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    try:
+        yield pool
+    except futures.BrokenExecutor as error:
+        why = "a process that trains was killed, perhaps for memory; try --jobs 1"
+        raise RunError(f"{why}; {KEPT}") from error
+    finally:
+        for child in set(multiprocessing.active_children()) - others:
+            # A pool's own shutdown would wait for the running trainings.
+            child.kill()
+        pool.shutdown(cancel_futures=True)
 
-    Args:
-        store: Where results are kept, and looked for first.
-        jobs: Processes of this machine; 0 is one for every core, and one on a GPU.
-        on: The address of a Dask scheduler whose workers train instead.
-    """
 
-    def __init__(self, store: Store, jobs: int = 0, on: str = ""):
-        self.store, self._jobs, self._on = store, jobs, on
-        self.size = trials_at_once(jobs, on)
-
-    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
-        """Return the trials that the store lacks, each once."""
-        # Arms with equal settings share one trial.
-        wanted = {trial.digest: trial for trial in trials}
-        return [trial for trial in wanted.values() if trial not in self.store]
-
-    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        """Train the missing ones, and yield each as it is finished.
-
-        Closing the generator ends the running trials of this machine; finished ones are kept.
-
-        Raises:
-            RunError: A training failed, a worker refused it, or workers were lost too often.
-        """
-        trials, losses = list(trials), 0
-        while missing := self.missing(trials):
-            try:
-                for result in self._train(missing):
-                    losses = 0
-                    yield result
-            except BrokenExecutor as error:
-                # A pool that loses one process loses all; Dask only the trial of the lost worker.
-                losses += 1
-                if losses > REPEATS:
-                    message = f"processes that train were killed {losses} times in a row"
-                    raise RunError(
-                        f"{message}, perhaps for memory; try --jobs 1; {KEPT}"
-                    ) from error
-
-    def _train(self, trials: Sequence[Trial]) -> Generator[Result, None, None]:
-        with open_executor(self._jobs, self._on) as executor:
-            ordered = {executor.submit(train_order, order_for(trial)): trial for trial in trials}
-            for future in as_completed(ordered):
-                trial = ordered[future]
-                outcome = self._outcome(future, trial)
-                # Stored before it is reported, so that no error after this loses the trial.
-                self.store[trial] = outcome
-                yield trial, outcome
-
-    def _outcome(self, future: Future[Object], trial: Trial) -> Outcome:
-        """Return what became of a trial, checked."""
+class _Pool(futures.ProcessPoolExecutor):
+    def submit(self, *call: Any, **options: Any) -> Any:
+        """Submit a call; a process that starts for it has one BLAS thread and sees no Ctrl-C."""
+        before = dict(os.environ)
+        # A blocked signal is inherited: Ctrl-C reaches only the parent, which ends the processes.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
         try:
-            answer = future.result()
-            if answer["digest"] != trial.digest:
-                raise RunError("its worker trained something else")
-            outcome = outcome_from(answer, trial, "the worker's answer")
-            if isinstance(outcome, TrialResult) and (
-                outcome.seed != trial.seed or not isfinite(outcome.val_loss)
-            ):
-                raise RunError(f"seed {outcome.seed} ended with the loss {outcome.val_loss}")
-        except BrokenExecutor:
-            raise
-        except CancelledError as error:
-            # Nobody cancels but a client whose connection is lost.
-            raise RunError(f"the scheduler at {self._on} is gone; {KEPT}") from error
-        except Exception as error:
-            failed = f"the training of '{trial.arm}', seed {trial.seed}, failed"
-            raise RunError(f"{failed}: {error or type(error).__name__}; {KEPT}") from error
-        return outcome
+            return super().submit(*call, **options)
+        finally:
+            for name in _THREADS:
+                os.environ.pop(name)
+            os.environ.update(before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
+
+def _begin_worker() -> None:
+    """Keep standard output clean, and end when the parent is gone, even if it was killed."""
+    # Standard output belongs to the command's results; a library's print must not mix with them.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+        os._exit(1)
+
+    # The sentinel of the parent becomes ready even if the parent was killed.
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _dask_client(address: str) -> Iterator[Any]:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
+    for name in ("distributed", "distributed.client"):
+        # Real problems arrive as errors.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise RunError(
+            f"no scheduler answers at {address}: start one with 'dask scheduler --host "
+            "ADDRESS', and workers with 'dask worker SCHEDULER --host ADDRESS --nthreads 1'"
+        ) from error
+    try:
+        with client:
+            yield client
+    except futures.CancelledError as error:
+        # Nobody cancels but a client whose connection is lost.
+        raise RunError(f"the scheduler at {address} is gone; {KEPT}") from error
+
+
+def _is_unwanted() -> bool:
+    """Return True if nobody waits any longer for the task that this thread of a Dask worker does.
+
+    Dask cannot end a thread: a task that was cancelled, or whose scheduler is gone, ends itself.
+    """
+    import distributed
+
+    worker = distributed.get_worker()
+    task = worker.state.tasks[worker.get_current_task()]
+    connected = distributed.Status.running, distributed.Status.paused
+    return task.state != "executing" or worker.status not in connected

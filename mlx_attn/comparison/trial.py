@@ -5,7 +5,7 @@ and another seed or arm costs only its own trials.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
@@ -59,13 +59,16 @@ def record_of(outcome: Outcome) -> Object:
 
 
 def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
-    """Return the outcome in a record of the trial; raise RunError if it is damaged."""
+    """Return the outcome in a record of the trial; raise RunError if it cannot be of this trial."""
     # A divergence is a result as well: it is never trained again.
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     training = as_record(record.get("training"), Object, place)
     # The same training may be the trial of several factors; the trial knows its own.
-    return as_record({**training, "lr_scale": trial.lr_scale}, TrialResult, place)
+    outcome = as_record({**training, "lr_scale": trial.lr_scale}, TrialResult, place)
+    if outcome.seed != trial.seed or not isfinite(outcome.val_loss):
+        raise RunError(f"{place}: seed {outcome.seed} ended with the loss {outcome.val_loss}")
+    return outcome
 
 
 class Store:
@@ -93,6 +96,11 @@ class Store:
     def loss(self, trial: Trial) -> float | None:
         """Return the final loss; inf if the training diverged, None if it is not finished."""
         return loss_of(self[trial]) if trial in self else None
+
+    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Return the trials that are not finished, each once: arms with equal settings share it."""
+        wanted = {trial.digest: trial for trial in trials}
+        return [trial for trial in wanted.values() if trial not in self]
 
     def of_other_code(self) -> int:
         """Count the trainings that were made with other code of the package: they are not used."""

@@ -17,7 +17,7 @@ from mlx_attn.comparison.judging import judge as judge_contrasts
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import Result, Runner
+from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
@@ -101,8 +101,8 @@ class FormulaRunner(Runner):
         self.shares: dict[str, float] = {}
         self.done: list[Trial] = []
 
-    def __call__(self, trials: Iterable[Trial]) -> Generator[Result, None, None]:
-        for trial in self.missing(trials):
+    def __call__(self, trials: Iterable[Trial]) -> Generator[tuple[Trial, Outcome], None, None]:
+        for trial in self.store.missing(trials):
             if len(self.done) >= self.fails_after:
                 raise KeyboardInterrupt
             self.store[trial] = self._by_formula(trial)

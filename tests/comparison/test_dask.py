@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlx_attn.comparison import executors
+from mlx_attn.comparison import runner as runners
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.stages import Finished
@@ -92,7 +92,7 @@ def test_workers_end_like_trainings_here_and_finished_ones_are_not_repeated(
 
 
 def test_nobody_listening_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(executors, "CONNECT", 0.3)
+    monkeypatch.setattr(runners, "CONNECT", 0.3)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"

@@ -3,24 +3,22 @@
 import math
 import multiprocessing
 import os
-from concurrent.futures import BrokenExecutor
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from mlx_attn.comparison import executors, plan, runner, trial
+from mlx_attn.comparison import plan, runner, trial
 from mlx_attn.comparison.plan import trial_of
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import Runner, order_for, train_order
+from mlx_attn.comparison.runner import Runner, train_order
 from mlx_attn.comparison.trial import Diverged, Store, record_of, train_trial
 from mlx_attn.errors import RunError
 from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import single_stream
+from mlx_attn.training.loop import never
 from tests.comparison.conftest import training
-from tests.conftest import ThisProcess
 
 
 @pytest.fixture
@@ -56,8 +54,8 @@ def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker
 
 
 def test_processes_that_die_are_one_line(trials, store, monkeypatch):
-    monkeypatch.setattr(executors, "_begin_worker", os.abort)
-    with pytest.raises(RunError, match=r"^processes that train were killed 4 times .*continues$"):
+    monkeypatch.setattr(runner, "_begin_worker", os.abort)
+    with pytest.raises(RunError, match=r"^a process that trains was killed, .*continues$"):
         list(Runner(store, 1)(trials))
 
 
@@ -81,10 +79,10 @@ def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials,
 
 def test_a_training_of_other_code_is_not_used(in_this_process, trials, store, monkeypatch):
     list(Runner(store, 1)(trials[:1]))
-    assert (store.of_other_code(), Runner(store, 1).missing(trials)) == (0, trials[1:])
+    assert (store.of_other_code(), store.missing(trials)) == (0, trials[1:])
     for module in (plan, trial):
         monkeypatch.setattr(module, "source_digest", lambda: "another")
-    assert (store.of_other_code(), Runner(store, 1).missing(trials)) == (1, trials)
+    assert (store.of_other_code(), store.missing(trials)) == (1, trials)
 
 
 def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
@@ -107,53 +105,31 @@ def test_as_many_trainings_at_once_as_there_are_cores_and_one_on_a_gpu(store, re
     assert Runner(store).size == 1
 
 
-def test_trainings_whose_processes_are_killed_are_repeated_three_times_and_then_named(
-    trials, store, monkeypatch
-):
-    losses = iter(range(3))
-
-    class Killed(ThisProcess):
-        def submit(self, function, *arguments):
-            if next(losses, None) is not None:
-                raise BrokenExecutor
-            return super().submit(function, *arguments)
-
-    monkeypatch.setattr(executors, "worker_pool", lambda size: nullcontext(Killed()))
-    assert set(dict(Runner(store, 1)(trials))) == set(trials)
-    losses = iter(range(4))
-    other = [changed(trial, seed=5) for trial in trials]
-    with pytest.raises(RunError, match=r"killed 4 times in a row, .*; finished trainings are kept"):
-        list(Runner(store, 1)(other))
-
-
 @pytest.mark.parametrize("fact", [*arithmetic()])
 def test_a_worker_refuses_a_trial_of_other_arithmetic_and_names_it(trials, fact):
-    order = order_for(trials[0])
-    order["arithmetic"][fact] = "another"
-    here = arithmetic()[fact]
+    wanted, here = arithmetic() | {fact: "another"}, arithmetic()[fact]
     with pytest.raises(
         RunError, match=f"would train another model: {fact} is {here} there and another here$"
     ):
-        train_order(order)
+        train_order(asdict(trials[0]), wanted, never)
 
 
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        ({"digest": "another"}, "its worker trained something else"),
-        ({"training": {"val_loss": math.inf}}, "seed 0 ended with the loss inf"),
-        ({"training": {"seed": 5}}, "seed 5 ended with the loss 1"),
-        ({"training": {"val_loss": "low"}}, "the worker's answer: "),
+        ({"val_loss": math.inf}, "seed 0 ended with the loss inf"),
+        ({"seed": 5}, "seed 5 ended with the loss 1"),
+        ({"val_loss": "low"}, "damaged"),
     ],
-    ids=["digest", "loss", "seed", "type"],
+    ids=["loss", "seed", "type"],
 )
 def test_what_a_worker_returns_is_checked(
     in_this_process, trials, store, monkeypatch, damage, complaint
 ):
-    answer = {"digest": trials[0].digest, **record_of(training())}
-    answer |= {k: {**answer[k], **v} if isinstance(v, dict) else v for k, v in damage.items()}
-    monkeypatch.setattr(runner, "train_order", lambda order: answer)
-    with pytest.raises(RunError, match=f"of 'standard', seed 0, failed: {complaint}.*continues$"):
+    answer = {"training": record_of(training())["training"] | damage}
+    monkeypatch.setattr(runner, "train_order", lambda *order: answer)
+    failed = "of 'standard', seed 0, failed: the worker's answer:"
+    with pytest.raises(RunError, match=f"{failed} {complaint}.*continues$"):
         list(Runner(store, 1)(trials[:1]))
     assert trials[0] not in store
 
@@ -161,10 +137,10 @@ def test_what_a_worker_returns_is_checked(
 def test_a_plugin_that_is_not_there_or_has_changed_is_named_and_not_even_run(trials, tmp_path):
     file = tmp_path / "mine.py"
     plugin = {"path": str(file), "sha256": "0" * 64, "names": ["score=mine"]}
-    order = order_for(replace(trials[0], plugins=[plugin]))
+    order = asdict(replace(trials[0], plugins=[plugin]))
     with pytest.raises(RunError, match=f"{file}: cannot be read"):
-        train_order(order)
+        train_order(order, arithmetic(), never)
     file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     with pytest.raises(RunError, match="has changed since the comparison began"):
-        train_order(order)
+        train_order(order, arithmetic(), never)
     assert not (tmp_path / "trace").exists()
