@@ -3,13 +3,12 @@
 import json
 import random
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from mlx_attn.cli.options import UserPath, takes_plugins
+from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.output import emit, note, say
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import find_row
 
 
 @click.group(invoke_without_command=True)
@@ -57,12 +56,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
 
-    corpus = prepare(
-        source,
-        tokenizer,
-        vocab_size,
-        progress=show.download_lines(note),
-    )
+    corpus = prepare(source, tokenizer, vocab_size, progress=show.download_lines(note))
     for line in corpus.notes:
         note(line)
     facts = show.corpus_facts(corpus)
@@ -76,26 +70,19 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
 @click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
 @click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a story, with its spans.")
-@click.option("--out", "-o", type=UserPath(), help="Write the text to a file.")
-def tales(stories: int, seed: int, spans: bool, as_json: bool, out: Path | None) -> None:
+def tales(stories: int, seed: int, spans: bool, as_json: bool) -> None:
     """Tell stories: the text that training uses when no other is given."""
-    from mlx_attn.files import write_text
     from mlx_attn.text import show
     from mlx_attn.text.stories.dataset import generate_story
     from mlx_attn.ui.terminal import stdout_console
 
     generator = random.Random(seed)
     generated = [generate_story(generator) for _ in range(stories)]
-    text = "".join(story.text for story in generated)
-    if out:
-        if out.exists():
-            raise ConfigError(f"{out} exists: choose another name")
-        write_text(out, text)
-    elif as_json:
+    if as_json:
         for story in generated:
             say(json.dumps(asdict(story)))
     elif spans:
         console = stdout_console()
         console.print(show.coloured(generated), soft_wrap=not console.is_terminal)
     else:
-        say(text, nl=False, exact=True)
+        say("".join(story.text for story in generated), nl=False, exact=True)

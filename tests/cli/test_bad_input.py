@@ -120,7 +120,6 @@ REFUSALS = [
     ("compare --on ray://a", 1, "no scheduler answers at ray://a: start one with"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
-    ("data tales -o story.txt/new", 1, "story.txt/new: cannot be written"),
 ]
 
 
