@@ -15,11 +15,7 @@ from mlx_attn.about import __version__
 from mlx_attn.machine import blas
 
 if TYPE_CHECKING:
-    from mlx_attn.api.compared import compare
-    from mlx_attn.api.loaded import load
-    from mlx_attn.api.trained import resume, train
-    from mlx_attn.machine.device import use_device
-    from mlx_attn.plugins import load_plugins
+    from mlx_attn.api import compare, load, load_plugins, resume, train, use_device
 
 __all__ = ["__version__", "compare", "load", "load_plugins", "resume", "train", "use_device"]
 
