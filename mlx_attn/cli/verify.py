@@ -1,7 +1,6 @@
 """`mlx-attn verify`: whether this machine computes the right thing."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,12 +32,13 @@ def command(ctx: click.Context, as_json: bool) -> None:
     GPU. The text is made for a bug report. Exit code 0: right, 1: wrong.
     """
     from mlx_attn.machine.facts import machine_facts
+    from mlx_attn.text.show import facts_rows
     from mlx_attn.ui.terminal import print_rows, print_text, stdout_console
     from mlx_attn.verify import checks
 
     facts, console, began = machine_facts(), stdout_console(), time.perf_counter()
     if not as_json:
-        print_rows(machine_rows(facts), console)
+        print_rows(facts_rows(facts), console)
     findings = []
     for finding in checks.verify():
         findings.append(finding)
@@ -50,17 +50,6 @@ def command(ctx: click.Context, as_json: bool) -> None:
     else:
         print_text(f"{verdict(findings)}, in {seconds:.0f} s", console)
     ctx.exit(0 if all(finding.is_right for finding in findings) else 1)
-
-
-def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return rows with the versions and the machine."""
-    versions = ", ".join(f"{name} {facts[name]}" for name in ("mlx_attn", "mlx", "numpy", "python"))
-    return [
-        ("versions", versions),
-        ("machine", f"{facts['chip']}, {facts['platform']}"),
-        ("blas", str(facts["blas"])),
-        *([("MLX_ENABLE_TF32", tf32)] if (tf32 := os.environ.get("MLX_ENABLE_TF32")) else []),
-    ]
 
 
 def finding_lines(finding: "Finding") -> list[str]:
@@ -94,7 +83,6 @@ def report(facts: dict[str, Any], findings: "Sequence[Finding]", seconds: float)
         "right": all(finding.is_right for finding in findings),
         "verdict": verdict(findings),
         "seconds": round(seconds, 1),
-        "tf32": os.environ.get("MLX_ENABLE_TF32", ""),
         "machine": facts,
         "checks": [asdict(finding) | {"right": finding.is_right} for finding in findings],
     }

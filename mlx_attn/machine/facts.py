@@ -81,6 +81,7 @@ def machine_facts() -> dict[str, Any]:
         "memory_bytes": machine_memory(),
         "blas": loaded.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
         "blas_note": loaded.note,
+        "MLX_ENABLE_TF32": os.environ.get("MLX_ENABLE_TF32"),
     }
 
 

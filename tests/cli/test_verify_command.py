@@ -29,7 +29,7 @@ def test_what_is_wrong_is_named_and_ends_with_1(run_command, monkeypatch):
     result = run_command("verify")
     lines = result.stdout.splitlines()
     assert (result.exit_code, result.stderr) == (1, "")
-    assert [line.split()[0] for line in lines[:3]] == ["versions", "machine", "blas"]
+    assert [line.split()[0] for line in lines[:3]] == ["mlx", "mlx", "numpy"]
     assert "cpu  right  products" in result.stdout
     assert "cpu  WRONG  golden losses" in result.stdout
     assert lines[-1].startswith("WRONG: 1 of 2 checks failed, golden losses first: RoPE")
