@@ -1,5 +1,6 @@
 """The laboratory from Python, as a script or a notebook uses it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.characters import CharacterTokenizer
+from mlx_attn.training.events import Ended, Started, Stepped
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 SIZES = {"tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
@@ -67,6 +69,30 @@ def test_a_training_yields_its_events_and_goes_on_where_it_was_left(settings):
 def test_a_training_starts_from_another_run(kept, model):
     again = mlx_attn.train(init_from=kept.out, steps=1, lr=1e-9, min_lr=0.0, muon_lr=1e-9)
     assert mx.array_equal(again.trainer.model.tok_emb.weight, model.model.tok_emb.weight)
+
+
+def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings, tmp_path):
+    for event in mlx_attn.train(tmp_path / "left", **settings):
+        if isinstance(event, Stepped) and event.step == 4:
+            break
+    first, *_, last = mlx_attn.resume(tmp_path / "left")
+    assert isinstance(first, Started)
+    assert isinstance(last, Ended)
+    assert (first.step, last.steps) == (3, 6)
+
+
+def test_a_taken_directory_is_answered_with_what_a_script_can_do(settings, kept):
+    with pytest.raises(RuntimeError, match=r"exists: mlx_attn\.resume\('.+'\) continues it, ov"):
+        mlx_attn.train(kept.out, **settings)
+
+
+def test_numbers_of_numpy_are_numbers(settings):
+    numbers = {"steps": np.int64(3), "seed": np.uint8(1), "lr": np.float32(0.01)}
+    training = mlx_attn.train(**{**settings, **numbers, "qkv_bias": np.bool_(True)})
+    assert training.trainer.config.steps == 3
+    assert json.dumps(training.trainer.settings.training.as_dict())
+    drawn = {"temp": np.float32(0.7), "seed": np.int64(1), "top_k": np.int32(3)}
+    assert len(training.run().model.generate("the", max_tokens=4, **drawn)) == 4
 
 
 def losses(logits: np.ndarray, tokens: list[int]) -> np.ndarray:

@@ -21,19 +21,22 @@ from mlx_attn.text.tokenizers import Tokenizer
 from tests.runs import create_run
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
-TINY = [
-    "--data=story.txt",
-    "--tokenizer=char",
-    "--context-length=16",
-    "--emb-dim=16",
-    "--n-heads=2",
-    "--n-layers=1",
-    "--batch-size=4",
-    "--steps=6",
-    "--eval-every=3",
-    "--log-every=2",
-    "--warmup=2",
-]
+TINY_SETTINGS: dict[str, Any] = {
+    "data": "story.txt",
+    "tokenizer": "char",
+    "context_length": 16,
+    "emb_dim": 16,
+    "n_heads": 2,
+    "n_layers": 1,
+    "batch_size": 4,
+    "steps": 6,
+    "eval_every": 3,
+    "log_every": 2,
+    "warmup": 2,
+}
+"""A training that takes a tenth of a second."""
+
+TINY = [f"--{name.replace('_', '-')}={value}" for name, value in TINY_SETTINGS.items()]
 
 
 def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -103,12 +106,6 @@ def no_plugins() -> Iterator[None]:
     yield
     unload_plugins()
     assert {key: [*rows] for key, rows in tables.items()} == before
-
-
-@pytest.fixture(scope="session")
-def tiny_flags() -> list[str]:
-    """A training that takes a tenth of a second."""
-    return TINY
 
 
 def invoke(*arguments: str, **settings) -> Result:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import STORY, refused
+from tests.cli.conftest import STORY, TINY, refused
 
 
 @pytest.fixture(scope="module")
-def trained(made_once, tiny_flags) -> Path:
-    return made_once(["train", *tiny_flags, "--quiet", "--name=base"])
+def trained(made_once) -> Path:
+    return made_once(["train", *TINY, "--quiet", "--name=base"])
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ REFUSALS = [
     ("compare --budgets", 2, "No such option '--budgets'"),
     ("compare --until-decided", 2, "No such option '--until-decided'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
-    ("compare --n-heads 3", 2, "n_heads=3"),
+    ("compare --n-heads 3 --data story.txt", 2, "n_heads=3"),
     ("compare --on ray://a", 1, "no scheduler answers at ray://a: start one with"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
@@ -124,13 +124,11 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("line", "code", "message"), REFUSALS, ids=[row[0] for row in REFUSALS])
-def test_what_cannot_work_is_one_line_and_changes_nothing(
-    run_command, run, tiny_flags, line, code, message
-):
+def test_what_cannot_work_is_one_line_and_changes_nothing(run_command, run, line, code, message):
     command, *arguments = shlex.split(line)
     is_new = command == "train" and not {"--resume", "--init-from"} & {*arguments}
     before = files_around(run)
-    result = run_command(command, *(tiny_flags if is_new else ()), *arguments, input=b"a\xff")
+    result = run_command(command, *(TINY if is_new else ()), *arguments, input=b"a\xff")
     assert message in refused(result, code)
     assert files_around(run) == before
 

@@ -5,14 +5,13 @@ import json
 import pytest
 
 from mlx_attn.cli import demo
+from tests.cli.conftest import TINY_SETTINGS
 
 
 @pytest.fixture
-def showing(workshop, run_command, tiny_flags, monkeypatch, in_this_process, no_figures):
+def showing(workshop, run_command, monkeypatch, in_this_process, no_figures):
     """Runs a demo of trainings that take a moment, without a browser."""
-    flags = dict(flag.lstrip("-").replace("-", "_").split("=") for flag in tiny_flags)
-    recipe = {key: int(value) if value.isdigit() else value for key, value in flags.items()}
-    monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **recipe})
+    monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **TINY_SETTINGS})
     monkeypatch.setattr(demo, "SEEDS", 2)
     return lambda *flags: run_command("demo", "--no-open", *flags)
 

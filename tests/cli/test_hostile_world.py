@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import refused
+from tests.cli.conftest import TINY, refused
 
 RUN = "runs/tiny"
 
 
 @pytest.fixture(scope="module")
-def trained(made_once, tiny_flags) -> Path:
+def trained(made_once) -> Path:
     """A folder with a run."""
-    return made_once(["train", *tiny_flags, "--out", RUN, "-q"])
+    return made_once(["train", *TINY, "--out", RUN, "-q"])
 
 
 def test_an_endless_pipe_or_prompt_is_not_read_to_the_end(workshop, run_command, monkeypatch):

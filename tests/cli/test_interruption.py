@@ -12,6 +12,7 @@ import pytest
 from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.trainer import Trainer
+from tests.cli.conftest import TINY
 from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
 Start = Callable[..., Process]
@@ -45,8 +46,8 @@ def python(workshop) -> Iterator[Start]:
         process.communicate()
 
 
-def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, train, workshop):
-    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS)
+def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, train, workshop):
+    process = python("-m", "mlx_attn", "train", *TINY, *ENDLESS)
     wait_for(process, "step 3/")
     process.send_signal(signal.SIGINT)
     code, out, messages = ended(process)
@@ -61,8 +62,8 @@ def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, tiny_flags, 
     assert [r["step"] for r in history if r["event"] == "step"] == list(range(1, step + 2))
 
 
-def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, tiny_flags, workshop):
-    process = python("-m", "mlx_attn", "train", *tiny_flags, *ENDLESS, "--json")
+def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, workshop):
+    process = python("-m", "mlx_attn", "train", *TINY, *ENDLESS, "--json")
     assert process.stdout
     process.stdout.readline()
     process.stdout.close()

@@ -1,7 +1,6 @@
-"""`--plugin FILE`: a user's own attention, from training to talking, through the command line."""
+"""`--plugin FILE`: a user's own attention, from training to talking; and the same in Python."""
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -10,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+import mlx_attn
 from mlx_attn import plugins
+from mlx_attn.attention.choices import CHOICES
+from mlx_attn.attention.layer import choice
 from mlx_attn.comparison.plan import make_trial
+from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import load_plugins, unload_plugins
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.config import resolve
 from mlx_attn.training.show import what_next
-from tests.cli.conftest import done, refused
+from tests.cli.conftest import TINY_SETTINGS, done, refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TALKING = EXAMPLES / "talking_heads.py"
@@ -169,24 +172,10 @@ def test_a_position_written_as_rope_trains_as_rope_and_decodes_and_is_not_conver
     assert "turns queries and keys" in line
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            '@choice("logits", "own", "s")\ndef f(a, s, *rest): return s + s[..., ::-1]',
-            r"logits=own lets a token read later ones: with tokens \d+ to 12",
-        ),
-        (
-            '@choice("position", "own", "")\n'
-            "def f(a, y, p): return y * (1 + mx.arange(y.shape[2]))[:, None]",
-            "position=own computes something else when it decodes with a cache",
-        ),
-    ],
-)
-def test_a_choice_that_breaks_a_law_is_refused_before_training(train, text, complaint):
-    plugin, setting = file("import mlx.core as mx\n" + CHOICE + text), text.split('"')[1]
-    line = refused(train("--plugin", plugin, f"--{setting}=own", "--out=runs/own"), 2)
-    assert re.search(complaint, line)
+def test_a_choice_that_breaks_a_law_is_refused_before_training(train):
+    leak = '@choice("logits", "own", "s")\ndef f(a, s, *rest): return s + s[..., ::-1]'
+    line = refused(train("--plugin", file(CHOICE + leak), "--logits=own", "--out=runs/own"), 2)
+    assert "logits=own lets a token read later ones" in line
     assert not Path("runs/own").exists()
 
 
@@ -232,3 +221,38 @@ def test_a_path_in_a_hint_can_be_pasted(trained, talk, run_command):
     config.write_text(json.dumps(settings))
     words = shlex.split(run_command("sample", "runs/talk").stderr)
     assert words[-2:] == ["--plugin", str(odd)]
+
+
+# From Python files are named with plugins=, with load_plugins, or in the environment.
+
+
+def test_a_run_is_read_with_the_files_that_are_named(trained, talk, monkeypatch):
+    model = mlx_attn.load(trained, plugins=[talk])
+    assert len(model.generate("the", max_tokens=3)) == 3
+    unload_plugins()
+    assert mlx_attn.train(plugins=talk, variant="talk", **TINY_SETTINGS).run().model
+    assert mlx_attn.load(trained)
+    unload_plugins()
+    monkeypatch.setenv("MLX_ATTN_PLUGINS", str(talk))
+    assert mlx_attn.load(trained)
+
+
+def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
+    for read in (mlx_attn.load, mlx_attn.resume):
+        with pytest.raises(ConfigError, match=r"^this run uses talk\.py") as told:
+            read(trained)
+        assert str(told.value).endswith(f"add plugins=['{talk.resolve()}']")
+
+
+def test_what_no_file_holds_cannot_be_kept(workshop):
+    code = compile("lambda a, s: s", "<cell>", "eval")
+    choice("logits", "cell", "s")(eval(code, {"__name__": "__main__"}))
+    try:
+        assert mlx_attn.train(logits="cell", **TINY_SETTINGS).run().model
+        with pytest.raises(ConfigError, match="logits=cell is defined in <cell>, which is no file"):
+            mlx_attn.train("runs/cell", logits="cell", **TINY_SETTINGS)
+        with pytest.raises(ConfigError, match="begin the cell with %%writefile mine"):
+            mlx_attn.compare("standard", "cells: standard, logits=cell", data="story.txt")
+    finally:
+        del CHOICES["logits"]["cell"]
+    assert not Path("runs/cell").exists()
