@@ -5,7 +5,7 @@ the heads. `maps` and `forms` register the package's choices when they are impor
 does the same. Laws hold a user's facts to what its functions compute.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import unwrap
@@ -251,9 +251,14 @@ def choice_of(map_name: str, name: str) -> Any:
     """
     table = choices_of(map_name)
     if name not in table:
-        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
-        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
+        raise unknown_choice(map_name, name, table)
     return table[name]
+
+
+def unknown_choice(map_name: str, name: str, names: Iterable[str]) -> ConfigError:
+    """Return the error for a name that no choice has; a user's own needs its file."""
+    known = f"{map_name}='{name}' must be one of {', '.join(names)}; your own needs its file:"
+    return ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
 
 
 def choices_of(map_name: str) -> Mapping[str, Any]:

@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions
+from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions, unknown_choice
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import check_bounds, check_choices, check_settings, setting
+from mlx_attn.keys import check_bounds, check_settings, setting
 
 _WIDEST = 2**24  # more than fits into any machine
 
@@ -78,7 +78,8 @@ class AttentionConfig(AttentionSettings):
     def __post_init__(self):
         check_settings(self)
         check_bounds(self, dict.fromkeys(("d_in", "d_out", "context_length"), (1, math.inf)))
-        check_choices(self, {"position": positions()})
+        if self.position not in positions():
+            raise unknown_choice("position", self.position, positions())
         self._derive_sizes()
         self._check_sizes()
         self._check_combination()  # last, because a choice reads the derived sizes

@@ -46,7 +46,8 @@ def refused(to: str, architecture: str, reasons: Sequence[str]) -> ConfigError:
     """Return the error for an architecture that cannot hold a model."""
     return ConfigError(
         f"--to {to}: {architecture} cannot hold this model: {', '.join(reasons)}; '--to mlx-lm' "
-        "writes any form, with a model file that needs mlx_attn"
+        "writes any form, with a model file that needs mlx_attn; 'mlx-attn train --block book "
+        "--position learned' trains a model that it holds"
     )
 
 

@@ -20,11 +20,19 @@ from typing import Any
 SWITCH = "MLX_ATTN_BLAS"
 """Environment variable: "off" leaves MLX's own BLAS in place; a path loads that library."""
 
-_CANDIDATES = ("libopenblas.so.0", "libopenblasp.so.0", "libmkl_rt.so.2")
+_MKL = "libmkl_rt.so.3"
+_CANDIDATES = (
+    "libopenblas.so.0",
+    "libopenblasp.so.0",
+    "libmkl_rt.so.2",
+    _MKL,
+    f"{sys.prefix}/lib/{_MKL}",
+)
+"""The last is what `pip install mkl` leaves in a virtual environment."""
 _WHEEL = "scipy_openblas32"
 _HINT = (
     "without OpenBLAS and a C compiler training is about ten times slower here: apt install "
-    "libopenblas0, or install gcc"
+    "libopenblas0, or install gcc, or pip install mkl (x86-64)"
 )
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
 

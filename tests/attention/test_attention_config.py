@@ -33,6 +33,7 @@ def config(**choices: Any) -> AttentionConfig:
         ({"n_kv_heads": 3}, "n_heads=4 must be a multiple of n_kv_heads=3"),
         ({"drop_rate": 1.0}, "drop_rate=1.0"),
         ({"score": "none"}, "score='none' must be one of"),
+        ({"position": "own"}, "your own needs its file: --plugin FILE"),
         ({"position": "rope", "head_dim": 5}, "width 5 is odd"),
         ({"position": "rope", "score": "merged", "d_in": 21}, "width 21 is odd"),
         ({"score": "no_query", "head_dim": 5}, "must make up emb_dim=24"),
