@@ -46,6 +46,8 @@ class Choice:
             configuration needs none.
         init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
             "out_proj" ends a branch.
+        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
+            gain of the norm before. None: x is read in another way.
         multiply_adds: Per token at full context, in addition to its matrices, the scores and the
             weighted sum.
         refuses: Why a configuration cannot use it, and the way out; empty if it can.
@@ -59,6 +61,7 @@ class Choice:
     apply: OfLayer
     weights: Mapping[str, OfConfig] = field(default_factory=dict)
     init: Callable[[Any, Callable[..., Any]], Mapping[str, Any]] | None = None
+    input_weights: tuple[str, ...] | None = None
     multiply_adds: Callable[[Any], int] = lambda config: 0
     refuses: Callable[[Any], str] = lambda config: ""
 
@@ -220,15 +223,14 @@ KINDS = {kind.map: kind for kind in _KINDS}
 
 
 def make_choice(map_name: str, name: str, **facts: Any) -> Choice:
-    """Return a choice of a map. `same_as=` and `input_weights=` are taken too, and read by nothing.
+    """Return a choice of a map. A `same_as=` is taken, too, and nothing reads it.
 
     Raises:
         ConfigError: There is no such map, or its choices have no such fact.
     """
     if map_name not in KINDS:
         raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
-    for unread in ("same_as", "input_weights"):
-        facts.pop(unread, None)
+    facts.pop("same_as", None)
     known = {fact.name: None for fact in fields(KINDS[map_name])}
     if unknown := [f"{fact}=" for fact in facts if fact not in known]:
         own = [f"{fact}=" for fact in known if fact not in ("name", "formula", "apply")]

@@ -40,6 +40,7 @@ from mlx_attn.machine.exponentials import softmax
     "score",
     "separate",
     "q_h = x W_query_h, k_h = x W_key_h",
+    input_weights=("W_query", "W_key"),
     source="the book, section 3.6",
     weights=W_QUERY | W_KEY,
 )
@@ -73,6 +74,7 @@ choice(
     "value",
     "linear",
     "v_h = x W_value_h",
+    input_weights=("W_value",),
     source="the book, section 3.6",
     weights=W_VALUE,
     after=linear_after,
@@ -83,6 +85,7 @@ choice(
     "output",
     "linear",
     "y = concat(heads) out_proj",
+    input_weights=(),
     source="the book, section 3.6",
     weights=OUT_PROJ,
 )

@@ -47,6 +47,7 @@ Examples:
 @run_argument
 @click.option("--to", metavar="FORM", help="The form to convert to; --list shows them.")
 @click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
+@click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
@@ -55,6 +56,7 @@ def command(
     run: str | None,
     to: str | None,
     ranks: tuple[int, ...] | None,
+    fold_norm: bool,
     out: Path | None,
     overwrite: bool,
     as_list: bool,
@@ -76,14 +78,14 @@ def command(
     is_curve = len(ranks) > 1
     if not to and not is_curve:
         raise click.UsageError("say what to convert to: --to FORM (--list shows the forms)")
-    if is_curve and overwrite:
-        raise click.UsageError("--overwrite belongs to a single conversion")
+    if is_curve and (fold_norm or overwrite):
+        raise click.UsageError("--fold-norm and --overwrite belong to a single conversion")
     form, source = find_conversion(to or "separate").name, find_run(run)
     if is_curve:
         _measure_ranks(source, form, ranks, out or source.path, as_json)
     else:
         rank = ranks[0] if ranks else 0
-        _convert(source, form, out, as_json, rank=rank, overwrite=overwrite)
+        _convert(source, form, out, as_json, rank=rank, fold_norm=fold_norm, overwrite=overwrite)
 
 
 def _show_conversions(as_json: bool) -> None:
@@ -96,15 +98,13 @@ def _show_conversions(as_json: bool) -> None:
 
 
 def _convert(
-    source: "Run", form: str, out: Path | None, as_json: bool, *, rank: int, overwrite: bool
+    source: "Run", form: str, out: Path | None, as_json: bool, *, rank: int, **options: bool
 ) -> None:
     from mlx_attn.convert import measure, show
     from mlx_attn.runs import free_name
 
     place = out or free_name(source.path.parent, f"{source.name}-{form}")
-    new, outcome = measure.convert_run(
-        source, form, place, _corpus(source), rank=rank, overwrite=overwrite
-    )
+    new, outcome = measure.convert_run(source, form, place, _corpus(source), rank=rank, **options)
     facts = {"run": str(new.path), "from": str(source.path), "to": form, "rank": rank}
     emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
     if not outcome.is_same_function:

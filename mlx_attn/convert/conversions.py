@@ -123,6 +123,15 @@ def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
     }
 
 
+def _slice_of_x(score: str) -> Callable[[AttentionConfig, int], _Keys]:
+    """Let the only head read all of x as its query or key."""
+    return lambda config, rank: {
+        "score": score,
+        "head_dim": config.d_in,
+        **_without_keys(config),
+    }
+
+
 def _mla(config: AttentionConfig, rank: int) -> _Keys:
     _check_rank(rank, config.d_in, "emb_dim")
     # Without --rank: the latent as it is, or one that can hold everything.
@@ -199,6 +208,15 @@ def _of_grouped_keys(config: AttentionConfig) -> str:
     )
 
 
+def _of_several_heads(config: AttentionConfig) -> str:
+    if config.n_heads == 1:
+        return ""
+    return (
+        f"{config.n_heads} heads would each read their own slice of x, which pins S_h to these "
+        "coordinates: one head converts exactly; for several use --to merged"
+    )
+
+
 def _of_slices_of_y(config: AttentionConfig) -> str:
     if config.d_in % config.n_heads > 0:
         return f"emb_dim={config.d_in} does not divide into {config.n_heads} slices of y"
@@ -266,6 +284,20 @@ _ROWS = (
         exact="for one head",
         keys=_no_out_proj,
         refuses=_of_slices_of_y,
+    ),
+    Conversion(
+        name="no-query",
+        identity="q = x, k = x S^T",
+        exact="for one head without a query bias; others are refused",
+        keys=_slice_of_x("no_query"),
+        refuses=_of_several_heads,
+    ),
+    Conversion(
+        name="no-key",
+        identity="q = x S + u, k = x",
+        exact="for one head; others are refused",
+        keys=_slice_of_x("no_key"),
+        refuses=_of_several_heads,
     ),
     Conversion(
         name="mla",

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float64, Integer
 from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
-from mlx_attn.convert.model import convert, converted_config
+from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import float64
@@ -238,6 +238,7 @@ def convert_run(
     corpus: Corpus,
     *,
     rank: int = 0,
+    fold_norm: bool = False,
     overwrite: bool = False,
 ) -> tuple[Run, Outcome]:
     """Convert a run's best weights, by the arguments of `convert`, and write them as a new run.
@@ -255,10 +256,11 @@ def convert_run(
     before = run.load_model()
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
-    after = convert(before, to, rank=rank, tokens=tokens)
-    outcome = _measure_outcome(before, after, corpus)
+    after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
+    outcome = _measure_outcome(before, after, corpus, fold_norm)
     _check_exact(to, outcome)
-    facts = {"from": str(run.path), "to": to, "rank": rank, "params": outcome.after.params}
+    facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
+    facts |= {"params": outcome.after.params}
     # A loss on only a part of the text cannot be compared.
     best = outcome.after.evaluation if outcome.after.tokens == corpus.val.n_scored else None
     facts |= evaluation_record(best) if best else {}
@@ -272,11 +274,13 @@ def convert_run(
     return new, outcome
 
 
-def _measure_outcome(before: GPT, after: GPT, corpus: Corpus) -> Outcome:
+def _measure_outcome(before: GPT, after: GPT, corpus: Corpus, fold_norm: bool) -> Outcome:
     split = validation_part(corpus, _parameters(before, after))
     evaluator = Evaluator(split, before.config.context_length)
+    # Folding changes S and VO but not the function, so compare with the folded model.
+    errors = weight_errors(fold_norms(before) if fold_norm else before, after)
     metrics = measure_model(before, evaluator), measure_model(after, evaluator)
-    return Outcome(*metrics, compare_logits(before, after, split), *weight_errors(before, after))
+    return Outcome(*metrics, compare_logits(before, after, split), *errors)
 
 
 def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:

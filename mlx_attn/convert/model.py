@@ -1,4 +1,4 @@
-"""Convert a whole model, or start a training from it."""
+"""Convert a whole model, fold its norms into attention, or start a training from it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,8 +10,17 @@ from jaxtyping import Integer
 
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.choices import Mixing
 from mlx_attn.convert import writers
-from mlx_attn.convert.conversions import CONVERSIONS, Conversion, find_conversion
+from mlx_attn.convert.circuits import layer_weights, to_numpy
+from mlx_attn.convert.conversions import (
+    CONVERSIONS,
+    Conversion,
+    find_conversion,
+    key_bias_cancels,
+    loosens_sums,
+)
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -25,6 +34,7 @@ def convert(
     to: str,
     *,
     rank: int = 0,
+    fold_norm: bool = False,
     tokens: Integer[mx.array, "B T"] | None = None,
 ) -> GPT:
     """Return the model with its attention in another form, ready for evaluation.
@@ -35,6 +45,7 @@ def convert(
         model: A trained model; it is left unchanged.
         to: A name in `CONVERSIONS`.
         rank: The rank that the conversion's row defines; 0: the row's default.
+        fold_norm: First multiply the gain and shift of the norm before attention into its maps.
         tokens: Some of the training text, for conversions that are fitted.
 
     Raises:
@@ -44,6 +55,8 @@ def convert(
     Example:
         >>> merged = convert(run.load_model(), "merged")
     """
+    if fold_norm:
+        model = fold_norms(model)
     conversion = find_conversion(to)
     target = converted_config(conversion, model.config, rank)
     if target == model.config:
@@ -77,6 +90,74 @@ def _refuse_pattern(config: GPTConfig) -> None:
             f"kv_sharing={config.kv_sharing} leaves some layers without W_key and W_value, so they "
             "have nothing to convert: train without kv_sharing"
         )
+
+
+def fold_norms(model: GPT) -> GPT:
+    """Return the same function with every gain of `norm1` 1 and every shift 0.
+
+    With x = gain * z + shift and z normalised, x W + b = z (diag(gain) W) + (b + shift W).
+    Merged scores have x on both sides: S' = diag(gain) S diag(gain), u' = gain * (u + shift S); the
+    terms that depend only on the query cancel in the softmax.
+    """
+    config = model.config
+    _refuse_pattern(config)
+    if reason := _why_not_folded(model):
+        raise ConfigError(reason)
+    shifted = "bias" in model.trf_blocks[0].norm1
+    target, arrays = replace(config, qkv_bias=config.qkv_bias or shifted), named_arrays(model)
+    for i, block in enumerate(model.trf_blocks):
+        gain = to_numpy(block.norm1["weight"])
+        shift = to_numpy(block.norm1["bias"]) if shifted else np.zeros_like(gain)
+        norm = {"weight": np.ones_like(gain)} | ({"bias": 0 * shift} if shifted else {})
+        folded = writers.completed(_folded(block.att, gain, shift), target.attention())
+        arrays |= {f"trf_blocks.{i}.norm1.{name}": weight for name, weight in norm.items()}
+        arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in folded.items()}
+    return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+
+
+def _why_not_folded(model: GPT) -> str:
+    """Return why gains and shifts of `norm1` cannot move into the maps, and the way out, or ""."""
+    config, att = model.config, model.trf_blocks[0].att
+    maps, loosening = att.maps, loosens_sums(att.config)
+    for choice in maps.all:
+        reads_x = not isinstance(choice, Mixing) or choice.remembers
+        if choice.input_weights is None and reads_x:
+            return (
+                f"{choice.map}={choice.name} uses x itself or in a map of its own, so the norm's "
+                "gain has nowhere to go: fold it before that conversion, or leave --fold-norm out"
+            )
+    if maps.score.cache == "x" and maps.mixing.reads_keys:
+        return (
+            f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
+            "move from them to the queries: leave --fold-norm out"
+        )
+    if maps.output.contains_value and loosening and config.bias:
+        return (
+            "the norm's shift becomes a constant only if attention weights add up to 1, and with "
+            f"{loosening} they need not: leave --fold-norm out"
+        )
+    shifted = "bias" in model.trf_blocks[0].norm1
+    if shifted and maps.score.cache == "x" and not key_bias_cancels(att.config):
+        return (
+            "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
+            f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"
+        )
+    return ""
+
+
+def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writers.Weights:
+    weights, maps = layer_weights(attention), attention.maps
+    for name in {name for choice in maps.all for name in choice.input_weights or ()}:
+        # The input is x, or softmax_h x of all heads, which is several times as wide.
+        weight = weights[f"{name}.weight"]
+        gains, shifts = (np.resize(v, weight.shape[1]) for v in (gain, shift))
+        weights[f"{name}.bias"] = weights.get(f"{name}.bias", 0) + weight @ shifts
+        weights[f"{name}.weight"] = weight * gains
+    for name in (maps.score.input_weights or ()) if maps.score.cache == "x" else ():
+        gains = np.tile(gain, attention.config.n_heads)  # the key is x: its gain goes to the query
+        weights[f"{name}.weight"] *= gains[:, None]
+        weights[f"{name}.bias"] *= gains
+    return weights
 
 
 def _from_arrays(

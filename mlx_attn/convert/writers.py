@@ -103,9 +103,30 @@ def _merged(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     }
 
 
+def _no_query(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
+    """Move S into the key, exactly for one head without a query bias: q = x, k = x S^T."""
+    if np.abs(factors.key_side_vectors).max() > 0:
+        raise ConfigError(
+            "a query's bias adds u . x_j to the scores, and without W_query nothing can: "
+            "convert --to no-key or --to merged, which keep it"
+        )
+    key = factors.products[0]
+    return {"W_key.weight": key, "W_key.bias": np.zeros(len(key))}
+
+
+def _no_key(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
+    """Move S into the query, exactly for one head: q = x S + u, k = x."""
+    return {
+        "W_query.weight": factors.products[0].T,
+        "W_query.bias": factors.key_side_vectors[0],
+    }
+
+
 _SCORES: dict[str, Callable[[circuits.ScoreFactors, AttentionConfig], Weights]] = {
     "separate": _separate,
     "merged": _merged,
+    "no_query": _no_query,
+    "no_key": _no_key,
 }
 
 

@@ -10,6 +10,7 @@ from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.attention import Attention
 from mlx_attn.convert.circuits import why_not_one_matrix
 from mlx_attn.convert.conversions import find_conversion
+from mlx_attn.convert.model import fold_norms
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -57,14 +58,17 @@ def test_a_mixing_reads_what_it_remembers_of_x_after_the_memory_of_the_hooks(own
 
 
 def test_what_would_change_keys_is_refused(own):
-    config = own("mixing", shares, reads_keys=True).config
+    config = own("mixing", shares, reads_keys=True, input_weights=()).config
     with pytest.raises(ConfigError, match="mixing=own reads queries and keys themselves"):
         find_conversion("merged").changes(config)
     assert find_conversion("merged-output").changes(config)
     assert "mixing=own reads queries and keys themselves" in why_not_one_matrix(config)
+    model = GPT(GPTConfig(**MODEL, bias=False, score="merged", mixing="own"))
+    with pytest.raises(ConfigError, match="mixing=own reads the keys, which are x here"):
+        fold_norms(model)
 
 
-def test_a_model_with_such_a_mixing_shows_its_activations(own):
+def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own):
     def both(a, s, q, k, kept):
         return shares(a, s, q, k) * kept.swapaxes(2, 3)
 
@@ -73,6 +77,8 @@ def test_a_model_with_such_a_mixing_shows_its_activations(own):
     model.eval()
     logits, _ = run_with_cache(model, tokens)
     assert mx.allclose(logits, model(tokens), atol=1e-5)
+    with pytest.raises(ConfigError, match="mixing=own uses x itself"):
+        fold_norms(model)
 
 
 def test_layers_that_share_keys_have_a_user_s_hooks_too(own):

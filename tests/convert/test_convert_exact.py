@@ -8,8 +8,10 @@ import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.measure import compare_logits, float64_logits, weight_errors
-from mlx_attn.convert.model import convert
+from mlx_attn.convert.model import convert, fold_norms
+from mlx_attn.errors import ConfigError
 from mlx_attn.machine import attention_kernels, exponentials
+from mlx_attn.machine.device import float64
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -17,7 +19,7 @@ from .conftest import convert_exactly, logit_difference, of_type
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both")
 SHARED = ("merged", "merged-both")
-ONE_HEAD = ("merged", "merged-both", "no-out-proj")
+ONE_HEAD = ("merged", "merged-both", "no-out-proj", "no-key")
 KINDS = [
     {"position": "learned", "qkv_bias": False},
     {"position": "alibi", "qkv_bias": True},
@@ -31,6 +33,7 @@ BACK = [
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     *(({"n_heads": 1, **bias}, (to,)) for to in ONE_HEAD for bias in (NO_BIAS, BIAS)),
+    ({"n_heads": 1, **NO_BIAS}, ("no-query",)),
     *((BIAS, there_and_back) for there_and_back in BACK),
     *(
         ({"variant": variant, **BIAS}, ("standard", "merged-both"))
@@ -58,10 +61,26 @@ def test_conversions_one_after_the_other(trained, exact_difference, settings, ro
         assert exact_difference(model, after) < 1e-12
 
 
+@pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])
+def test_the_norm_can_be_folded_in(trained, exact_difference, variant):
+    model = of_type(trained(variant=variant), mx.float64)
+    with float64():
+        folded = fold_norms(model)
+    for block in folded.trf_blocks:
+        np.testing.assert_array_equal(block.norm1["weight"], 1)
+        np.testing.assert_array_equal(block.norm1["bias"], 0)
+    assert exact_difference(model, folded) < 1e-12
+
+
+def test_slices_of_x_leave_no_place_for_the_gain(trained):
+    with pytest.raises(ConfigError, match="nowhere to go"):
+        convert(trained(variant="no-query"), "merged", fold_norm=True)
+
+
 def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(trained, windows):
     model = trained()
     before = model(windows)
-    convert(model, "merged")
+    convert(model, "merged", fold_norm=True)
     assert mx.array_equal(model(windows), before)
     small = convert(of_type(model, mx.bfloat16), "merged")
     assert small.trf_blocks[0].att.S.weight.dtype == mx.bfloat16

@@ -60,6 +60,7 @@ def test_what_stands_between_the_matrices(settings, reason, forms):
         ("no-out-proj", 0, {"drop_rate": 0.1}, r"drop_rate=0\.1 need not"),
         ("no-out-proj", 0, {"n_heads": 3, "head_dim": 4}, "does not divide into 3"),
         ("no-out-proj", 0, {}, "give some tokens of the training text"),
+        ("no-query", 0, {}, "one head converts exactly"),
         ("merged", 0, {"score": "merged"}, "already"),
         ("separate", 17, {}, "from 1 to emb_dim=16"),
         ("merged", 4, {}, "--to merged has no rank"),

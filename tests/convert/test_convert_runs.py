@@ -32,8 +32,9 @@ def test_the_new_run_holds_the_converted_model(run, corpus, tmp_path):
     assert opened.settings["converted"]["from"] == str(run.path)
 
 
-def test_the_outcome_says_what_changed_from_the_model_as_it_was(run, corpus, tmp_path):
-    _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus)
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_the_outcome_says_what_changed_from_the_model_as_it_was(run, corpus, tmp_path, fold_norm):
+    _, outcome = convert_run(run, "merged-both", tmp_path / "new", corpus, fold_norm=fold_norm)
     assert outcome.logits.logit_difference < 1e-5
     assert abs(outcome.loss_change) < 1e-6
     assert outcome.score_error < 1e-6

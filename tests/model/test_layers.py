@@ -8,7 +8,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
-from mlx_attn.convert.model import convert
+from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.cost import cache_bytes, model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.standard import obstacles
@@ -100,8 +100,9 @@ def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
 )
 def test_conversions_and_exports_refuse_layers_that_differ(settings, obstacle, words):
     model = GPT(config(**settings))
-    with pytest.raises(ConfigError, match=words):
-        convert(model, "merged")
+    for change in (lambda: convert(model, "merged"), lambda: fold_norms(model)):
+        with pytest.raises(ConfigError, match=words):
+            change()
     assert obstacle in obstacles(model.config)
 
 

@@ -15,6 +15,7 @@ from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries,
     "score",
     "collaborative",
     "q_h = (x W_query) * m_h, k = x W_key",
+    input_weights=("W_query", "W_key"),
     source="Cordonnier et al., arXiv:2006.16362",
     weights={
         **W_QUERY,

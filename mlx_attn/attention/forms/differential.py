@@ -31,6 +31,7 @@ _PAIRED = (
     "score",
     "paired",
     "q_2h, q_2h+1 = x W_query, k_h = x W_key_h",
+    input_weights=("W_query", "W_key"),
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
         "W_query": lambda config: nn.Linear(

@@ -11,6 +11,7 @@ from mlx_attn.attention.maps import linear_output
     "output",
     "exclusive",
     "y = concat(head_h - (head_h . v_h) v_h / |v_h|^2) out_proj",
+    input_weights=(),
     source="exclusive self-attention, arXiv:2603.09078",
     weights=OUT_PROJ,
     affine=False,

@@ -22,6 +22,7 @@ def _needs_other_keys(config: AttentionConfig) -> str:
     "value",
     "key",
     "v_h = k_h",
+    input_weights=(),
     reads_keys=True,
     source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
     refuses=_needs_other_keys,

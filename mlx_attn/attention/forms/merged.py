@@ -50,6 +50,7 @@ def _merged_score_init(config: AttentionConfig, draw: Initializer) -> dict[str, 
     "score",
     "merged",
     "q_h = x S_h, k = x",
+    input_weights=("S",),
     source="algebra: S_h = W_query_h W_key_h^T",
     weights={
         "S": lambda config: nn.Linear(

@@ -44,6 +44,7 @@ WHOLE_VALUE = ValueMap(
     apply=lambda layer, x, k: x[:, None],  # [B, 1, T, C]
     shape=lambda config: (1, config.d_in),
     after=lambda layer, y: y,
+    input_weights=(),
 )
 """One value for all heads, x itself: with output=merged the map is inside VO."""
 
@@ -59,6 +60,7 @@ def _merged_output_init(config: AttentionConfig, draw: Initializer) -> dict[str,
     "output",
     "merged",
     "y = sum_h (softmax_h x) VO_h",
+    input_weights=("VO",),
     source="algebra: VO_h = W_value_h out_proj_h",
     weights={
         "VO": lambda config: nn.Linear(

@@ -33,6 +33,7 @@ def _gain_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array
     "output",
     "none",
     "y = g concat(heads)",
+    input_weights=(),
     source="the book, section 3.5",
     weights={"residual_gain": lambda config: mx.ones((1,)) if config.residual_gain else None},
     init=_gain_init,

@@ -10,6 +10,7 @@ from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, 
     "score",
     "off",
     "score_h = 0",
+    input_weights=(),
     source="a reference arm",
     shape=lambda config: (1, 2),
 )

@@ -19,6 +19,7 @@ from mlx_attn.attention.layer import (
     "score",
     "shared",
     "q_h = k_h = x W_query_h",
+    input_weights=("W_query",),
     source="Reformer, arXiv:2001.04451",
     weights=W_QUERY,
     refuses=lambda config: (
@@ -38,6 +39,7 @@ def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "logits",
     "self_mask",
     "s_h(i, i) = -10^9",
+    input_weights=(),
     shift_invariant=True,
     source="Reformer, arXiv:2001.04451, appendix A",
 )

@@ -11,6 +11,7 @@ from mlx_attn.machine.exponentials import softmax
     "logits",
     "talking",
     "s_h = sum_g P_hg score_g",
+    input_weights=(),
     shift_invariant=True,
     source="talking-heads attention, arXiv:2003.02436",
     weights={"talk_logits": lambda config: mx.eye(config.n_maps)},

@@ -10,6 +10,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     "logits",
     "temperature",
     "s_h = e^t_h score_h",
+    input_weights=(),
     score_factor=lambda layer: mx.exp(layer["log_temperature"]),
     shift_invariant=True,
     source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
