@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,6 @@ class Differentiable:
 HOT = 500  # runs after which a graph is compiled
 
 
-@dataclass(slots=True)
-class Runs:
-    """How often graphs have run whose operations are the same, of other shapes."""
-
-    count: int = 0
-
-
 class Graph:
     """A function of arrays, as a graph of operations that runs without Python.
 
@@ -69,23 +62,24 @@ class Graph:
     Args:
         function: Takes and returns arrays; it is never differentiated.
         like: Arrays of the shapes and types that it will be called with.
-        runs: Shared by graphs that need the same code, so that all are compiled with the first.
+        runs: Counts its runs; shared by graphs that need the same code, so that all are compiled
+            with the first.
     """
 
     def __init__(
         self,
         function: Callable[..., list[mx.array]],
         like: Sequence[mx.array],
-        runs: Runs | None = None,
+        runs: Iterator[int] | None = None,
     ):
-        self._function, self._runs = without_gradients(function), runs or Runs()
+        self._function, self._runs = without_gradients(function), runs or count(1)
         self._waits = on_linux_cpu() and has_compiler()  # to be compiled
         self._run = self._exported(like) if on_linux_cpu() else compiled(self._function)
 
     def __call__(self, *arrays: mx.array) -> Sequence[mx.array]:
         """Run the graph and return the function's results."""
-        self._runs.count += 1
-        if self._waits and self._runs.count >= HOT:
+        is_hot = next(self._runs) >= HOT
+        if self._waits and is_hot:
             self._run, self._waits = compiled(self._function), False
         return self._run(*arrays)
 

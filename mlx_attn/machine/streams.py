@@ -5,7 +5,7 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import mlx.core as mx
@@ -27,9 +27,12 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
+_threads = cache(lambda: blas.preload().threads)
+
+
 def cores() -> int:
     """Return how many streams can run in parallel; 1 if MLX divides the work itself."""
-    return blas.preload().threads if on_linux_cpu() and not _this_thread.undivided else 1
+    return _threads() if on_linux_cpu() and not _this_thread.undivided else 1
 
 
 def num_shards(pieces: int) -> int:

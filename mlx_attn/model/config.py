@@ -57,7 +57,8 @@ class GPTConfig(AttentionSettings):
         check_settings(self)
         # The class is frozen: derived sizes are filled in here, before anything reads them.
         object.__setattr__(self, "hidden_dim", self.hidden_dim or 4 * self.emb_dim)
-        # The attention's own checks run here, so that a wrong size fails before any weight exists.
+        # A layer checks its sizes and choices here, so that a wrong one fails before any weight
+        # exists.
         attention = self._attention({})
         for name in ("head_dim", "value_dim", "n_kv_heads", "latent_dim", "scale"):
             object.__setattr__(self, name, getattr(attention, name))
@@ -89,10 +90,12 @@ class GPTConfig(AttentionSettings):
     def kinds(self) -> list[AttentionConfig]:
         """Return the configuration of each layer from the first one until they repeat."""
         every = (max(self.global_every, 1), max(self.kv_sharing, 1))
+        # Windows, sharing and the pattern all repeat after as many layers.
         period = math.lcm(*every, len(self.pattern.split(",")))
         return [self.attention(layer) for layer in range(min(period, self.n_layers))]
 
     def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
+        # The attention settings of the model, but for what this layer's variant sets.
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
         return LayerConfig(
             **{**keys, **changes},

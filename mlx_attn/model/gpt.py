@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        # [B, T, C] -> [B, T, hidden] -> [B, T, C]; the names are the book's.
+        # The names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
             ACTIVATION_LAYERS[config.activation](),
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
 
     def __call__(self, x: Inputs) -> Inputs:
         """Return the layer's output."""
-        for layer in self.layers:
+        for layer in self.layers:  # [B, T, C] -> [B, T, hidden] -> [B, T, C]
             x = layer(x)
         return x
 
@@ -83,7 +83,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        self.att = attention_layer(config.attention(layer))
+        self.att = attention_layer(config.attention(layer))  # a pattern gives each layer its own
         self.ff = FeedForward(config)
         self.norm1 = _norm_layer(config)
         self.norm2 = _norm_layer(config)
@@ -93,6 +93,7 @@ class TransformerBlock(nn.Module):
         self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Inputs:
         """Return the residual stream after this block."""
+        # [B, T, C]: both branches read the normalized stream, and add to the stream itself.
         x = x + self.drop_shortcut(self.att(self.norm1(x), cache, carry))
         return x + self.drop_shortcut(self.ff(self.norm2(x)))
 
@@ -113,13 +114,13 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
         self.config = config
-        self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)
+        self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)  # [V, C]
         if config.position == "learned":
-            self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)
+            self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)  # [T, C]
         self.drop_emb = nn.Dropout(config.drop_rate)
         self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
         self.final_norm = _norm_layer(config)
-        if not config.tied_head:
+        if not config.tied_head:  # else `unembed` reads logits with the token embeddings
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
         if seed is not None:
             initialise(self, config, seed)
@@ -142,9 +143,8 @@ class GPT(nn.Module):
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
     ) -> Inputs:
         """Return the residual stream after the last block; arguments as for logits."""
-        # [B, T, C]
-        x = self.drop_emb(self.embed(tokens, caches))
-        carry = Carry()
+        x = self.drop_emb(self.embed(tokens, caches))  # [B, T] -> [B, T, C]
+        carry = Carry()  # what layers pass on, such as the first layer's values
         for i, block in enumerate(self.trf_blocks):
             x = block(x, caches[i] if caches else None, carry)
         return x

@@ -5,10 +5,11 @@ written in place, logits, sampler. No intermediate result returns to Python.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from operator import is_not
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from mlx.utils import tree_map, tree_unflatten
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.errors import RunError
-from mlx_attn.machine.graphs import Graph, Runs
+from mlx_attn.machine.graphs import Graph
 from mlx_attn.machine.layers import TokenEmbedding, TokenLinear
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
@@ -44,19 +45,19 @@ def cache_length(length: int, context_length: int) -> int:
 @contextmanager
 def _layers_for(texts: int, model: GPT) -> Iterator[None]:
     """Swap in the layers that read one token of so many texts; restore the model's own after it."""
-    own = model.leaf_modules()
+    layers = model.leaf_modules()
     forms = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding} if texts == 1 else {}
 
     def form(layer: Any) -> Any:
         return forms[type(layer)](layer) if type(layer) in forms else layer
 
-    model.update_modules(tree_map(form, own, is_leaf=nn.Module.is_module))
+    model.update_modules(tree_map(form, layers, is_leaf=nn.Module.is_module))
     arrays = model.parameters()
     try:
         yield
     finally:
         model.update(arrays)
-        model.update_modules(own)
+        model.update_modules(layers)
 
 
 class TokenStep:
@@ -71,19 +72,19 @@ class TokenStep:
     def __init__(self, model: GPT):
         self.model = model
         self._graphs: dict[Any, Graph] = {}
-        self._runs: dict[Any, Runs] = {}
-        self._own: Arrays = {}
+        self._runs: defaultdict[Any, Iterator[int]] = defaultdict(lambda: count(1))
+        self._seen: Arrays = {}  # the model's weights, when the views of them were made
         self._views: Arrays = {}
 
     def weights(self, texts: int) -> Arrays:
         """Return the model's weights as the step of so many texts takes them."""
-        own = named_arrays(self.model)
+        arrays = named_arrays(self.model)
         if texts > 1:
-            return own
+            return arrays
         # New arrays of the same names mean that the model has trained or loaded weights since then.
-        if not self._own or any(map(is_not, own.values(), self._own.values())):
+        if not self._seen or any(map(is_not, arrays.values(), self._seen.values())):
             with _layers_for(texts, self.model):
-                self._own, self._views = own, named_arrays(self.model)
+                self._seen, self._views = arrays, named_arrays(self.model)
             mx.eval(self._views)
         return self._views
 
@@ -106,7 +107,8 @@ class TokenStep:
         if key not in self._graphs:
             empty = [(cache.new(), len(cache.arrays)) for cache in caches]
             function = partial(self._step, tuple(weights), empty, sampler)
-            runs = self._runs.setdefault((sampler.structure, tokens.shape), Runs())
+            # Caches of other lengths need the same code.
+            runs = self._runs[sampler.structure, tokens.shape]
             self._graphs[key] = Graph(function, arrays, runs)
         following, *rest = self._graphs[key](*arrays)
         # First the buffers of every cache, then the sampler's state.
@@ -216,9 +218,9 @@ def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Ite
     logits = state.read(newest)
     if mx.isnan(logits).any().item():
         raise RunError("the model's logits are not numbers: its training diverged; train it again")
-    count = len(sampler.seeds)
-    state.repeat(count)
-    tokens = sampler(mx.repeat(logits, count, axis=0), mx.repeat(newest, count, axis=0))
+    B = len(sampler.seeds)
+    state.repeat(B)
+    tokens = sampler(mx.repeat(logits, B, axis=0), mx.repeat(newest, B, axis=0))
     mx.async_eval(tokens)
     while True:
         # Lazily, from tokens that the device may still be computing.

@@ -41,6 +41,7 @@ class StreamingDetokenizer:
 
     def push(self, token: int, last: bool = False) -> str:
         """Return the text that `token` makes certain; with `last`, all the rest."""
+        # The decoder keeps the first bytes of a character until its last one has come.
         text = self._pending + self._decoder.decode(self._tokenizer.token_bytes(token), last)
         found = [stop for stop in self._stop if stop in text]
         # The stop text that begins first ends the text.
@@ -142,7 +143,7 @@ def _steps(
     max_tokens: int,
 ) -> Iterator[GenerationStep]:
     read = tokens_that_fit(len(prompt), state.model.config.context_length)
-    unfinished = dict(enumerate(detokenizers))
+    unfinished = dict(enumerate(detokenizers))  # by the number of the text
     first = 0.0
     for n, tokens in enumerate(islice(decode(state, prompt, sampler), max_tokens), 1):
         now = time.perf_counter()

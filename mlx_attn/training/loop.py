@@ -47,6 +47,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     trainer.optimizer.read()
     mx.reset_peak_memory()
     monitor = _Monitor(trainer)
+    # Memory, compilers and Metal fail with messages that only MLX's authors understand.
     with translate_mlx_errors():
         yield monitor.started()
         reason = yield from _between_steps(trainer, monitor, should_stop)
@@ -63,6 +64,7 @@ def _between_steps(
     """Report, validate and save whatever is due; return why the training ends now, "" if not."""
     config, step = trainer.config, trainer.progress.step
 
+    # Step 0 is never due: nothing has been trained yet.
     def due(every: int) -> bool:
         return bool(step and every) and step % every == 0
 
@@ -110,10 +112,11 @@ class _Monitor:
         self.trainer, self.progress = trainer, trainer.progress
         # Step, loss and norm of the latest step, which the device may still be computing.
         self._unread: tuple[int, mx.array, mx.array] | None = None
-        self._warm = False
+        self._warm = False  # whether the first step, which compiles, is done
         self._first_step = self.progress.step
         self._compiles = compiles_step(trainer.config.compile)  # so does the first validation
         self._between = 0.0  # seconds of validating, saving and displaying, without compiling
+        # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
 

@@ -59,6 +59,7 @@ class AdamW:
 
     def read(self, arrays: Arrays) -> None:
         """Take over weights by name."""
+        # In place, because a compiled step refers to this list.
         self.weights[:] = self.packed(arrays)
 
     def views(self) -> Arrays:
@@ -200,7 +201,7 @@ class Muon:
 
     def _nesterov(self, inputs: tuple[Stack, Stack, Scalar]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs
-        newest = new * gradient
+        newest = new * gradient  # [n, rows, columns], rows at most columns
         v = self.momentum * v + newest
         return v, newest + self.momentum * v
 
@@ -282,12 +283,14 @@ class GroupedOptimizer:
 
     def _give(self) -> None:
         """Give the model its weights."""
+        # Views of the packed vectors: nothing is copied.
         weights = [pair for group in self.groups.values() for pair in group.views().items()]
         self.model.update(tree_unflatten(weights))
 
     def schedule(self, factor: float) -> None:
         """Set the learning rate of every group to its peak times the factor."""
         for group in self.groups.values():
+            # An array, so that a compiled step reads it instead of a constant.
             group.state["learning_rate"] = mx.array(group.peak * factor)
 
     def packed(self, gradients: dict) -> list[list[mx.array]]:
