@@ -8,7 +8,7 @@ import click
 from mlx_attn.errors import ConfigError, RunError, plural
 from studies import answers, trainings
 from studies.lengths import table
-from studies.sizes import registered
+from studies.plan import registered
 from studies.text import write_source
 
 _COMPLAINTS = 10  # shown by `verify` at most

@@ -49,6 +49,12 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seconds: float
     machine: str = ""  # digest of the rounding of its products; "" in the oldest records
     commit: str = ""
+    # Since the study of two sizes:
+    tokens: int = 0
+    device: str = ""
+    mlx: str = ""
+    products: str = ""  # float32 or TF32
+    source: str = ""  # digest of the package's files
 
     @property
     def text(self) -> str:

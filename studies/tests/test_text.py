@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from mlx_attn.errors import RunError
-from studies.sizes import registered
+from studies.plan import registered
 from studies.text import Package, SourceText, source_bytes
 
 LINE = b"x = 1\n"

@@ -1,0 +1,148 @@
+"""The study of two sizes: does the cost of a part of attention change with the model's size?
+
+`two-sizes.toml` is its registration, written before its trainings. This module says which they are,
+and in which order.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from mlx_attn.files import digest
+from mlx_attn.training.config import Settings, resolve
+from studies.text import SourceText
+from studies.trainings import TUNING, Training
+
+SHORTER = "shorter"
+"""The arm of trainings of the book's form with fewer tokens."""
+
+_RATES_AT = 300  # steps
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A search for the rates of one size, with seeds of its own."""
+
+    factors: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of two-sizes.toml."""
+
+    name: str
+    forms: tuple[str, ...]  # the book's first
+    shorter: float  # share of the tokens of the trainings that price a token
+    points: int  # of a curve
+    protocol: tuple[str, ...]
+    analysis: tuple[str, ...]
+    predictions: dict[str, dict[str, tuple[float, float]]]  # per cent of the tokens at M
+    seeds: dict[str, tuple[int, ...]]
+    searches: dict[str, Search]
+    rates: dict[str, float]  # at 300 steps; times (300 / steps)^(1/4) at others
+    merged_rate: float  # of a matrix S, as a share of the other matrices' rate
+    sizes: dict[str, dict[str, int]]
+    shared: dict[str, Any]
+    text: SourceText
+
+
+def registered() -> Study:
+    """Read two-sizes.toml."""
+    file = Path(__file__).with_name("two-sizes.toml")
+    return msgspec.toml.decode(file.read_bytes(), type=Study)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A training that the study asks for."""
+
+    size: str
+    arm: str  # a form, or `SHORTER`
+    seed: int
+    rate: float = 1.0  # factor of all learning rates
+
+    @property
+    def world(self) -> str:
+        """The text and the size, as records name them."""
+        return f"source-{self.size}"
+
+    def settings(self, study: Study, file: Path) -> Settings:
+        """Return all settings of the training on the text in a file."""
+        size = study.sizes[self.size]
+        # As the rule says for all tokens, also of a training that has fewer.
+        factor = self.rate * (_RATES_AT / size["steps"]) ** 0.25
+        rates = {name: rate * factor for name, rate in study.rates.items()}
+        share = study.shorter if self.arm == SHORTER else 1.0
+        steps = round(share * size["steps"])
+        one_head = {"n_heads": 1} if self.arm == "one-head" else {}
+        form = study.forms[0] if self.arm in (SHORTER, "one-head") else self.arm
+        of_all = {"preset": "nano", "variant": form, **study.shared, **size, **one_head, **rates}
+        reports = {"eval_every": 0, "log_every": max(1, steps // study.points)}
+        text = {"data": str(file), "tokenizer": "char"}
+        return resolve(of_all, {"steps": steps, "seed": self.seed}, reports, text)
+
+    def key(self, study: Study) -> str:
+        """Return the digest of all that decides the training, but the code and the device."""
+        of = self.settings(study, Path())
+        facts = [of.model, of.training.as_dict(), study.merged_rate, study.text.sha256]
+        return digest(json.dumps(facts, sort_keys=True).encode())
+
+
+def wanted(study: Study, done: Iterable[Training]) -> Iterator[Wanted]:
+    """Yield all trainings in the registered order, finished ones too.
+
+    Those at the rates that a search chose come once all of its trainings are finished.
+    """
+    for size in study.sizes:
+        yield from _of_seeds(study, size, study.seeds[size])
+    # The search at S comes first.
+    for size in reversed(study.sizes):
+        yield from _of_search(study, size)
+    for size, found in own_rates(study, done).items():
+        for seed in study.seeds[size]:
+            for arm in study.forms:
+                yield Wanted(size=size, arm=arm, seed=seed, rate=found[arm])
+
+
+def _of_seeds(study: Study, size: str, seeds: Iterable[int]) -> Iterator[Wanted]:
+    standard, *others = study.forms
+    for seed in seeds:
+        for arm in (standard, SHORTER, *others):
+            yield Wanted(size=size, arm=arm, seed=seed)
+
+
+def _of_search(study: Study, size: str) -> Iterator[Wanted]:
+    search = study.searches[size]
+    for seed in search.seeds:
+        for arm in study.forms:
+            for rate in search.factors:
+                yield Wanted(size=size, arm=arm, seed=seed, rate=rate)
+
+
+def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[str, float]]:
+    """Return the best factor of each form, of the sizes whose search has several seeds and ended.
+
+    One training that diverged rules a factor out.
+    """
+    losses = defaultdict[str, dict[str, dict[float, list[float]]]](dict)
+    for t in done:
+        if t.seed >= TUNING:
+            size = t.world.split("-")[1]
+            by_rate = losses[size].setdefault(t.arm, defaultdict(list))
+            by_rate[t.rate].append(inf if t.loss is None else t.loss)
+    found = dict[str, dict[str, float]]()
+    for size, search in study.searches.items():
+        trained = sum(len(one) for by_rate in losses[size].values() for one in by_rate.values())
+        asked = len(search.seeds) * len(search.factors) * len(study.forms)
+        if len(search.seeds) > 1 and trained == asked:
+            means = losses[size].items()
+            found[size] = {
+                arm: min(by_rate, key=lambda rate: fmean(by_rate[rate])) for arm, by_rate in means
+            }
+    return found

@@ -1,0 +1,215 @@
+"""`python -m studies.run TEXT RECORDS`: train the study of two sizes, several models at a time.
+
+Each finished training is a line of the file of records. The same command goes on after the last
+one, also on another machine; a run that is stopped loses the trainings that were not finished.
+"""
+
+import hashlib
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, as_completed
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from mlx_attn.arrays import Arrays
+from mlx_attn.comparison.runner import worker_pool
+from mlx_attn.comparison.trial import CURVE_WINDOWS
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import write_bytes
+from mlx_attn.machine import blas
+from mlx_attn.machine.facts import arithmetic, chip_name, source_digest
+from mlx_attn.machine.streams import single_stream
+from mlx_attn.text.corpus import Corpus, prepare
+from mlx_attn.training import events
+from mlx_attn.training.loop import train
+from mlx_attn.training.optimizers import Muon
+from mlx_attn.training.step import TrainStep
+from mlx_attn.training.trainer import Diverged, Trainer
+from studies.plan import Study, Wanted, registered, wanted
+from studies.trainings import Training
+
+_TRIED = 4096  # validation tokens of trainings that only show that all works
+
+
+@click.command()
+@click.argument("text", type=click.Path(path_type=Path, exists=True))
+@click.argument("records", type=click.Path(path_type=Path))
+@click.option("--workers", default=1, help="Trainings at a time.")
+@click.option("--seconds", type=float, default=None, help="Stop after these, finished or not.")
+@click.option("--size", default="", help="Train only models of this size, M or S.")
+@click.option("--commit", default="", help="The commit of this code, for the records.")
+@click.option("--steps", default=0, help="Only as many steps of each training, to try it.")
+def command(
+    text: Path,
+    records: Path,
+    workers: int,
+    seconds: float | None,
+    size: str,
+    commit: str,
+    steps: int,
+) -> None:
+    """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
+    study = _tried(registered(), steps) if steps else registered()
+    if hashlib.sha256(text.read_bytes()).hexdigest() != study.text.sha256:
+        raise ConfigError(f"{text}: not the registered text: python -m studies text FOLDER")
+    corpus_of(text, study.text.validation)  # so that the workers find it prepared
+    # As Ctrl-C does: the pool is left, and its processes end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ends = None if seconds is None else time.monotonic() + seconds
+    with worker_pool(workers) as pool:
+        while asked := missing(study, kept(records), size):
+            futures = [pool.submit(trained, study, one, text, commit) for one in asked]
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            for number, record in enumerate(finished(futures, left), 1):
+                keep(records, record)
+                click.echo(f"{number} of {len(asked)}: {_line(record)}")
+            if not all(future.done() for future in futures):
+                return
+
+
+def _tried(study: Study, steps: int) -> Study:
+    """Return the study with fewer steps of each training, and less text for validation."""
+    sizes = {name: {**size, "steps": steps} for name, size in study.sizes.items()}
+    text = msgspec.structs.replace(study.text, validation=_TRIED)
+    return msgspec.structs.replace(study, sizes=sizes, text=text)
+
+
+def finished(futures: list[Future[Training]], seconds: float | None) -> Iterator[Training]:
+    """Yield trainings as they end, for at most these seconds.
+
+    Raises:
+        RunError: Trainings failed, once all others have ended; the last message is given.
+    """
+    failed = list[Exception]()
+    try:
+        for future in as_completed(futures, seconds):
+            if error := future.exception():
+                failed.append(RunError(f"a training failed: {error}"))
+            else:
+                yield future.result()
+    except TimeoutError:
+        return
+    if failed:
+        raise failed[-1]
+
+
+def missing(study: Study, done: list[Training], size: str = "") -> list[Wanted]:
+    """Return the trainings that are asked and not finished, in order and each once."""
+    keys = {training.key for training in done}
+    asked = dict[str, Wanted]()
+    for one in wanted(study, done):
+        if (key := one.key(study)) not in keys and size in ("", one.size):
+            asked.setdefault(key, one)
+    return [*asked.values()]
+
+
+def kept(records: Path) -> list[Training]:
+    """Return the finished trainings; a last line that was cut off is removed from the file."""
+    lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
+    if lines and not lines[-1].endswith(b"\n"):
+        write_bytes(records, b"".join(lines[:-1]))
+        del lines[-1]
+    return [msgspec.json.decode(line, type=Training) for line in lines]
+
+
+def keep(records: Path, training: Training) -> None:
+    """Add a finished training to the file."""
+    records.parent.mkdir(parents=True, exist_ok=True)
+    with records.open("ab") as file:
+        file.write(msgspec.json.encode(_short(training)) + b"\n")
+
+
+def _short(training: Training) -> dict[str, Any]:
+    """Return a record without the fields that say nothing."""
+    return {name: value for name, value in msgspec.structs.asdict(training).items() if value != ""}
+
+
+@cache
+def corpus_of(text: Path, count: int) -> Corpus:
+    """Return the text, of whose validation split only the first tokens are scored."""
+    corpus = prepare(str(text), "char")
+    # The first token has no prediction.
+    part = replace(corpus.val, tokens=corpus.val.tokens[: count + 1], n_bytes=count + 1)
+    return replace(corpus, val=part)
+
+
+def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
+    """Train a model on one thread, and return its record."""
+    blas.use_threads(1)
+    return single_stream(_trained)(study, one, text, commit)
+
+
+def _trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
+    trainer = Trainer(one.settings(study, text), corpus_of(text, study.text.validation))
+    _slow_merged(trainer, study.merged_rate)
+    curve, loss, params, reason, begun = [], None, 0, "", time.perf_counter()
+    every = trainer.config.log_every
+    try:
+        for event in train(trainer):
+            match event:
+                case events.Started():
+                    params = event.params
+                case events.Stepped() if event.step <= trainer.steps - every:
+                    estimate = trainer.evaluator.estimate(trainer.model, CURVE_WINDOWS)
+                    curve.append((event.step, round(estimate, 6)))
+                case events.Evaluated(evaluation=last):
+                    loss = round(last.val_loss, 6)
+                    curve.append((event.step, loss))
+    except Diverged as error:
+        loss, reason = None, str(error)
+    facts = arithmetic()
+    return Training(
+        study=study.name,
+        world=one.world,
+        arm=one.arm,
+        seed=one.seed,
+        rate=one.rate,
+        loss=loss,
+        diverged=reason,
+        curve=tuple(curve),
+        key=one.key(study),
+        params=params,
+        seconds=round(time.perf_counter() - begun, 1),
+        commit=commit,
+        tokens=trainer.progress.step * trainer.tokens_per_step,
+        device=f"{facts['the device']}, {chip_name()}",
+        mlx=facts["mlx"],
+        products=facts["the rounding of products"],
+        source=source_digest(),
+    )
+
+
+def _slow_merged(trainer: Trainer, share: float) -> None:
+    """Give the matrices S, if there are any, a share of the rate of Muon's other matrices."""
+    groups = trainer.optimizer.groups
+    hidden = groups["hidden"]
+    own: Arrays = {}
+    others: Arrays = {}
+    for name, array in hidden.views().items():
+        (own if name.endswith("att.S.weight") else others)[name] = array
+    if own:
+        momentum = trainer.config.muon_momentum
+        groups["merged"] = Muon(own, share * hidden.peak, momentum)
+        groups["hidden"] = Muon(others, hidden.peak, momentum)
+        # The step that the trainer has knows the groups as they were.
+        objective = trainer.step.objective
+        trainer.step = TrainStep(trainer.model, trainer.optimizer, objective, trainer.config)
+
+
+def _line(training: Training) -> str:
+    loss = "diverged" if training.loss is None else f"{training.loss:.4f}"
+    name = f"{training.world} {training.arm}, seed {training.seed}, rates x {training.rate:g}"
+    return f"{name}: {loss}, {training.seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    try:
+        command(prog_name="python -m studies.run")
+    except (ConfigError, RunError) as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,108 @@
+"""The study of two sizes is trained in the registered order, and goes on after a stop."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlx_attn.errors import RunError
+from mlx_attn.text.characters import CharacterTokenizer
+from mlx_attn.text.corpus import Corpus, Split
+from studies import run
+from studies.plan import SHORTER, Study, Wanted, registered, wanted
+from studies.trainings import Training
+
+STUDY = registered()
+
+
+def record(one: Wanted, loss: float = 1.0) -> Training:
+    named = {"study": "two-sizes", "world": one.world, "arm": one.arm, "seed": one.seed}
+    return Training(
+        **named, rate=one.rate, loss=loss, key=one.key(STUDY), params=1, seconds=1.0, curve=()
+    )
+
+
+def test_whole_seeds_of_all_forms_come_first_at_m_then_at_s_then_the_searches():
+    asked = [*wanted(STUDY, [])]
+    first = [one.arm for one in asked[:6]]
+    assert first == ["standard", SHORTER, "no-out-proj", "no-query", "one-head", "merged"]
+    assert {one.seed for one in asked[:6]} == {400}
+    places = [(one.size, one.seed >= 10_000) for one in asked]
+    assert [*dict.fromkeys(places)] == [("M", False), ("S", False), ("S", True), ("M", True)]
+    assert len(asked) == 6 * (4 + 12) + 5 * 3 * (4 + 1)
+    assert len(run.missing(STUDY, [])) == len(asked)
+
+
+def test_a_finished_search_asks_for_trainings_at_the_rates_that_it_chose():
+    search = [one for one in wanted(STUDY, []) if one.seed >= 10_000]
+
+    def loss(one: Wanted) -> float:
+        best = 2.0 if one.arm == "no-query" else 1.0
+        return 1.0 + abs(one.rate - best)
+
+    done = [record(one, loss(one)) for one in search]
+    more = [*wanted(STUDY, done)][-60:]
+    assert {(one.size, one.arm, one.rate) for one in more} == {
+        ("S", arm, 2.0 if arm == "no-query" else 1.0) for arm in STUDY.forms
+    }
+    others = [record(one) for one in wanted(STUDY, []) if one.seed < 10_000]
+    again = run.missing(STUDY, [*done, *others])
+    assert {(one.arm, one.rate) for one in again} == {("no-query", 2.0)}
+    assert len(again) == 12
+
+
+def test_all_forms_of_a_seed_differ_only_in_what_they_are_named_for():
+    def model(arm: str) -> Mapping[str, Any]:
+        return Wanted(size="M", arm=arm, seed=400).settings(STUDY, Path("text")).model
+
+    standard = model("standard")
+    assert model(SHORTER) == standard
+    assert model("one-head") == {**standard, "n_heads": 1}
+    assert {k for k, v in model("no-query").items() if v != standard[k]} == {"score"}
+    training = Wanted(size="M", arm=SHORTER, seed=400).settings(STUDY, Path("text")).training
+    assert (training.steps, training.batch_size, training.seed) == (1600, 64, 400)
+    assert training.lr == pytest.approx(0.0238 * (300 / 2000) ** 0.25)
+
+
+def test_a_line_that_was_cut_off_is_trained_again_and_others_are_kept(tmp_path):
+    records = tmp_path / "records" / "two-sizes.jsonl"
+    first, second, *_ = wanted(STUDY, [])
+    run.keep(records, record(first))
+    whole = records.read_bytes()
+    records.write_bytes(whole + b'{"study":"two-si')
+    assert run.kept(records) == [record(first)]
+    run.keep(records, record(second))
+    assert run.kept(records) == [record(first), record(second)]
+    assert first not in run.missing(STUDY, run.kept(records))
+
+
+def test_a_training_that_failed_is_told_after_the_others_ended():
+    failed, good = Future[Training](), Future[Training]()
+    failed.set_exception(ValueError("no memory"))
+    good.set_result(record(Wanted(size="S", arm="merged", seed=1)))
+    found = list[Training]()
+    with pytest.raises(RunError, match="no memory"):
+        found.extend(run.finished([failed, good], None))
+    assert [*run.finished([Future()], 0.0)] == []
+
+
+def test_the_matrix_s_learns_at_half_of_the_package_s_rate(tmp_path, monkeypatch):
+    tokens = np.random.default_rng(0).integers(0, 7, 3000, np.uint16)
+    split = Split(tokens=tokens, n_bytes=3000)
+    corpus = Corpus("text", "digest", CharacterTokenizer("abcdefg"), split, split)
+    monkeypatch.setattr(run, "corpus_of", lambda text, count: corpus)
+
+    def small(share: float) -> Study:
+        changes = {"merged_rate": share, "shared": {**STUDY.shared, "warmup": 0}}
+        sizes = {"S": {**STUDY.sizes["S"], "steps": 4, "batch_size": 2}}
+        return msgspec.structs.replace(STUDY, sizes=sizes, **changes)
+
+    one = Wanted(size="S", arm="merged", seed=1)
+    half, whole, again = (run.trained(small(s), one, Path(), "c") for s in (0.5, 1.0, 0.5))
+    assert half.loss == again.loss != whole.loss
+    assert (half.tokens, half.products, half.commit) == (1024, "float32", "c")
+    assert [step for step, _ in half.curve] == [1, 2, 3, 4]
