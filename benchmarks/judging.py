@@ -20,10 +20,9 @@ from mlx_attn.comparison.judging import (
     MOST_OF_TUNING,
     OF_OTHER_ARMS,
     TUNING_SHARE,
+    Sample,
     holm,
-    p_value,
     pooled,
-    standard_error,
 )
 
 Random = np.random.Generator
@@ -66,18 +65,18 @@ def differences(random: Random, draw: Draw, shape: tuple[int, ...], both: bool) 
 
 
 def p_values(pairs: np.ndarray, tuning: np.ndarray | None) -> np.ndarray:
-    """Return corrected p-values, [draws, arms], as `Sample` computes them one by one."""
+    """Return corrected p-values, [draws, arms], pooled as in `Sample.of`."""
     arms, seeds = pairs.shape[1:]
     own, of_tuning = (seeds - 1, pairs.var(-1, ddof=1)), (0, 0.0)
     if tuning is not None:
         of_tuning = GROUPS * (tuning.shape[-1] - 1), tuning.var(-1, ddof=1).mean(-1)
-    degrees, variance = pooled([own, of_tuning])
+    _, variance = pooled(own, of_tuning)
     # The mean variance of the other arms.
     others = (variance.sum(1, keepdims=True) - variance) / max(1, arms - 1)
     lent = min(of_tuning[0], MOST_OF_TUNING), of_tuning[1]
     of_others = (OF_OTHER_ARMS if arms > 1 else 0), others
-    degrees, variance = pooled([own, lent, of_others])
-    return holm(p_value(pairs.mean(-1), standard_error(variance, seeds), degrees))
+    degrees, variance = pooled(own, lent, of_others)
+    return holm(Sample(seeds, pairs.mean(-1), variance, degrees - (seeds - 1)).p_value)
 
 
 def excesses(random: Random, draws: int, sharpness: float, seeds: int) -> np.ndarray:

@@ -23,16 +23,13 @@ test. `benchmarks/judging.py` simulates how often all of this is wrong, and how 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import special, stats
-
-from mlx_attn.errors import ConfigError
 
 WORDS = ("better", "worse", "the same", "not known")
 """Better has a lower loss. A difference within the margin counts as none, even if it is not 0."""
@@ -53,116 +50,77 @@ clinical trials, 2016): a form that gives away more than half of it is not the s
 POWER, MOST_SEEDS = 0.8, 1000
 """The probability with which `Sample.seeds_needed` decide, and the most that it looks for."""
 
+Interval = tuple[float, float]
+Spread = tuple[int, Any]
+"""Degrees of freedom and their variance, or an array of variances."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """An arm against the control: their paired differences, and those of tuning.
+    """An arm against the control: paired differences of loss, in nats per token."""
 
-    Attributes:
-        differences: The arm's loss minus the control's, seed by seed, in nats per token.
-        tuning: Groups of such differences over the tuning seeds; only their spread counts.
-        tuning_seeds: Seeds by which the learning rates were chosen; 0 if they were not tuned.
-    """
-
-    differences: tuple[float, ...]
-    tuning: tuple[tuple[float, ...], ...] = ()
-    tuning_seeds: int = 0
+    differences: tuple[float, ...]  # seed by seed
+    tuning: tuple[tuple[float, ...], ...] = ()  # groups over the tuning seeds, for their spread
+    tuning_seeds: int = 0  # by which the learning rates were chosen; 0 if they were not tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """An arm judged; positive differences mean that it is worse.
 
-    A single seed has no spread: "not known", without intervals, and with p-values of 1.
-
-    Attributes:
-        word: One of `WORDS`.
-        differences: The arm's loss minus the control's, seed by seed, in nats per token.
-        interval: Of the mean, with the confidence of the comparison.
-        inner_interval: Likewise, with twice the error probability; "the same" if it lies inside the
-            margin.
-        p_value: That the mean is 0; `p_holm` is corrected for the number of arms.
-        margin: Differences below it count as none.
-        degrees: Degrees of freedom, those that other pairs lend included.
-        lent: Degrees of freedom that other pairs lend.
-        tuning_error: The share of the standard error that comes from tuning, in nats per token.
-        seeds_needed: Seeds with which a new comparison would decide four times out of five, if this
-            were the true mean and spread; MOST_SEEDS are as many or more, None if decided.
-        share: The mean as a share of the part's worth; None without a reference arm.
+    A single seed has no spread: "not known", without intervals, and with a p-value of 1.
     """
 
-    word: str
-    differences: tuple[float, ...]
+    word: str  # one of `WORDS`
+    differences: tuple[float, ...]  # as in the contrast
     mean: float
-    interval: tuple[float, float] | None
-    inner_interval: tuple[float, float] | None
-    p_value: float
-    p_holm: float
-    margin: float
-    degrees: int
-    lent: int
-    tuning_error: float
+    interval: Interval | None  # of the mean, with the confidence of the comparison
+    inner_interval: Interval | None  # with twice the error probability, see the module
+    p_holm: float  # that the mean is 0, corrected for the number of arms
+    margin: float  # differences below it count as none
+    degrees: int  # of freedom, those that other pairs lend included
+    lent: int  # degrees of freedom that other pairs lend
+    # Seeds with which a new comparison would decide four times out of five, if this were the true
+    # mean and spread; MOST_SEEDS are as many or more, None if decided.
     seeds_needed: int | None
-    share: float | None = None
+    share: float | None  # the mean as a share of the part's worth; None without a reference arm
 
 
-def pooled(variances: Sequence[tuple[int, Any]]) -> tuple[int, Any]:
+def pooled(*spreads: Spread) -> Spread:
     """Return the sum of degrees of freedom, and the mean variance that they weight."""
-    degrees = sum(each for each, _ in variances)
-    weighted = sum(each * variance for each, variance in variances)
+    degrees = sum(each for each, _ in spreads)
+    weighted = sum(each * variance for each, variance in spreads)
     return degrees, weighted / degrees if degrees else 0.0
 
 
-def standard_error(variance: Any, seeds: int, tuning_seeds: int = 0) -> Any:
-    """Return the standard error of a mean difference, the error of tuning included."""
-    return np.sqrt(variance * (1 / seeds + of_tuning(tuning_seeds)))
-
-
-def of_tuning(tuning_seeds: int) -> float:
-    """Return the squared error by the choice of both arms' rates, as a share of s^2."""
-    return TUNING_SHARE / tuning_seeds if tuning_seeds else 0.0
-
-
-def p_value(mean: Any, error: Any, degrees: int) -> Any:
-    """Return the two-sided p-value of a mean of 0, by Student's t."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(mean) / np.asarray(error)
-    # Without any spread the mean is certain: 0 / 0 means no difference.
-    return 2 * special.stdtr(degrees, -np.nan_to_num(t, nan=0.0, posinf=inf))
-
-
-def holm(p_values: Float64[np.ndarray, "... arms"]) -> Float64[np.ndarray, "... arms"]:
-    """Correct p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
-    order, arms = np.argsort(p_values, axis=-1), p_values.shape[-1]
-    # The smallest of m is multiplied by m, the next by m - 1, ..., the largest by 1,
-    raised = np.take_along_axis(p_values, order, -1) * np.arange(arms, 0, -1)
-    # and none is below the corrected value of a smaller one.
-    corrected = np.empty_like(p_values)
-    np.put_along_axis(corrected, order, np.maximum.accumulate(raised, axis=-1), -1)
-    return np.minimum(corrected, 1.0)
+def _spread_of(groups: Iterable[Sequence[float]]) -> Spread:
+    """Return the pooled spread of groups, each around its own mean."""
+    return pooled(*((len(g) - 1, float(np.var(g, ddof=1))) for g in groups if len(g) > 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Differences summed up: their mean, and the pooled variance of one of them."""
+    """Differences summed up: their mean, and the pooled variance of one of them.
+
+    Mean and variance may be arrays, of many samples of one size.
+    """
 
     seeds: int
-    mean: float
-    variance: float
+    mean: Any
+    variance: Any
     lent: int  # degrees of freedom from other pairs
-    tuning_seeds: int
+    tuning_seeds: int = 0
 
     @classmethod
     def of(cls, contrast: Contrast, others: Iterable[Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
-        differences = contrast.differences
-        tuned, of_tuned = pooled([*_spreads(contrast.tuning)])
         pairs_of_others = (group for each in others for group in (each.differences, *each.tuning))
-        other, of_other = pooled([*_spreads(pairs_of_others)])
+        tuned, of_tuned = _spread_of(contrast.tuning)
+        other, of_other = _spread_of(pairs_of_others)
         lent = (min(tuned, MOST_OF_TUNING), of_tuned), (min(other, OF_OTHER_ARMS), of_other)
-        total, variance = pooled([*_spreads([differences]), *lent])
-        seeds = len(differences)
-        return cls(seeds, fmean(differences), variance, total - (seeds - 1), contrast.tuning_seeds)
+        degrees, variance = pooled(_spread_of([contrast.differences]), *lent)
+        seeds, mean = len(contrast.differences), fmean(contrast.differences)
+        return cls(seeds, mean, variance, degrees - (seeds - 1), contrast.tuning_seeds)
 
     @property
     def degrees(self) -> int:
@@ -170,25 +128,26 @@ class Sample:
         return self.seeds - 1 + self.lent
 
     @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return float(standard_error(self.variance, self.seeds, self.tuning_seeds))
+    def error(self) -> Any:
+        """Standard error of the mean, the error of tuning included."""
+        of_tuning = TUNING_SHARE / self.tuning_seeds if self.tuning_seeds else 0.0
+        return np.sqrt(self.variance * (1 / self.seeds + of_tuning))
 
     @property
-    def tuning_error(self) -> float:
-        """The part of it that comes from tuning."""
-        return sqrt(self.variance * of_tuning(self.tuning_seeds))
+    def p_value(self) -> Any:
+        """That the true mean is 0, by two-sided t; 1 for a single seed."""
+        if self.seeds < 2:
+            return 1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.abs(self.mean) / self.error
+        # Without any spread the mean is certain: 0 / 0 means no difference.
+        return 2 * special.stdtr(self.degrees, -np.nan_to_num(t, nan=0.0, posinf=inf))
 
-    @property
-    def p_value(self) -> float:
-        """That the true mean is 0; 1 for a single seed."""
-        return float(p_value(self.mean, self.error, self.degrees)) if self.seeds > 1 else 1.0
-
-    def interval(self, confidence: float) -> tuple[float, float] | None:
+    def interval(self, confidence: float) -> Interval | None:
         """Return the interval of the mean; None for a single seed."""
         if self.seeds < 2:
             return None
-        reach = float(special.stdtrit(self.degrees, (1 + confidence) / 2)) * self.error
+        reach = float(special.stdtrit(self.degrees, (1 + confidence) / 2) * self.error)
         return self.mean - reach, self.mean + reach
 
     def seeds_needed(self, margin: float, level: float, level_of_one: float) -> int:
@@ -202,38 +161,34 @@ class Sample:
 
         def power(seeds: int) -> float:
             planned = replace(self, seeds=seeds)
-            different = planned.power_of_difference(level)
-            return max(different, planned.power_of_the_same(margin, level_of_one))
+            # Beyond the other threshold, on the wrong side, lies next to nothing.
+            different = planned.power(abs(self.mean), level / 2)
+            above = planned.power(margin + self.mean, level_of_one)
+            below = planned.power(margin - self.mean, level_of_one)
+            # Both one-sided tests reject at least as often as this.
+            return max(different, above + below - 1)
 
         # Power rises with the number of seeds, so a bisection finds the first that has enough.
         candidates = range(self.seeds + 1, MOST_SEEDS)
         return self.seeds + 1 + bisect_left(candidates, POWER, key=power)
 
-    def power_of_difference(self, level: float) -> float:
-        """Return the probability of a p-value of `level`, were this the true mean."""
-        threshold = special.stdtrit(self.degrees, 1 - level / 2)
-        # Beyond the other threshold, on the wrong side, lies next to nothing.
-        return self._exceeds(abs(self.mean), threshold)
-
-    def power_of_the_same(self, margin: float, level: float) -> float:
-        """Return at least the probability that both one-sided tests reject, likewise."""
-        threshold = special.stdtrit(self.degrees, 1 - level)
-        above = self._exceeds(margin + self.mean, threshold)
-        below = self._exceeds(margin - self.mean, threshold)
-        return max(0.0, above + below - 1)
-
-    def _exceeds(self, distance: float, threshold: float) -> float:
-        """Return P(t > threshold) for a true distance: the noncentral t distribution."""
+    def power(self, distance: float, level: float) -> float:
+        """Return how often a one-sided test finds a true distance: the noncentral t."""
         if not self.error:
             return float(distance > 0)
+        threshold = special.stdtrit(self.degrees, 1 - level)
         return 1 - float(special.nctdtr(self.degrees, distance / self.error, threshold))
 
 
-def _spreads(groups: Iterable[Sequence[float]]) -> Iterable[tuple[int, float]]:
-    """Yield the degrees of freedom and the variance of each group that has a spread."""
-    for group in groups:
-        if len(group) > 1:
-            yield len(group) - 1, float(np.var(group, ddof=1))
+def holm(p_values: Float64[np.ndarray, "... arms"]) -> Float64[np.ndarray, "... arms"]:
+    """Correct p-values for their number, so that all together err as rarely as one (Holm, 1979)."""
+    order, arms = np.argsort(p_values, axis=-1), p_values.shape[-1]
+    # The smallest of m is multiplied by m, the next by m - 1, ..., the largest by 1,
+    raised = np.take_along_axis(p_values, order, -1) * np.arange(arms, 0, -1)
+    # and none is below the corrected value of a smaller one.
+    corrected = np.empty_like(p_values)
+    np.put_along_axis(corrected, order, np.maximum.accumulate(raised, axis=-1), -1)
+    return np.minimum(corrected, 1.0)
 
 
 def judge(
@@ -250,77 +205,44 @@ def judge(
         confidence: That no arm is called better or worse falsely, of all together.
         worth: The mean difference of the reference arm, which lacks the part in question; it caps
             the margin, see `MOST_OF_WORTH`.
-
-    Raises:
-        ConfigError: A difference is not finite, or the margin or the confidence is impossible.
     """
-    _check(contrasts, margin, confidence)
     if worth is not None:
         margin = min(margin, max(0.0, MOST_OF_WORTH * worth))
-    samples = {
-        arm: Sample.of(contrast, [each for other, each in contrasts.items() if other != arm])
+    samples = [
+        Sample.of(contrast, (one for other, one in contrasts.items() if other != arm))
         for arm, contrast in contrasts.items()
-    }
-    p_values = holm(np.array([sample.p_value for sample in samples.values()])).tolist()
-    verdict_of = partial(_verdict, margin=margin, confidence=confidence, worth=worth)
-    return {
-        arm: verdict_of(sample, contrasts[arm].differences, p_holm, len(contrasts))
-        for (arm, sample), p_holm in zip(samples.items(), p_values, strict=True)
-    }
+    ]
+    level, p_values = 1 - confidence, holm(np.array([sample.p_value for sample in samples]))
+    verdicts: dict[str, Verdict] = {}
+    for arm, sample, p_holm in zip(contrasts, samples, p_values.tolist(), strict=True):
+        word, needed = _decision(sample, p_holm, margin, level, len(samples))
+        verdicts[arm] = Verdict(
+            word=word,
+            differences=contrasts[arm].differences,
+            mean=sample.mean,
+            interval=sample.interval(confidence),
+            inner_interval=sample.interval(1 - 2 * level),
+            p_holm=p_holm,
+            margin=margin,
+            degrees=sample.degrees,
+            lent=sample.lent,
+            seeds_needed=needed,
+            share=sample.mean / worth if worth else None,
+        )
+    return verdicts
 
 
-def _verdict(
-    sample: Sample,
-    differences: tuple[float, ...],
-    p_holm: float,
-    arms: int,
-    *,
-    margin: float,
-    confidence: float,
-    worth: float | None,
-) -> Verdict:
-    level = 1 - confidence
+def _decision(
+    sample: Sample, p_holm: float, margin: float, level: float, arms: int
+) -> tuple[str, int | None]:
+    """Return the word on a sample, and the seeds that would decide if these do not."""
     inner = sample.interval(1 - 2 * level)
-    word, needed = _word(sample.mean, inner, margin, p_holm <= level), None
-    if word == "not known":
-        needed = sample.seeds_needed(margin, level / arms, level)
-    return Verdict(
-        word=word,
-        differences=differences,
-        mean=sample.mean,
-        interval=sample.interval(confidence),
-        inner_interval=inner,
-        p_value=sample.p_value,
-        p_holm=p_holm,
-        margin=margin,
-        degrees=sample.degrees,
-        lent=sample.lent,
-        tuning_error=sample.tuning_error,
-        seeds_needed=needed,
-        share=sample.mean / worth if worth else None,
-    )
-
-
-def _word(mean: float, inner: tuple[float, float] | None, margin: float, differs: bool) -> str:
-    """Return the word for a mean; "the same" comes first, because such a difference is small."""
+    # "The same" comes first, because such a difference is small.
     if inner and -margin < inner[0] and inner[1] < margin:
-        return "the same"
-    if differs:
-        return "worse" if mean > 0 else "better"
-    return "not known"
-
-
-def _check(contrasts: Mapping[str, Contrast], margin: float, confidence: float) -> None:
-    for arm, contrast in contrasts.items():
-        if not contrast.differences or not all(map(isfinite, contrast.differences)):
-            raise ConfigError(
-                f"the differences of {arm} must be one finite number or more: got "
-                f"{list(contrast.differences)}; leave out what diverged"
-            )
-    if not 0 <= margin < inf:
-        raise ConfigError(f"delta is in nats per token and not negative: got {margin}")
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"confidence is from 0.5 to below 1, such as 0.95: got {confidence}")
+        return "the same", None
+    if p_holm <= level:
+        return ("worse" if sample.mean > 0 else "better"), None
+    return "not known", sample.seeds_needed(margin, level / arms, level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from mlx_attn.comparison.judging import (
     judge,
     judge_solving,
 )
-from mlx_attn.errors import ConfigError
 
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)
 """Mean 0.0124; deviations -24, -4, -34, -14, 76 times 1e-4, their squares' sum 77.2e-6."""
@@ -37,7 +36,7 @@ def alone(differences, margin=0.001, **facts) -> Verdict:
 
 def test_a_single_arm_is_judged_by_student_s_paired_t():
     verdict, expected = alone(HAND), stats.ttest_1samp(HAND, 0)
-    assert verdict.p_value == verdict.p_holm == pytest.approx(expected[1])
+    assert verdict.p_holm == pytest.approx(expected[1])
     assert verdict.interval == pytest.approx(expected.confidence_interval(0.95))
     assert verdict.inner_interval == pytest.approx(expected.confidence_interval(0.90))
     assert (verdict.word, verdict.degrees, verdict.lent) == ("worse", 4, 0)
@@ -64,7 +63,7 @@ def test_tuning_pairs_lend_their_degrees_of_freedom_and_no_more_than_eight():
     verdict = alone(HAND, tuning=groups)
     error = sqrt((4 * 19.3e-6 + 6 * 4e-6) / 10 / 5)
     assert (verdict.degrees, verdict.lent) == (10, 6)
-    assert verdict.p_value == pytest.approx(2 * stats.t.sf(0.0124 / error, 10))
+    assert verdict.p_holm == pytest.approx(2 * stats.t.sf(0.0124 / error, 10))
     assert alone(HAND, tuning=groups * 3).lent == MOST_OF_TUNING
 
 
@@ -75,14 +74,14 @@ def test_all_other_arms_together_lend_two_degrees_of_freedom():
     found = judge({arm: Contrast(differences=each) for arm, each in contrasts.items()}, 0.001)
     error = sqrt((4 * 19.3e-6 + 2 * (1e-4 + 4e-4) / 2) / 6 / 5)
     assert found["arm"].lent == 2
-    assert found["arm"].p_value == pytest.approx(2 * stats.t.sf(0.0124 / error, 6))
+    reach = stats.t.ppf(0.975, 6) * error
+    assert found["arm"].interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
 def test_tuning_adds_its_share_of_the_variance_of_a_seed():
     verdict = alone(HAND, tuning_seeds=2)
     variance = 19.3e-6
     of_tuning = TUNING_SHARE * variance / 2
-    assert verdict.tuning_error == pytest.approx(sqrt(of_tuning))
     reach = stats.t.ppf(0.975, 4) * sqrt(variance / 5 + of_tuning)
     assert verdict.interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
@@ -151,20 +150,6 @@ def test_swapping_the_arms_swaps_better_and_worse(found, margin):
         assert others[arm].word == swapped.get(verdict.word, verdict.word)
         assert others[arm].p_holm == pytest.approx(verdict.p_holm)
         json.dumps(asdict(verdict), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("differences", "margin", "confidence", "complaint"),
-    [
-        ((), 0.01, 0.95, "one finite number or more"),
-        ((0.1, float("nan")), 0.01, 0.95, "leave out what diverged"),
-        (HAND, -0.01, 0.95, "delta is in nats per token and not negative"),
-        (HAND, 0.01, 1.0, "confidence is from 0.5"),
-    ],
-)
-def test_what_cannot_be_judged_is_refused(differences, margin, confidence, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        judge({"arm": Contrast(differences=differences)}, margin, confidence)
 
 
 def test_a_task_is_judged_by_how_many_seeds_solve_it():
