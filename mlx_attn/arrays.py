@@ -33,16 +33,16 @@ def count_parameters(module: nn.Module) -> int:
 
 def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
     """Refuse a file's arrays if a name, a shape or a kind of number is not the model's."""
-    own = named_arrays(model)
-    for name in sorted(own.keys() | arrays.keys()):
+    weights = named_arrays(model)
+    for name in sorted(weights.keys() | arrays.keys()):
         given = arrays[name].shape if name in arrays else "missing"
-        expected = own[name].shape if name in own else "none"
+        expected = weights[name].shape if name in weights else "none"
         if given != expected:
             raise RunError(
                 f"{path}: belongs to a model of another configuration: {name} is {given}, "
                 f"its configuration asks for {expected}"
             )
-        is_float = mx.issubdtype(own[name].dtype, mx.floating)
+        is_float = mx.issubdtype(weights[name].dtype, mx.floating)
         if mx.issubdtype(arrays[name].dtype, mx.floating) != is_float:
             kind = "floating-point" if is_float else "whole"
             raise RunError(f"{path}: {name} is {arrays[name].dtype}, which are no {kind} numbers")

@@ -89,13 +89,13 @@ def as_record(content: Any, kind: type[T], place: str) -> T:
         raise RunError(f"{place}: damaged ({error})") from error
 
 
-def check_agrees(recorded: str, own: Mapping[str, Any], place: str) -> None:
+def check_agrees(recorded: str, expected: Mapping[str, Any], place: str) -> None:
     """Refuse a file whose recorded values differ from this process's, for keys that both have."""
     for key, value in parse_record(recorded, Object, place).items():
-        if key in own and json.dumps(own[key]) != json.dumps(value):
+        if key in expected and json.dumps(expected[key]) != json.dumps(value):
             raise RunError(
-                f"{place}: was saved with {key}={value} and not with {own[key]}, which config.json "
-                "says: put back the file that belongs to the other"
+                f"{place}: was saved with {key}={value} and not with {expected[key]}, which "
+                "config.json has: put back the file that belongs to the other"
             )
 
 

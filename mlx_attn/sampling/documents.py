@@ -42,15 +42,15 @@ def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int
     return start + tokens
 
 
-def text_loss(model: GPT, tokens: list[int], own: int) -> float:
-    """Return the mean loss in nats of the last `own` tokens, given those before them.
+def text_loss(model: GPT, tokens: list[int], count: int) -> float:
+    """Return the mean loss in nats of the last `count` tokens, given those before them.
 
     The very first token has nothing before it and does not count: a single token has the loss NaN.
     """
     if len(tokens) < 2:
         return math.nan
     row = mx.array(tokens)[None]
-    # [1, T - 1, V], of which the last `own` are scored.
-    logits = model(row[:, :-1])[:, -own:].astype(mx.float32)
+    # [1, T - 1, V], of which the last `count` are scored.
+    logits = model(row[:, :-1])[:, -count:].astype(mx.float32)
     losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
     return math.fsum(losses) / len(losses)

@@ -99,8 +99,10 @@ def load_checkpoint(
     check_weights(path, model, weights)
     now = get_state(model, optimizer)
     # Names, shapes and types identify the optimizer: Muon's stacks differ from AdamW's vectors.
-    saved, own = ({n: (a.shape, a.dtype) for n, a in each.items()} for each in (arrays, now))
-    if saved != own:
+    saved, expected = (
+        {name: (array.shape, array.dtype) for name, array in each.items()} for each in (arrays, now)
+    )
+    if saved != expected:
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     # Everything is checked before the first array changes.

@@ -186,7 +186,7 @@ def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(*layers: Mapping[str, Any]) -> Settings:
     """Merge layers of flat settings, later ones winning, over the preset that they name.
 
-    If the text is a probing task and no preset is named, the task's own settings replace the
+    If the text is a probing task and no preset is named, the task's settings replace the
     preset.
 
     Three more keys are shorthands for several others: preset, variant and block.
@@ -197,13 +197,13 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     # The last layer that names a variant decides: it replaces the whole variant of a lower layer,
     # including its windows and its pattern.
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
-    own = [
+    given = [
         expanded({k: v for k, v in layer.items() if i >= named or k not in ("variant", "pattern")})
         for i, layer in enumerate(layers)
     ]
     # Lowest first: preset or task, then the caller's layers.
-    preset, base = _base_layer(_join(own))
-    return _settings(preset, _join((base, *own)))
+    preset, base = _base_layer(_join(given))
+    return _settings(preset, _join((base, *given)))
 
 
 def _settings(preset: str, merged: Mapping[str, Any]) -> Settings:

@@ -208,7 +208,7 @@ def evaluation_windows(
     Raises:
         ConfigError: The text is shorter than one window.
     """
-    rows, stop = [], 0
+    rows, stop, latest = [], 0, last_start(n_tokens, context_length)
     while stop < n_tokens - 1:
         place, stop = stop, min(stop + context_length, n_tokens - 1)
         if document_starts is not None and stop < n_tokens - 1:
@@ -216,7 +216,7 @@ def evaluation_windows(
             i = int(np.searchsorted(document_starts, stop, side="right")) - 1
             stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
         # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
-        start = min(place, last_start(n_tokens, context_length))
+        start = min(place, latest)
         rows.append((start, place - start, stop - start))
     kind = np.dtype([("start", np.int64), ("first", np.int64), ("last", np.int64)])
     return np.array(rows, kind).view(np.recarray)
