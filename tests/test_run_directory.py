@@ -52,16 +52,6 @@ def test_what_is_no_run_is_never_overwritten(tmp_path):
     assert (tmp_path / "thesis.txt").exists()
 
 
-def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path):
-    path = tmp_path / "run"
-    path.write_text("a file")
-    assert "exists" in refused(create_run, path, SETTINGS)
-    assert "not a run directory" in refused(create_run, path, SETTINGS, True)
-    message = refused(create_run, path / "run", SETTINGS)
-    assert "cannot be written (Not a directory)" in message
-    assert path.read_text() == "a file"
-
-
 def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path):
     path = tmp_path / "run"
     with new_run(path, SETTINGS) as run:

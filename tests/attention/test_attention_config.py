@@ -9,7 +9,7 @@ import pytest
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.choices import MAPS, choices_of
+from mlx_attn.attention.choices import choices_of
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
@@ -115,14 +115,20 @@ def computes(**choices: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("position", ["alibi", "rope"])
+RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
+"""Scores and a setting that excludes them, whatever the other maps are."""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"position": "alibi"}, {"position": "rope"}, {"n_kv_heads": 2}]
+)
 @pytest.mark.parametrize("score", choices_of("score"))
-def test_forms_of_the_three_maps(score, position):
+def test_forms_of_the_three_maps(score, settings):
     made = [
-        computes(score=score, value=value, output=output, position=position)
+        computes(score=score, value=value, output=output, **settings)
         for value, output in product(choices_of("value"), choices_of("output"))
     ]
-    assert any(made) or (score, position) == ("latent", "rope")
+    assert any(made) == ((score, *settings.values()) not in RULED_OUT)
 
 
 @pytest.mark.parametrize("score", choices_of("score"))
@@ -139,10 +145,3 @@ def test_hooks_and_windows_with_every_score(score):
         refused |= mixing == "path" and logits not in ("none", "forget")
         made = computes(score=score, logits=logits, mixing=mixing, window=window, **needs)
         assert made != refused
-
-
-@pytest.mark.parametrize("key", MAPS)
-@pytest.mark.parametrize("n_kv_heads", [1, 2])
-def test_fewer_key_heads(key, n_kv_heads):
-    made = [computes(n_kv_heads=n_kv_heads, **{key: name}) for name in choices_of(key)]
-    assert any(made)

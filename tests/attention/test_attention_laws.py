@@ -13,7 +13,6 @@ from scipy.linalg import block_diag
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import make_cache
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import decoded, layer_of
 from tests.attention.conftest import text as text_of
@@ -79,17 +78,3 @@ def test_attention_dropout_keeps_the_mean_and_only_acts_in_training():
     module.eval()
     error, size = (float(np.abs(np.array(y)).mean()) for y in (mean - module(x), module(x)))
     assert error < 0.15 * size + 0.02
-
-
-def test_merged_matrices_start_with_the_spread_of_the_factors_they_replace():
-    """Same scores at the start."""
-    mx.random.seed(0)
-
-    def spread(**choices: Any) -> float:
-        sizes = {"d_in": C, "d_out": C, "context_length": T, "n_heads": 4}
-        modules = [Attention(AttentionConfig(**sizes, **choices)) for _ in range(8)]
-        scores = [q @ k.swapaxes(2, 3) for q, k in (m.score(text(batch=8)) for m in modules)]
-        return float(np.mean([np.array(mx.std(s)) for s in scores]))
-
-    separate = spread(score="separate")
-    assert spread(score="merged") == pytest.approx(separate, rel=0.15)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import invoke, refused
+from tests.cli.conftest import invoke
 
 SIZES = ["--n-layers=1", "--n-heads=2", "--head-dim=4", "--emb-dim=8", "--context-length=8"]
 RECIPE = ["--data=story.txt", "--tokenizer=char", "--batch-size=2", "--steps=2", "--eval-every=0"]
@@ -49,9 +49,3 @@ def test_a_prompt_is_read_in_the_place_of_the_validation_text(
     result = probe("base", "--prompt", prompt, "--json", input=typed)
     record = json.loads(result.stdout)
     assert (record["texts"], record["tokens"], result.stderr) == (1, tokens, message)
-
-
-def test_a_text_that_changed_is_refused(place):
-    (place / "story.txt").write_text("quite another story. " * 80)
-    line = refused(probe("base"), 1)
-    assert "was trained on another text than story.txt holds now: give a prompt" in line
