@@ -90,7 +90,7 @@ def command(
     except KeyboardInterrupt:
         print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
-    page, _ = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
+    page = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
     verdict = comparison.verdicts[forms[1]]
     bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in comparison.arms}
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}

@@ -71,9 +71,10 @@ def command(
     if runs or prompt is not None or len(find_runs(RUNS)) < 2:
         shown = [find_run(name) for name in runs or (None,)]
         texts = None if prompt is None else [prompt]
-        path, n_bytes = page.write_page(shown, texts, html, dtype or "float32", lines, overwrite)
+        path = page.write_page(shown, texts, html, dtype or "float32", lines, overwrite)
     else:
-        path, n_bytes = page.write_home(html, RUNS, dtype or "float16", lines, overwrite)
+        path = page.write_home(html, dtype or "float16", lines, overwrite)
+    n_bytes = path.stat().st_size
     if as_json:
         say(json.dumps({"path": str(path), "bytes": n_bytes}))
     else:

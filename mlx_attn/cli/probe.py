@@ -77,9 +77,11 @@ def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.sampling.documents import document_start
     from mlx_attn.text.show import download_lines
 
+    context_length = run.config.context_length
     if text is None:
-        return heads.validation_windows(run, windows, download_lines(note))
-    tokenizer, context_length = run.load_tokenizer(), run.config.context_length
+        corpus = heads.corpus_of(run, download_lines(note))
+        return heads.validation_windows(corpus, context_length, windows)
+    tokenizer = run.load_tokenizer()
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
     length = len(tokenizer.encode(text))
     if tokens.shape[1] < length:

@@ -22,17 +22,17 @@ from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
-from mlx_attn.probe.heads import LONGEST, corpus_of
+from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.documents import document_start
 from mlx_attn.text.characters import SymbolTokenizer
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
-from mlx_attn.training.evaluation import Evaluator
 
 LARGEST = 30_000_000
 """Most numbers in a page: browsers open larger files slowly or not at all."""
@@ -288,22 +288,25 @@ MOST_WORDS = 30_000
 _WORD = re.compile(r"[^\W_]+")
 
 
-def example_texts(run: Run, progress: Progress | None = None) -> list[str]:
-    """Return beginnings of validation documents; else the run's last sample from training.
-
-    `progress` is called with the bytes done and in all while a text is downloaded.
-    """
-    tokenizer = run.load_tokenizer()
+def text_of(run: Run, progress: Progress | None = None) -> Corpus | None:
+    """Return the text that a run was trained on; None if it can no longer be read."""
     try:
-        corpus = corpus_of(run, progress)
-    except RunError:
+        return corpus_of(run, progress)
+    except (ConfigError, RunError):
+        return None
+
+
+def example_texts(run: Run, corpus: Corpus | None) -> list[str]:
+    """Return beginnings of validation documents; without the text, the run's last sample."""
+    tokenizer = run.load_tokenizer()
+    if corpus is None:
         file = run.path / "samples.txt"
         samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
         written = samples[-1].strip() if samples else ""
         return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
     split = corpus.val
     if split.document_starts is None:
-        passages = Evaluator(split, run.config.context_length).texts(EXAMPLES)[:, :LONGEST]
+        passages = validation_windows(corpus, run.config.context_length, EXAMPLES)
     else:
         ends = np.append(split.document_starts[1:], len(split.tokens))
         chosen = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
@@ -320,17 +323,14 @@ def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str
     return cut.strip() or text
 
 
-def training_words(run: Run, progress: Progress | None = None) -> list[str] | None:
+def training_words(run: Run, corpus: Corpus | None) -> list[str] | None:
     """Return the sorted words of the text that a run was trained on; None if unknown.
 
     They are unknown if the text is not recorded or can no longer be read, is a task without words,
     or has more than `MOST_TOKENS` tokens or `MOST_WORDS` words.
     """
-    if not run.settings.get("corpus"):  # an imported model learned another text than it names
-        return None
-    try:
-        corpus = corpus_of(run, progress)
-    except (ConfigError, RunError):
+    # An imported model learned another text than it names.
+    if corpus is None or not run.settings.get("corpus"):
         return None
     if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
         return None

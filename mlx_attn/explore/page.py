@@ -10,7 +10,6 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from mlx_attn.errors import ConfigError, RunError, plural
-from mlx_attn.explore.manifest import example_texts, page_model, training_words
+from mlx_attn.explore.manifest import example_texts, page_model, text_of, training_words
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.runs import RUNS
 from mlx_attn.sampling.documents import document_start
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.training.summaries import RunSummary, summarise_runs
@@ -77,22 +77,15 @@ def _rendered(title: str, models: Sequence[Model], data: Mapping[str, Any]) -> s
     return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _web("explore.html"))
 
 
-def write_home(
-    path: Path | None = None,
-    directory: Path = RUNS,
-    dtype: str = "float16",
-    progress: Progress | None = None,
-    overwrite: bool = False,
-) -> tuple[Path, int]:
-    """Write the home page of the runs in a directory; return its path and its size in bytes.
+def write_home(path: Path | None, dtype: str, progress: Progress, overwrite: bool) -> Path:
+    """Write the home page of all runs, by default as runs/home.html; return its path.
 
-    See `write_page` for the arguments; the page is home.html in the directory by default.
+    See `write_page` for the arguments.
     """
-    path = path or directory / "home.html"
+    path = path or RUNS / "home.html"
     check_page(path, overwrite)
-    rows, models = home_of(summarise_runs(directory), dtype, progress=progress)
-    write_text(path, render_home(rows, models))
-    return path, path.stat().st_size
+    write_text(path, render_home(*home_of(summarise_runs(), dtype, progress)))
+    return path
 
 
 def write_page(
@@ -102,8 +95,8 @@ def write_page(
     dtype: str = "float32",
     progress: Progress | None = None,
     overwrite: bool = False,
-) -> tuple[Path, int]:
-    """Write the page of one run or two; return its path and its size in bytes.
+) -> Path:
+    """Write the page of one run or two; return its path.
 
     Args:
         runs: One run, or two to compare on one text.
@@ -119,14 +112,14 @@ def write_page(
     """
     path = path or runs[0].path / "explore.html"
     check_page(path, overwrite)
-    count = 0 if texts else WINDOWS
-    texts = [*(texts or example_texts(runs[0], progress))]
-    models = [
-        page_model(run, dtype, training_words(run, progress), head_numbers(run, texts[0], count))
-        for run in runs
-    ]
-    write_text(path, render_page(models, texts))
-    return path, path.stat().st_size
+    corpora = [text_of(run, progress) for run in runs]
+    shown = [*(texts or example_texts(runs[0], corpora[0]))]
+    models: list[Model] = []
+    for run, corpus in zip(runs, corpora, strict=True):
+        numbers = head_numbers(run, shown[0], None if texts else corpus)
+        models.append(page_model(run, dtype, training_words(run, corpus), numbers))
+    write_text(path, render_page(models, shown))
+    return path
 
 
 def page_script() -> str:
@@ -177,10 +170,11 @@ def home_of(
             row["closed"] = "the page has no room for it"
             continue
         try:
+            corpus = text_of(run, progress)
             if row["group"] not in passages:
-                passages[row["group"]] = training_words(run, progress), example_texts(run, progress)
+                passages[row["group"]] = training_words(run, corpus), example_texts(run, corpus)
             words, texts = passages[row["group"]]
-            model = page_model(run, dtype, words, head_numbers(run, texts[0], WINDOWS))
+            model = page_model(run, dtype, words, head_numbers(run, texts[0], corpus))
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
             continue
@@ -231,13 +225,13 @@ WINDOWS = 4
 """Number of windows of validation text to average over."""
 
 
-def head_numbers(run: Run, text: str, windows: int) -> dict[str, Any] | None:
-    """Return the numbers of a run's heads, measured on windows of its validation text.
+def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str, Any] | None:
+    """Return the numbers of a run's heads, measured on windows of a validation text.
 
-    Without that text, or with `windows` 0, use `text`; return None if it has under two tokens.
+    Without a corpus, use `text`; return None if it has under two tokens.
     """
     try:
-        tokens, source = _tokens_to_read(run, text, windows)
+        tokens, source = _tokens_to_read(run, text, corpus)
     except ConfigError:
         return None
     probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
@@ -278,11 +272,11 @@ def _shades(column: show.Column, values: np.ndarray) -> np.ndarray:
     return np.minimum(sizes / max(column.full or sizes.max(), 1e-12), 1)
 
 
-def _tokens_to_read(run: Run, text: str, windows: int) -> tuple[np.ndarray, str]:
+def _tokens_to_read(run: Run, text: str, corpus: Corpus | None) -> tuple[np.ndarray, str]:
     """Return the tokens to measure on, and a phrase for their source."""
-    if windows:
-        with suppress(RunError):
-            tokens = heads.validation_windows(run, windows)
-            return tokens, f"{plural(len(tokens), 'window')} of validation text"
-    context, start = run.config.context_length, document_start(run)
+    context = run.config.context_length
+    if corpus:
+        tokens = heads.validation_windows(corpus, context, WINDOWS)
+        return tokens, f"{plural(len(tokens), 'window')} of validation text"
+    start = document_start(run)
     return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"

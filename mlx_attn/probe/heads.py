@@ -46,19 +46,17 @@ def prompt_tokens(
     return tokens[None].astype(np.int64)
 
 
-def validation_windows(run: Run, count: int, progress: Progress | None = None) -> _Tokens:
-    """Return up to `count` evenly spread windows of a run's validation text, cut to `LONGEST`.
-
-    `progress` is called with the bytes done and in all while a text is downloaded.
-    """
+def validation_windows(corpus: Corpus, context_length: int, count: int) -> _Tokens:
+    """Return up to `count` evenly spread windows of a validation text, cut to `LONGEST`."""
     if count < 1:
         raise ConfigError(f"windows={count} must be at least 1")
-    corpus = corpus_of(run, progress)
-    return Evaluator(corpus.val, run.config.context_length).texts(count)[:, :LONGEST]
+    return Evaluator(corpus.val, context_length).texts(count)[:, :LONGEST]
 
 
 def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     """Return the text that a run was trained on.
+
+    `progress` is called with the bytes done and in all while it is downloaded.
 
     Raises:
         RunError: The text can no longer be read, or has changed.
@@ -201,7 +199,7 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         RunError: The model's weights are not finite.
 
     Example:
-        >>> result = probe(run.load_model(), validation_windows(run, 4))
+        >>> result = probe(run.load_model(), prompt_tokens(text, run.load_tokenizer(), 64))
         >>> result.maps[layer, text, head]
     """
     config = model.config

@@ -85,7 +85,7 @@ def test_every_cell_is_the_number_that_probe_prints(make_run):
     run = make_run()
     tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
     found: Any = heads.probe(run.load_model(), tokens)
-    made: Any = head_numbers(run, TEXT, 0)
+    made: Any = head_numbers(run, TEXT)
     headings = [column["heading"] for column in made["columns"]]
     row = made["rows"][3]
     assert (row["layer"], row["head"]) == (1, 1)
