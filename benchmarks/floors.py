@@ -42,8 +42,8 @@ from mlx_attn.bench.speed import MedianIQR, Rounds, Setup, Timed
 from mlx_attn.cli import bench as command_line
 from mlx_attn.cli.options import SectionedCommand
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.exponentials import cross_entropy
 from mlx_attn.machine.facts import machine_facts
+from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT

@@ -18,7 +18,7 @@ from mlx_attn.machine.device import (
     on_linux_cpu,
     use_device,
 )
-from mlx_attn.machine.exponentials import cross_entropy, gelu
+from mlx_attn.machine.operations import cross_entropy, gelu
 from mlx_attn.machine.streams import compiled_step, cores, num_shards
 
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu

@@ -7,14 +7,14 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlx_attn.machine import exponentials
-from mlx_attn.machine.exponentials import cross_entropy, exp2, gelu, softmax
+from mlx_attn.machine import operations
+from mlx_attn.machine.operations import cross_entropy, exp2, gelu, softmax
 
 
 @pytest.fixture(params=[True, False], ids=["exp2", "own"], autouse=True)
 def way(request, monkeypatch, on_processor):
-    monkeypatch.setattr(exponentials, "on_linux_cpu", lambda: request.param)
-    monkeypatch.setattr(exponentials, "FEW", 0)
+    monkeypatch.setattr(operations, "on_linux_cpu", lambda: request.param)
+    monkeypatch.setattr(operations, "FEW", 0)
 
 
 def same(one, two, tolerance: float = 1e-6):

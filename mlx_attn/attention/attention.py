@@ -45,7 +45,7 @@ from mlx_attn.attention.layer import (
     weighted_sum,
 )
 from mlx_attn.errors import ConfigError, did_you_mean
-from mlx_attn.machine.attention_kernels import attention_by_kernel, fuses
+from mlx_attn.machine.operations import attention_by_kernel, fuses
 
 ROPE_BASE = 10000.0
 

@@ -45,9 +45,10 @@ class Positions(NamedTuple):
     whole: bool = False
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of_text(cls, T: int, read: int = 0) -> "Positions":
         """Return positions in a text of T tokens, with queries after the first `read` tokens."""
-        queries = read + arange(T - read) if read else arange(T)
+        queries = mx.array(np.arange(read, T, dtype=np.int32)) if read else arange(T)
         return cls(read, queries, 0, arange(T), whole=not read)
 
 

@@ -33,7 +33,7 @@ from mlx_attn.attention.layer import (
     merge_heads,
     split_heads,
 )
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine.operations import softmax
 
 
 @choice(

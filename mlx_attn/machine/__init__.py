@@ -3,7 +3,7 @@
 Code outside this room never asks for the device; a test checks that. Other rooms import
 
 - `device`: the choice of the device, and forced paths for tests and counts;
-- `exponentials`: softmax, the loss and GELU; `attention_kernels`: the weighted sum of values;
+- `operations`: softmax, attention, the loss and GELU;
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
 - `blas`: a fast BLAS on Linux; `facts`: versions, chip, memory, what a loss depends on;

@@ -4,8 +4,8 @@ MLX has up to two devices, the processor ("cpu") and a GPU ("gpu"), and takes th
 one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are three paths:
 
 - "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is compiled.
-- "linux-cpu": operations of the package's own (`exponentials.py`, `attention_kernels.py`), and a
-  batch is shared among the cores (`streams.py`).
+- "linux-cpu": operations of the package's own (`operations.py`), and a batch is shared among the
+  cores (`streams.py`).
 - "mac-cpu": MLX's own operations, only decoding is compiled, and Accelerate multiplies matrices.
 
 Every choice between them asks `on_gpu` and `on_linux_cpu`. `MLX_ATTN_CODE_PATH` forces "gpu" or

@@ -11,9 +11,9 @@ from mlx_attn.attention.attention import attention_layer
 from mlx_attn.attention.cache import KVCache, make_cache
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.exponentials import gelu
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
+from mlx_attn.machine.operations import gelu
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 

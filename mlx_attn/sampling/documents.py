@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text import sources

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.config import TrainConfig
 

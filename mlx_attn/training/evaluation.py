@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.exponentials import cross_entropy
+from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.machine.streams import cores, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split

@@ -21,8 +21,8 @@ from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import one_line
 from mlx_attn.machine import device
-from mlx_attn.machine.attention_kernels import fused_attention
 from mlx_attn.machine.facts import FLOAT32, TF32, product_error
+from mlx_attn.machine.operations import fused_attention
 from mlx_attn.machine.streams import compiles_step
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT

@@ -10,9 +10,8 @@ import pytest
 from mlx_attn.attention.attention import Attention, causal_mask
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import attention_scores, weighted_sum
-from mlx_attn.machine import attention_kernels
-from mlx_attn.machine.attention_kernels import attention_cpu, fused_attention
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine import operations
+from mlx_attn.machine.operations import attention_cpu, fused_attention, softmax
 
 SCALE = 0.3
 
@@ -77,7 +76,7 @@ def fused_calls(gpu_path, monkeypatch) -> list[tuple]:
         calls.append((q.shape, k.shape, bias is None))
         return fused_attention(q, k, v, scale, bias)
 
-    monkeypatch.setattr(attention_kernels, "fused_attention", record)
+    monkeypatch.setattr(operations, "fused_attention", record)
     return calls
 
 
@@ -112,4 +111,4 @@ def test_fewer_than_nine_queries_decode_on_the_fused_path(fused_calls):
     [(64, 9, 1, True), (32, 64, 1, False), (72, 8, 1, False), (128, 1, 8, True), (64, 8, 8, False)],
 )
 def test_the_table_of_fused_shapes(width, T_q, heads_per_key, fused):
-    assert attention_kernels.has_fused_kernel(width, T_q, heads_per_key) == fused
+    assert operations.has_fused_kernel(width, T_q, heads_per_key) == fused

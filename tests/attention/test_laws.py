@@ -18,7 +18,7 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.laws import LawBroken
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine.operations import softmax
 from tests.attention.conftest import SIZES
 
 SEPARATE: Any = choice_of("score", "separate")

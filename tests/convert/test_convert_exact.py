@@ -10,7 +10,7 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.measure import compare_logits, float64_logits, weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import attention_kernels, exponentials
+from mlx_attn.machine import operations
 from mlx_attn.machine.device import float64
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -90,8 +90,7 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
 def test_nothing_is_rounded_to_float32_on_the_way(
     trained, exact_difference, monkeypatch, powers, on_processor
 ):
-    for module in (exponentials, attention_kernels):
-        monkeypatch.setattr(module, "on_linux_cpu", lambda: powers)
+    monkeypatch.setattr(operations, "on_linux_cpu", lambda: powers)
     for kind in ({"qkv_bias": True}, {"block": "modern", "qk_norm": True, "position": "rope"}):
         model = of_type(trained(**kind), mx.float64)
         assert exact_difference(model, convert_exactly(model, "merged-output")) < 1e-12

@@ -13,7 +13,7 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice, split_heads
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine.operations import softmax
 
 
 def _path_width(config: AttentionConfig) -> int:

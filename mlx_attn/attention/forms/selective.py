@@ -6,7 +6,7 @@ from jaxtyping import Float
 from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine.operations import softmax
 
 
 def _selective_refuses(config: AttentionConfig) -> str:

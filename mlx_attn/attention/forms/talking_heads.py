@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from mlx_attn.attention.catalog import row
 from mlx_attn.attention.layer import MapWeights, Scores, choice
-from mlx_attn.machine.exponentials import softmax
+from mlx_attn.machine.operations import softmax
 
 
 @choice(
