@@ -3,13 +3,14 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import mlx.core as mx
 import pytest
 
 import mlx_attn
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import device, streams
+from mlx_attn.machine import device, facts, streams
 from mlx_attn.machine.device import (
     code_path,
     forced_path,
@@ -98,6 +99,20 @@ def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, mon
         assert (cores(), num_shards(10)) == (1, 1)
         assert cross_entropy(x, mx.array([1, 2])) is loss
         assert gelu(x) is activation
+
+
+@pytest.mark.parametrize(("rounds", "device_there"), [("float32", "gpu"), ("TF32", "cpu")])
+def test_what_is_measured_exactly_leaves_a_gpu_that_has_begun_with_tf32(
+    monkeypatch, rounds, device_there
+):
+    """MLX reads its switch with the first product of a process."""
+    monkeypatch.setenv("MLX_ENABLE_TF32", "")
+    monkeypatch.setattr(facts, "products", lambda: rounds)
+    there = ["gpu"]
+    monkeypatch.setattr(device, "on_device", lambda name: nullcontext(there.append(name)))
+    with facts.exact_products():
+        assert there[-1] == device_there
+        assert os.environ["MLX_ENABLE_TF32"] == ("1" if rounds == "TF32" else "0")
 
 
 @pytest.fixture

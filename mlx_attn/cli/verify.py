@@ -1,6 +1,7 @@
 """`mlx-attn verify`: whether this machine computes the right thing."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +19,7 @@ _EXAMPLES = """\b
 Examples:
   mlx-attn verify
   mlx-attn verify --json > verify.json
-  MLX_ENABLE_TF32=0 mlx-attn verify
+  MLX_ENABLE_TF32=1 mlx-attn verify
 """
 
 
@@ -29,8 +30,11 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """Say whether this machine computes the right thing, in a few seconds.
 
     Products, attention, decoding, losses and gradients, and training, on the processor and on the
-    GPU. The text is made for a bug report. Exit code 0: right, 1: wrong.
+    GPU. The text is made for a bug report. Products are float32; with
+    MLX_ENABLE_TF32=1 a GPU may round to TF32, as it does in a training. Exit code 0: right, 1:
+    wrong.
     """
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")  # read with the first product
     from mlx_attn.machine.facts import machine_facts
     from mlx_attn.text.show import facts_rows
     from mlx_attn.ui.terminal import print_rows, print_text, stdout_console

@@ -10,7 +10,7 @@ from typing import Any
 from mlx_attn import files
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.machine.device import device_name
-from mlx_attn.machine.facts import source_digest
+from mlx_attn.machine.facts import products, source_digest
 from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings
 
@@ -55,7 +55,7 @@ class Trial:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
         plugins = [plugin["sha256"] for plugin in self.plugins]
-        versions = source_digest(), _version("mlx"), device_name()
+        versions = source_digest(), _version("mlx"), device_name(), products()
         facts = [versions, self.flat, self.text, plugins]
         # Sorted keys: equal settings have equal digests.
         return files.digest(json.dumps(facts, sort_keys=True).encode())

@@ -21,6 +21,7 @@ from mlx_attn.convert.model import convert, converted_config, fold_norms
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import float64
+from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import used_plugins
 from mlx_attn.run_directory import Run, check_free, new_run
@@ -231,6 +232,7 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     return float(np.max(score_errors)), float(np.max(output_errors))
 
 
+@exact_products()
 def convert_run(
     run: Run,
     to: str,
@@ -331,6 +333,7 @@ class RankCurve:
         return {"to": self.to, "original": self.original.record(), "points": points}
 
 
+@exact_products()
 def measure_ranks(
     run: Run,
     to: str,

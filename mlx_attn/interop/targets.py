@@ -11,6 +11,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import mlx_lm, names, parity, standard
 from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
 from mlx_attn.interop.folder import is_exported_folder, new_folder, write_card, write_folder
+from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.sampling.generate import LoadedRun
 
@@ -38,6 +39,7 @@ class Target:
     write: Callable[[LoadedRun, Path], str]  # writes a run to a folder; returns the route
 
 
+@exact_products()
 def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = False) -> Exported:
     """Write a run's best weights to a folder for another program, read them back and compare.
 

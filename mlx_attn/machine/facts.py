@@ -5,6 +5,7 @@ import os
 import platform
 import resource
 import sys
+from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
@@ -26,6 +27,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(),
+        "products": products(),
     }
 
 
@@ -106,14 +108,42 @@ def arithmetic() -> dict[str, str]:
         "the source of mlx_attn": source_digest(),
         "mlx": version("mlx"),
         "the device": device_name(),
-        "the rounding of products": "float32" if product_error() <= FLOAT32 else "TF32",
+        "the rounding of products": products(),
         "compilation": "on" if is_compiled else "off",
     }
 
 
 FLOAT32, TF32 = 1e-5, 1e-3
 """Most error of a product in either format. MLX rounds factors to TF32 on newer Apple and NVIDIA
-GPUs, unless `MLX_ENABLE_TF32=0`."""
+GPUs, unless `MLX_ENABLE_TF32=0` when a process computes its first product."""
+
+_SWITCH = "MLX_ENABLE_TF32"
+
+
+def products() -> str:
+    """Return what this process rounds the factors of products to: float32 or TF32."""
+    from mlx_attn.machine.device import device_name
+
+    return _products(device_name())
+
+
+@cache
+def _products(device: str) -> str:
+    return "float32" if product_error() <= FLOAT32 else "TF32"
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute products in float32 for a while: on the processor, if the GPU has begun with TF32."""
+    from mlx_attn.machine.device import on_device
+
+    os.environ[_SWITCH] = "0"
+    if products() == "float32":
+        yield
+        return
+    os.environ[_SWITCH] = "1"  # processes that this one starts compute as it does
+    with on_device("cpu"):
+        yield
 
 
 def product_error() -> float:

@@ -85,6 +85,12 @@ def test_a_training_of_other_code_is_not_used(in_this_process, trials, store, mo
     assert (store.of_other_code(), store.missing(trials)) == (1, trials)
 
 
+def test_a_training_with_other_products_is_another(trials, monkeypatch):
+    before = trials[0].digest
+    monkeypatch.setattr(plan, "products", lambda: "TF32")
+    assert trials[0].digest != before
+
+
 def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
     working = Runner(store, 1)(trials)
     first, _ = next(working)
