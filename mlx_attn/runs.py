@@ -1,11 +1,20 @@
-"""The folder runs/: a run by its name, the latest, a free name, and removal."""
+"""The folder runs/: a run by its name, loaded to be talked to, the latest, a free name, removal."""
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlx_attn import files
 from mlx_attn.errors import RunError, did_you_mean
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run, find_runs, is_run, open_run, remove_own_files
+from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.sampling.decoding import TokenStep
+from mlx_attn.sampling.documents import start_tokens
+from mlx_attn.sampling.generate import GenerationStep, stream_generate
+from mlx_attn.text.sources import document_edges
+from mlx_attn.text.tokenizers import Tokenizer
 
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
@@ -28,6 +37,63 @@ def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
             if (run := open_run(path)).is_finished():
                 return run
     return open_run(paths[0])
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A run, its best weights and its tokenizer."""
+
+    run: Run
+    model: GPT
+    tokenizer: Tokenizer
+    step: TokenStep = field(init=False, repr=False, compare=False)  # shared by all its texts
+
+    def __post_init__(self):
+        object.__setattr__(self, "step", TokenStep(self.model))
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.run.name
+
+    @property
+    def corpus(self) -> str:
+        """The name of the text that it learned."""
+        return str(self.run.settings.get("corpus", ""))
+
+    @property
+    def document_ends(self) -> tuple[str, ...]:
+        """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
+        ends = (self.tokenizer.end_of_text, document_edges(self.corpus)[1])
+        return tuple(dict.fromkeys(filter(None, ends)))
+
+    @property
+    def start_tokens(self) -> list[int]:
+        """The tokens before each document of the text that it learned, and before a prompt."""
+        return start_tokens(self.tokenizer, self.corpus)
+
+    def stream(
+        self,
+        prompt: str,
+        config: SamplerConfig | None = None,
+        max_tokens: int = 200,
+        stop: Sequence[str] = (),
+        count: int = 1,
+    ) -> Iterator[GenerationStep]:
+        """Return continuations of a prompt; see `stream_generate`."""
+        start, arguments = self.start_tokens, (prompt, config, max_tokens, stop, count)
+        return stream_generate(self.model, self.tokenizer, *arguments, step=self.step, start=start)
+
+
+def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
+    """Return a run by its directory or its name in `runs`; None is the latest finished one."""
+    run = find_run(name, runs)
+    return LoadedRun(run, run.load_model(), run.load_tokenizer())
+
+
+def document_start(run: Run) -> list[int]:
+    """Return the tokens that a run has seen before each document, and so expects before a text."""
+    return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
 
 
 def run_path(name: str, directory: Path = RUNS) -> Path:

@@ -17,9 +17,9 @@ from mlx_attn.keys import plain
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
+from mlx_attn.runs import LoadedRun, load_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import begin, text_loss
-from mlx_attn.sampling.generate import LoadedRun, load_run
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.ui.plots import figure_for_page

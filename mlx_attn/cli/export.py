@@ -37,7 +37,7 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     or for mlx-lm written with a model file. --overwrite leaves files that export did not write.
     """
     from mlx_attn.interop.targets import TARGETS, export_run
-    from mlx_attn.sampling.generate import load_run
+    from mlx_attn.runs import load_run
 
     target, loaded = find_row(TARGETS, to, "target"), load_run(run)
     default = loaded.run.path.with_name(f"{loaded.name}-{target.name}")

@@ -74,7 +74,7 @@ def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[
 
 def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
-    from mlx_attn.sampling.documents import document_start
+    from mlx_attn.runs import document_start
     from mlx_attn.text.show import download_lines
 
     context_length = run.config.context_length

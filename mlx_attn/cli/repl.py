@@ -15,7 +15,7 @@ from mlx_attn.cli.sample import SAMPLING_OPTIONS, run_argument
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlx_attn.sampling.generate import LoadedRun
+    from mlx_attn.runs import LoadedRun
 
 _EXAMPLES = """\b
 Examples:
@@ -36,7 +36,7 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """
     from mlx_attn.repl import commands, screen
     from mlx_attn.repl.session import Screen, Session, Settings
-    from mlx_attn.sampling.generate import load_run
+    from mlx_attn.runs import load_run
 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     echo = partial(say, nl=False)

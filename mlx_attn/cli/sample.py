@@ -135,7 +135,7 @@ def command(
     was trained on would end, such as a story. Ctrl-C stops it. Several are written as one
     batch, with a line --- between them.
     """
-    from mlx_attn.sampling.generate import load_run
+    from mlx_attn.runs import load_run
 
     config = SamplerConfig(**given(sampler))
     loaded = load_run(run)

@@ -25,7 +25,7 @@ from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import read_text
 from mlx_attn.run_directory import Run
-from mlx_attn.sampling.documents import document_start
+from mlx_attn.runs import document_start
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress

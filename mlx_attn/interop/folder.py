@@ -21,7 +21,7 @@ from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
 from mlx_attn.records import read_record
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 from mlx_attn.text.foreign import ForeignTokenizer
 
 

@@ -13,7 +13,7 @@ from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
 from mlx_attn.interop.folder import is_exported_folder, new_folder, write_card, write_folder
 from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, plural
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 
 _QUOTES = '"""'
 _BARE = ("help", "exit", "quit", "?")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from mlx_attn.errors import ConfigError, plural
 from mlx_attn.keys import setting
+from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import begin, text_loss
-from mlx_attn.sampling.generate import GenerationStep, LoadedRun, Statistics
+from mlx_attn.sampling.generate import GenerationStep, Statistics
 from mlx_attn.text.sources import describe
 
 

@@ -12,7 +12,6 @@ import mlx.core as mx
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run
 from mlx_attn.text import sources
 from mlx_attn.text.tokenizers import Tokenizer
 
@@ -24,11 +23,6 @@ def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
         return tokenizer.encode(start).tolist() if start else []
     except ConfigError:  # a vocabulary from elsewhere, which lacks them
         return []
-
-
-def document_start(run: Run) -> list[int]:
-    """Return the tokens that a run has seen before each document, and so expects before a text."""
-    return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
 
 
 def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int]:

@@ -1,22 +1,18 @@
-"""A model continues a prompt: whole characters, stop texts, statistics, a run by its name."""
+"""A model continues a prompt: whole characters, stop texts, statistics."""
 
 import codecs
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run
-from mlx_attn.runs import RUNS, find_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
-from mlx_attn.sampling.documents import begin, start_tokens
+from mlx_attn.sampling.documents import begin
 from mlx_attn.sampling.samplers import Sampler
-from mlx_attn.text.sources import document_edges
 from mlx_attn.text.tokenizers import Tokenizer
 
 MOST_TEXTS = 4096
@@ -167,55 +163,3 @@ def _steps(
                 del unfinished[k]
         if not unfinished:
             return
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedRun:
-    """A run, its best weights and its tokenizer."""
-
-    run: Run
-    model: GPT
-    tokenizer: Tokenizer
-    step: TokenStep = field(init=False, repr=False, compare=False)  # shared by all its texts
-
-    def __post_init__(self):
-        object.__setattr__(self, "step", TokenStep(self.model))
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.run.name
-
-    @property
-    def corpus(self) -> str:
-        """The name of the text that it learned."""
-        return str(self.run.settings.get("corpus", ""))
-
-    @property
-    def document_ends(self) -> tuple[str, ...]:
-        """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
-        ends = (self.tokenizer.end_of_text, document_edges(self.corpus)[1])
-        return tuple(dict.fromkeys(filter(None, ends)))
-
-    @property
-    def start_tokens(self) -> list[int]:
-        """The tokens before each document of the text that it learned, and before a prompt."""
-        return start_tokens(self.tokenizer, self.corpus)
-
-    def stream(
-        self,
-        prompt: str,
-        config: SamplerConfig | None = None,
-        max_tokens: int = 200,
-        stop: Sequence[str] = (),
-        count: int = 1,
-    ) -> Iterator[GenerationStep]:
-        """Return continuations of a prompt; see `stream_generate`."""
-        start, arguments = self.start_tokens, (prompt, config, max_tokens, stop, count)
-        return stream_generate(self.model, self.tokenizer, *arguments, step=self.step, start=start)
-
-
-def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
-    """Return a run by its directory or its name in `runs`; None is the latest finished one."""
-    run = find_run(name, runs)
-    return LoadedRun(run, run.load_model(), run.load_tokenizer())

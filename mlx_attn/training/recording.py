@@ -15,8 +15,8 @@ import numpy as np
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
+from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import LoadedRun
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
 from mlx_attn.text.tokenizers import Tokenizer

@@ -6,8 +6,8 @@ import time
 import pytest
 
 import mlx_attn
+from mlx_attn.runs import load_run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import load_run
 from mlx_attn.text.tokenizers import train_tokenizer
 
 TEXT = "Ben sees one of them; then it is gone?"

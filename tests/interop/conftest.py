@@ -9,7 +9,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 from mlx_attn.text.foreign import ForeignTokenizer, bytes_by_symbol
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve

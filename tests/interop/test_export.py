@@ -19,7 +19,7 @@ from mlx_attn.interop.checkpoints import read_checkpoint
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.targets import TARGETS, Exported, export_run
 from mlx_attn.interop.tokenizer_json import tokenizer_files, tokenizer_json
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 
 from .conftest import TEXT
 

@@ -11,7 +11,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.repl.commands import handle_input
 from mlx_attn.repl.session import Screen, Session
 from mlx_attn.run_directory import Run
-from mlx_attn.sampling.generate import LoadedRun
+from mlx_attn.runs import LoadedRun
 from mlx_attn.text.tokenizers import train_tokenizer
 
 

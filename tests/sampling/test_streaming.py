@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.run_directory import Run
+from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.documents import start_tokens, text_loss
 from mlx_attn.sampling.generate import (
-    LoadedRun,
     StreamingDetokenizer,
     prompt_tokens,
     stream_generate,
