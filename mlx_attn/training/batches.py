@@ -73,16 +73,14 @@ class EpochWindows:
 
     def starts(self, seed: int, step: int, parts: int = 1) -> Starts:
         """Return the starts of a step of `parts` batches, from the order of their epochs."""
-        batches = range(step * parts, (step + 1) * parts)
-        return mx.concatenate([self._batch(seed, batch) for batch in batches])
-
-    def _batch(self, seed: int, step: int) -> Starts:
         # No state: the epoch and the place in it follow from the step.
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = _epoch_order(seed, epoch, self.n_windows)
-        windows = order[place * self.batch_size :][: self.batch_size]
+        in_epoch, in_step = self.steps_per_epoch * self.batch_size, parts * self.batch_size
+        windows = [
+            _epoch_order(seed, number // in_epoch, self.n_windows)[number % in_epoch]
+            for number in range(step * in_step, (step + 1) * in_step)
+        ]
         # [B]; int64, because a start may exceed the uint32 of the window's number.
-        return mx.array(windows.astype(np.int64) * self.context_length)
+        return mx.array(np.array(windows, np.int64) * self.context_length)
 
 
 BatchSampler = RandomWindows | EpochWindows  # draws the windows of a step

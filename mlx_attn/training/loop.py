@@ -211,7 +211,7 @@ class _Monitor:
         progress = self.progress
         if not progress.timed_steps:
             return progress.seconds / progress.step
-        between = self._between / (progress.step - self._first_step)
+        between = self._between / max(1, progress.step - self._first_step)
         return progress.training_seconds / progress.timed_steps + between
 
     def evaluated(self) -> Evaluated:

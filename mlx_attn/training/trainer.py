@@ -194,16 +194,11 @@ class Trainer:
             advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
         elif decay >= 1:  # which turns weights over
             advice = f"try a smaller --weight-decay, which times --lr is {decay:.2g} now"
-        return Diverged(
-            f"{what} at step {step}, learning rate {self.learning_rate(step):.3g}: {advice}; "
-            f"{self.last_checkpoint()}"
-        )
-
-    def last_checkpoint(self) -> str:
-        """Return where to resume from, for a message."""
-        if self.run is None or self.saved_step is None:
-            return "no checkpoint was saved yet"
-        return f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
+        saved = "no checkpoint was saved yet"
+        if self.run and self.saved_step is not None:
+            saved = f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
+        rate = self.learning_rate(step)
+        return Diverged(f"{what} at step {step}, learning rate {rate:.3g}: {advice}; {saved}")
 
 
 def _seed_of_step(seed: int, step: int) -> int:
