@@ -163,9 +163,10 @@ class VerdictPlan:
         return trials
 
     def shorter_control(self, seed: int) -> Trial:
-        """Return the control with fewer steps, and a schedule of its own."""
-        steps = self.config.settings(self.control).training.steps
-        return trial_of(self.config, self.control, seed, {"steps": max(1, round(SHORTER * steps))})
+        """Return the control with fewer steps, and a schedule and a name of its own."""
+        steps = max(1, round(SHORTER * self.config.settings(self.control).training.steps))
+        shorter = replace(self.control, name=f"{self.control.name}, {steps} steps")
+        return trial_of(self.config, shorter, seed, {"steps": steps})
 
     def outcomes(self, store: Store) -> tuple[dict[str, Trainings], dict[str, str]]:
         """Return the trainings of each arm, and of arms that diverged the reason.

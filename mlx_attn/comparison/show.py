@@ -106,7 +106,7 @@ def _numbers(comparison: Comparison, verdict: Verdict, unit: str = f" {UNIT}") -
     seeds = plural(len(verdict.differences), "seed")
     if interval == MISSING:
         return f"{mean}{unit}, {seeds}, too few for an interval"
-    return f"{mean}{unit}, {interval_name(comparison.confidence)} {interval}, {seeds}"
+    return f"{mean}{unit} on average, {interval_name(comparison.confidence)} {interval}, {seeds}"
 
 
 def _solving_text(comparison: Comparison, arm: str) -> str:

@@ -18,7 +18,6 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import arithmetic, chip_name, source_digest
 from mlx_attn.records import Object, as_record, read_record
-from mlx_attn.text.corpus import Corpus
 from mlx_attn.training import events
 from mlx_attn.training.evaluation import Evaluation, evaluation_record
 from mlx_attn.training.loop import INTERRUPTED, never, train
@@ -93,10 +92,6 @@ class Store:
                 f"{error}; not a finished training: delete the file to train it again"
             ) from error
 
-    def loss(self, trial: Trial) -> float | None:
-        """Return the final loss; inf if the training diverged, None if it is not finished."""
-        return loss_of(self[trial]) if trial in self else None
-
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
         """Return the trials that are not finished, each once: arms with equal settings share it."""
         wanted = {trial.digest: trial for trial in trials}
@@ -128,67 +123,56 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     if trial.text and corpus.digest != trial.text:
         raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(trial.settings, corpus)
-    recorder = _Recorder(trial, trainer, corpus)
+    is_text, curve, last, ended = not trainer.config.eval_every, list[Point](), None, None
     try:
         for event in train(trainer, should_stop):
-            recorder.record(event)
-    except DivergedError as error:
-        return Diverged(str(error))
-    return recorder.result()
-
-
-class _Recorder:
-    """Collects the curve and the end of a training from its events.
-
-    During training, a text is evaluated on a few windows, the same for every arm.
-    """
-
-    def __init__(self, trial: Trial, trainer: Trainer, corpus: Corpus):
-        self.trial, self.trainer, self.corpus = trial, trainer, corpus
-        self._points: list[Point] = []
-        self._last: Evaluation | None = None
-        self._ended: events.Ended | None = None
-
-    def record(self, event: events.Event) -> None:
-        """Take one event, while the model still has the weights that it is about."""
-        match event:
-            case events.Stepped():
-                # A text between two validations; the last one covers all of it.
-                trainer = self.trainer
-                if not trainer.config.eval_every and event.step < trainer.steps:
+            match event:
+                # Tasks are evaluated fully, and so is every text at its end.
+                case events.Stepped(step=step) if is_text and step < trainer.steps:
                     # The same windows for every arm, so that their curves are comparable.
                     loss = trainer.evaluator.estimate(trainer.model, CURVE_WINDOWS)
-                    self._add(event, val_loss=loss)
-            case events.Evaluated(evaluation=last):
-                self._last = last
-                self._add(event, val_loss=last.val_loss, accuracy=last.accuracy)
-            case events.Ended():
-                self._ended = event
+                    curve.append(_point(event, loss))
+                case events.Evaluated(evaluation=last):
+                    curve.append(_point(event, last.val_loss, last.accuracy))
+                case events.Ended():
+                    ended = event
+    except DivergedError as error:
+        return Diverged(str(error))
+    assert ended
+    if ended.reason == INTERRUPTED:
+        raise RunError("it was told to stop")
+    assert last
+    return _outcome(trial, ended, last, curve, corpus.val.floor)
 
-    def _add(self, event: events.Stepped | events.Evaluated, **measured: Any) -> None:
-        at = {"step": event.step, "tokens": event.tokens, "seconds": event.seconds}
-        self._points.append(Point(**at, **measured))
 
-    def result(self) -> Outcome:
-        """Return what became of the trial, once it has ended."""
-        ended, last, floor = self._ended, self._last, self.corpus.val.floor
-        assert ended
-        if ended.reason == INTERRUPTED:
-            raise RunError("it was told to stop")
-        assert last
-        if not isfinite(last.val_loss):
-            return Diverged("the loss is not finite")
-        # In nats for texts too; their evaluation has bits per byte.
-        above_floor = None if floor is None else last.val_loss - floor
-        evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
-        return TrialResult(
-            **evaluated,
-            seed=self.trial.seed,
-            lr_scale=self.trial.lr_scale,
-            steps=ended.steps,
-            tokens=ended.tokens,
-            curve=tuple(self._points),
-            tok_s=ended.tok_s,
-            seconds=ended.seconds,
-            machine={"chip": chip_name(), **arithmetic()},
-        )
+def _point(
+    event: events.Stepped | events.Evaluated, val_loss: float, accuracy: float | None = None
+) -> Point:
+    return Point(
+        step=event.step,
+        tokens=event.tokens,
+        seconds=event.seconds,
+        val_loss=val_loss,
+        accuracy=accuracy,
+    )
+
+
+def _outcome(
+    trial: Trial, ended: events.Ended, last: Evaluation, curve: list[Point], floor: float | None
+) -> Outcome:
+    if not isfinite(last.val_loss):
+        return Diverged("the loss is not finite")
+    # In nats for texts too; their evaluation has bits per byte.
+    above_floor = None if floor is None else last.val_loss - floor
+    evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
+    return TrialResult(
+        **evaluated,
+        seed=trial.seed,
+        lr_scale=trial.lr_scale,
+        steps=ended.steps,
+        tokens=ended.tokens,
+        curve=tuple(curve),
+        tok_s=ended.tok_s,
+        seconds=ended.seconds,
+        machine={"chip": chip_name(), **arithmetic()},
+    )

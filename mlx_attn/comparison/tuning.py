@@ -6,7 +6,7 @@ best factor is the one with which most seeds solve it, and of these the one with
 loss; on a text only the loss counts.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import fmean
@@ -15,7 +15,7 @@ from mlx_attn.comparison.config import TUNING_SEED, Arm, ComparisonConfig
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import Tuning
 from mlx_attn.comparison.stages import ComparisonEvent
-from mlx_attn.comparison.trial import Store, has_failed
+from mlx_attn.comparison.trial import Store, has_failed, loss_of
 
 Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 """Trains what the store lacks, yielding events."""
@@ -44,43 +44,41 @@ class Search:
         return {factor: mean if isfinite(mean) else None for factor, mean in means.items()}
 
 
-def search_rates(
-    trials_of: Callable[[float], Sequence[Trial]],
-    loss: Callable[[Trial], float | None],
-    factors: Sequence[float],
-    extensions: int,
-    failed: Callable[[Trial], bool] = lambda trial: False,
-) -> Search:
-    """Search for the factor of an arm's learning rates among the trials that are finished.
+def search_rates(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
+    """Return the search for the factor of an arm's learning rates, as far as it has gone.
 
-    Args:
-        trials_of: The tuning trials with a factor.
-        loss: A trial's final loss; infinite if it diverged, None if it is not finished.
-        factors: Those to begin with.
-        extensions: How many may be added, one at a time, beyond the best if that is the last one.
-        failed: Whether a finished trial did not solve its task; fewer of them beat a lower loss.
+    If the best factor is the first or the last one, one beyond it is added, `config.extensions` in
+    all.
     """
-    trials = {factor: trials_of(factor) for factor in factors}
+    if not config.tunes:
+        return Search(losses={}, best=config.factors[0])
+
+    def trials_of(factor: float) -> list[Trial]:
+        choice = replace(arm, lr_scale=factor)
+        return [trial_of(config, choice, TUNING_SEED + i) for i in range(config.seeds_for_tuning)]
+
+    trials = {factor: trials_of(factor) for factor in config.factors}
     while True:
-        losses = {factor: [loss(trial) for trial in each] for factor, each in trials.items()}
         # A factor counts only once all of its seeds are finished.
-        tried = {
-            factor: tuple(final for final in each if final is not None)
-            for factor, each in losses.items()
-            if None not in each
+        outcomes = {
+            factor: [store[trial] for trial in each]
+            for factor, each in trials.items()
+            if not store.missing(each)
         }
+        losses = {factor: tuple(map(loss_of, each)) for factor, each in outcomes.items()}
         asked = tuple(trial for each in trials.values() for trial in each)
-        if len(tried) < len(trials):
-            return Search(losses=tried, trials=asked)
+        if len(losses) < len(trials):
+            return Search(losses=losses, trials=asked)
         # Sorted: among equal means the smallest factor wins, in whatever order they finished.
         best = min(
-            sorted(tried),
-            key=lambda factor: (sum(map(failed, trials[factor])), fmean(tried[factor])),
+            sorted(losses),
+            key=lambda factor: (sum(map(has_failed, outcomes[factor])), fmean(losses[factor])),
         )
-        if len(trials) == len(factors) + extensions or min(tried) < best < max(tried):
-            return Search(losses=tried, trials=asked, best=best)
+        added = len(trials) - len(config.factors)
+        if added == config.extensions or min(losses) < best < max(losses):
+            return Search(losses=losses, trials=asked, best=best)
         # One factor further out, on the side of the best.
-        beyond = best / 2 if best == min(tried) else best * 2
+        beyond = best / 2 if best == min(losses) else best * 2
         trials[beyond] = trials_of(beyond)
 
 
@@ -117,31 +115,13 @@ def tune(
         The settled searches by arm.
     """
     while True:
-        searches = {arm.name: _search_arm(config, store, arm) for arm in config.all_arms}
+        searches = {arm.name: search_rates(config, store, arm) for arm in config.all_arms}
         unsettled = [search for search in searches.values() if search.best is None]
         if not unsettled:
             break
         yield from train(trial for search in unsettled for trial in search.trials)
     yield from tunings_of(config, searches)
     return searches
-
-
-def _search_arm(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
-    """Return the search of an arm, as far as the store has its trials."""
-    if not config.tunes:
-        return Search(losses={}, best=config.factors[0])
-
-    def trials_of(factor: float) -> list[Trial]:
-        choice = replace(arm, lr_scale=factor)
-        return [trial_of(config, choice, TUNING_SEED + i) for i in range(config.seeds_for_tuning)]
-
-    return search_rates(
-        trials_of,
-        store.loss,
-        config.factors,
-        config.extensions,
-        failed=lambda trial: has_failed(store[trial]),
-    )
 
 
 def tunings_of(config: ComparisonConfig, searches: Mapping[str, Search]) -> tuple[Tuning, ...]:

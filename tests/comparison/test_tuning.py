@@ -1,14 +1,15 @@
 """The search for learning rates: as wide as it may be, on seeds of its own."""
 
+from dataclasses import replace
+
 import pytest
 from scipy import stats
 
 from mlx_attn.comparison.config import TUNING_SEED, arm_from
-from mlx_attn.comparison.plan import Trial
+from mlx_attn.comparison.plan import trial_of
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.comparison.trial import Diverged, has_failed
 from mlx_attn.comparison.tuning import Search, search_rates, tuning_pairs
-from mlx_attn.training.config import resolve
 
 from .conftest import training
 
@@ -61,26 +62,20 @@ def test_an_arm_that_diverges_with_every_rate_has_no_result(protocol, runner, co
     assert comparison.verdicts == {}
 
 
-def trial(seed: int, lr_scale: float) -> Trial:
-    return Trial("standard", resolve({"seed": seed}), lr_scale, text="")
-
-
 @pytest.mark.parametrize(("task", "best"), [(True, 1.0), (False, 0.5)])
-def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lower_mean(task, best):
+def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lower_mean(
+    protocol, runner, task, best
+):
     """With 1.0 two of three seeds solve it, and the third fails by more than all three with 0.5."""
     losses = {0.5: (0.6, 0.6, 0.6), 1.0: (0.01, 0.01, 2.0), 2.0: (0.9, 0.9, 0.9)}
-
-    def loss(one: Trial) -> float:
-        return losses[one.lr_scale][one.seed]
-
-    search = search_rates(
-        lambda factor: [trial(seed, factor) for seed in range(3)],
-        loss,
-        (0.5, 1.0, 2.0),
-        extensions=0,
-        failed=lambda one: task and loss(one) > 0.1,
-    )
-    assert search.best == best
+    config = protocol(seeds=9, tuning_seeds=3)
+    for factor, each in losses.items():
+        arm = replace(config.arms[0], lr_scale=factor)
+        for place, loss in enumerate(each):
+            made = task_training(0.5 if loss > 0.1 else 1.0) if task else training()
+            trial = trial_of(config, arm, TUNING_SEED + place)
+            runner.store[trial] = replace(made, val_loss=loss)
+    assert search_rates(config, runner.store, config.arms[0]).best == best
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     same, worse, unknown, *notes = summary_lines(comparison())
     assert same.startswith("merged is the same as standard within 0.02 nats per token: +0.00")
     assert worse.startswith("no-out-proj is worse than standard: +0.04")
-    assert "95 % interval +0.0" in worse
+    assert " nats per token on average, 95 % interval +0.0" in worse
     assert unknown.startswith("whether no-value is better or worse than standard is not known: ")
     assert unknown.endswith(" seeds would decide.")
     assert notes[0].startswith("standard: the best learning rate is the last one tried")
