@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 STANDARD, DEFAULT = "standard", "shared-query-key"
 QUESTIONS = {
-    "shared-query-key": "Can one matrix make both queries and keys?",
-    "merged": "Can W_query and W_key be one matrix S?",
+    "shared-query-key": "Can W_query and W_key be equal?",
+    "merged": "Can W_query and W_key be merged, into S = W_query W_key^T?",
     "no-query": "Can W_query go?",
     "no-out-proj": "Is out_proj needed?",
 }
@@ -69,14 +69,15 @@ Examples:
 def command(
     ctx: click.Context, variant: str, overwrite: bool, no_open: bool, as_json: bool
 ) -> None:
-    """Compare two forms of attention, and open a page with both: two minutes.
+    """Compare two forms of attention, and open a page with both.
 
-    Five small models of each form learn to tell stories. Then it shows which form is
-    better and how far a single seed can mislead, and opens a page with one model of each. Ctrl-C
-    keeps finished trainings, and the same command continues from there.
+    It first says how long that takes here. Five small models of each form learn to tell stories.
+    Then it shows which form is better and how far a single seed can mislead, and opens a page with
+    one model of each. Ctrl-C keeps finished trainings, and the same command continues from there.
     """
     from rich.text import Text
 
+    from mlx_attn.comparison.show import answer_of
     from mlx_attn.explore.page import write_page
     from mlx_attn.ui.terminal import print_text, stderr_console
 
@@ -90,8 +91,9 @@ def command(
     except KeyboardInterrupt:
         print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
-    page = write_page(pair, path=RUNS / f"demo-{forms[1]}.html")
-    verdict = comparison.verdicts[forms[1]]
+    verdict, told = comparison.verdicts[forms[1]], answer_of(comparison, forms[1])[1]
+    texts = _telling(pair, verdict.mean)
+    page = write_page(pair, texts, RUNS / f"demo-{forms[1]}.html", verdict=told)
     bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in comparison.arms}
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
     lines = Text("\n".join(_lines(comparison, pair, page)))
@@ -103,9 +105,11 @@ def command(
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
     from mlx_attn.comparison.report import write_report
-    from mlx_attn.comparison.run import conclude, open_comparison
+    from mlx_attn.comparison.run import VerdictPlan, conclude, open_comparison
     from mlx_attn.comparison.show import Display
-    from mlx_attn.ui.terminal import stderr_console
+    from mlx_attn.training.forecast import forecast
+    from mlx_attn.training.trainer import Trainer
+    from mlx_attn.ui.terminal import duration, stderr_console
 
     judged = {"reference": "none", "seeds": SEEDS, "delta": MARGIN, "tune": False}
     settings = {**RECIPE, "arms": forms, **judged, "question": QUESTIONS.get(forms[1], "")}
@@ -113,6 +117,11 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     with lock(directory), Display(stderr_console(), quiet=False) as display:
         if overwrite and run.store.folder.exists():
             remove(run.store.folder)
+        if missing := len(run.store.missing(VerdictPlan(run.config, run.config.arms).trials)):
+            trainer = Trainer(run.config.settings(run.config.arms[0]), run.corpus)
+            each = forecast(trainer, run.corpus).seconds
+            seconds = each * (missing / run.runner.size + len(forms))
+            display.message(f"about {duration(seconds)} on this machine")
         comparison = conclude(run, directory, display)
         write_report(comparison, directory)
     return comparison
@@ -135,6 +144,20 @@ def _model(variant: str, overwrite: bool) -> Run:
     return open_run(path)
 
 
+def _telling(pair: Sequence[Run], difference: float) -> list[str]:
+    """Return some validation texts, of which the first shows the sign of the difference best."""
+    from mlx_attn.api import load
+    from mlx_attn.explore.manifest import EXAMPLES, example_texts, text_of
+
+    standard, other = (load(run.path) for run in pair)
+
+    def shown(text: str) -> float:
+        return (other.loss(text) - standard.loss(text)) * difference
+
+    texts = example_texts(pair[0], text_of(pair[0]), 8 * EXAMPLES)
+    return sorted(texts, key=shown, reverse=True)[:EXAMPLES]
+
+
 def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterator[str]:
     """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
     from mlx_attn.comparison.show import answer_of, notes_of, question_of
@@ -146,7 +169,8 @@ def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterato
     for arm, each in losses.items():
         yield f"{arm:{width}}  " + "  ".join(f"{loss:.4f}" for loss in each)
     (name,) = comparison.verdicts
-    yield f"\n{question_of(comparison)} {answer_of(comparison, name)[1]}"
+    yield f"\n{name}: {VARIANTS[name].formula}"
+    yield f"{question_of(comparison)} {answer_of(comparison, name)[1]}"
     yield from notes_of(comparison)
     apart = max(losses[STANDARD]) - min(losses[STANDARD])
     yield f"""

@@ -296,7 +296,7 @@ def text_of(run: Run, progress: Progress | None = None) -> Corpus | None:
         return None
 
 
-def example_texts(run: Run, corpus: Corpus | None) -> list[str]:
+def example_texts(run: Run, corpus: Corpus | None, count: int = EXAMPLES) -> list[str]:
     """Return beginnings of validation documents; without the text, the run's last sample."""
     tokenizer = run.load_tokenizer()
     if corpus is None:
@@ -306,10 +306,10 @@ def example_texts(run: Run, corpus: Corpus | None) -> list[str]:
         return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
     split = corpus.val
     if split.document_starts is None:
-        passages = validation_windows(corpus, run.config.context_length, EXAMPLES)
+        passages = validation_windows(corpus, run.config.context_length, count)
     else:
         ends = np.append(split.document_starts[1:], len(split.tokens))
-        chosen = np.unique(np.linspace(0, len(ends) - 1, EXAMPLES).astype(int))
+        chosen = np.unique(np.linspace(0, len(ends) - 1, count).astype(int))
         spans = zip(split.document_starts[chosen], ends[chosen], strict=True)
         passages = [split.tokens[start : min(end, start + LONGEST)] for start, end in spans]
     return [_whole_words(tokenizer, tokens) for tokens in passages]

@@ -43,13 +43,13 @@ Model = Mapping[str, Any]
 """A model as `page_model` returns it."""
 
 
-def render_page(models: Sequence[Model], texts: Sequence[str]) -> str:
-    """Return the page of one model or two, which opens with the first text."""
+def render_page(models: Sequence[Model], texts: Sequence[str], verdict: str = "") -> str:
+    """Return the page of one model or two, which opens with the verdict and the first text."""
     names = " and ".join(model["name"] for model in models)
     title = f"Where do {names} differ?"
     if len(models) == 1:
         title = f"What does {names} attend to, and what does it need?"
-    return _rendered(title, models, {"texts": [*texts]})
+    return _rendered(title, models, {"texts": [*texts], "verdict": verdict})
 
 
 def render_home(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> str:
@@ -94,6 +94,7 @@ def write_page(
     dtype: str = "float32",
     progress: Progress | None = None,
     overwrite: bool = False,
+    verdict: str = "",
 ) -> Path:
     """Write the page of one run or two; return its path.
 
@@ -104,6 +105,7 @@ def write_page(
         dtype: The type of the weights: float32, or float16 in half the space.
         progress: Called with the bytes done and in all while a text is downloaded.
         overwrite: If True, replace a file that this program did not write.
+        verdict: What many seeds have shown about two runs.
 
     Raises:
         ConfigError: The page cannot compute a model; the message names the choice.
@@ -117,7 +119,7 @@ def write_page(
     for run, corpus in zip(runs, corpora, strict=True):
         numbers = head_numbers(run, shown[0], None if texts else corpus)
         models.append(page_model(run, dtype, training_words(run, corpus), numbers))
-    write_text(path, render_page(models, shown))
+    write_text(path, render_page(models, shown, verdict))
     return path
 
 

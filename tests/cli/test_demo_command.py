@@ -1,6 +1,7 @@
 """The demo: a small comparison, its answers in words, and two models to look at."""
 
 import json
+import re
 
 import pytest
 
@@ -19,13 +20,16 @@ def showing(workshop, run_command, monkeypatch, in_this_process, no_figures):
 def test_a_demo_answers_its_question_and_tells_what_one_seed_can_say(showing, workshop):
     result = showing()
     assert result.exit_code == 0
-    assert demo.QUESTIONS[demo.DEFAULT] in result.stdout
+    assert re.match(r"about \d+:\d\d on this machine\n", result.stderr)
+    assert f"q_h = k_h = x W_query_h\n{demo.QUESTIONS[demo.DEFAULT]}" in result.stdout
     assert "Nothing but these pairs shows how far they spread" in result.stdout
     assert "One seed each does not tell: standard itself ends up to 0." in result.stdout
     assert "to the other:       /vs runs/demo-shared-query-key" in result.stdout
     assert (workshop / "runs" / "demo" / "report.html").exists()
     page = (workshop / "runs" / "demo-shared-query-key.html").read_text()
     assert "Where do demo-standard and demo-shared-query-key differ?" in page
+    (told,) = re.findall(r"W_key be equal\? (.*)", result.stdout)
+    assert f'"verdict": "{told}"' in page
 
 
 def test_a_second_demo_keeps_what_the_first_one_trained(showing, workshop):

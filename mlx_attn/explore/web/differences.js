@@ -21,9 +21,9 @@ const largestOf = (values) => values.indexOf(Math.max(...values));
 export const readAlike = ([a, b]) => a.tokens.length === b.tokens.length && a.tokens.every((token, i) => token === b.tokens[i]);
 
 export class Differences {
-  /** `choose` is called with the user's choice: {token, layer, head}. */
-  constructor(models, choose) {
-    Object.assign(this, { models, choose });
+  /** `choose` is called with the user's choice: {token, layer, head}; what is `known` comes first. */
+  constructor(models, choose, known) {
+    Object.assign(this, { models, choose, known });
     this.names = models.map(({ manifest }) => manifest.name);
     this.root = byId("two").content.cloneNode(true).firstElementChild;
     byId("steps").before(this.root);
@@ -116,7 +116,8 @@ export class Differences {
     const better = this.names[this.gaps[at] > 0 ? 1 : 0];
     const shares = this.rows.slice(0, this.places.length).map(mean);
     const { layer, head } = this.places[largestOf(shares)];
-    return element("p", {}, ...this.verdict(), this.validation(),
+    const known = this.known ? [element("b", {}, this.known), " "] : [];
+    return element("p", {}, ...known, ...this.verdict(), this.validation(),
       ` They differ most at “${this.labels[at + this.first]}”, which ${better} predicts better by ${number(Math.abs(this.gaps[at]))} nats. `,
       `Layer ${layer}, head ${head} differs most: it gives ${percent(Math.max(...shares))} of its weight to other tokens.`);
   }

@@ -28,7 +28,7 @@ const models = places.map((i) => {
   return Object.assign(new GPT(manifest, numbers, others), { tokenizer: tokenizerFrom(manifest.tokenizer), words });
 });
 const panes = models.map((model) => new Pane(model, choose));
-const apart = models.length > 1 ? new Differences(models, choose) : undefined;
+const apart = models.length > 1 ? new Differences(models, choose, data.verdict) : undefined;
 const state = { step: SOFTMAX, layer: 0, head: 0, token: 0, held: {}, target: undefined, edits: intact(), readings: [], playing: 0 };
 const random = randomFrom(1);
 
