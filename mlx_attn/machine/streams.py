@@ -4,12 +4,13 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial, reduce, wraps
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
@@ -69,6 +70,50 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
     for same in reversed(list(zip(*leaves, strict=True))):
         mx.async_eval(*same)
     return results
+
+
+def in_turns(
+    function: Callable[[Any], Any], parts: Iterable[Any], at_once: int = 2
+) -> Iterator[Any]:
+    """Map a function over parts, so many at a time: at least one on each core.
+
+    Parts are taken when their turn comes, so the memory of earlier ones is free again.
+    """
+    parts = iter(parts)
+    while turn := list(islice(parts, max(at_once, cores()))):
+        yield from parallel_map(function, turn)
+
+
+Gradients = Callable[..., tuple[mx.array, dict]]
+MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
+
+
+def shard_batch(
+    gradients: Gradients, weight: Callable[[Any], mx.array], n_weights: int
+) -> Gradients:
+    """Return a function with the same mean loss and gradients, a shard of the batch on each core.
+
+    The loss is a mean over tokens, so it equals the sum of the shards' losses, each weighted by the
+    shard's fraction of the tokens. `gradients` returns the mean loss of a batch times a weight, and
+    `n_weights` gradients; `weight` returns the number of tokens in the mean.
+    """
+
+    def sharded(batch: Sequence[mx.array]) -> tuple[mx.array, dict]:
+        shards = num_shards(len(batch[0]))
+        # Each shard has gradients of its own until they are added up.
+        if shards == 1 or shards * n_weights > MOST_COPIED:
+            return parallel_map(gradients, [batch])[0]
+        # Along the first axis: [B, ...] -> shards of [B / shards, ...]
+        parts = list(zip(*(array.split(shards) for array in batch), strict=True))
+        # [shards]: a task may score a different number of tokens in each.
+        weights = mx.stack([weight(part) for part in parts])
+        weights = weights / mx.maximum(weights.sum(), 1)
+        # The weighted losses and gradients of the shards only need to be added.
+        pairs = list(zip(parts, weights, strict=True))
+        results = parallel_map(lambda part: gradients(*part), pairs)
+        return reduce(partial(tree_map, mx.add), results)
+
+    return sharded
 
 
 def single_stream(function: Callable) -> Callable:

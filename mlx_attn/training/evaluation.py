@@ -1,7 +1,7 @@
 """Validation: the loss over a whole split, and a task's accuracy."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.operations import cross_entropy
-from mlx_attn.machine.streams import cores, parallel_map
+from mlx_attn.machine.streams import cores, in_turns
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
@@ -94,17 +94,17 @@ class Evaluator:
         model.eval()
         places: list[np.ndarray] = []
         rows: list[np.ndarray] = []
-        batches = list(_parts(windows, _batch_size(self.context_length)))
-        for group in _parts(batches, cores()):
-            measured = parallel_map(partial(self._measured, model), [*map(self._read, group)])
-            for batch, parts in zip(group, measured, strict=True):
-                # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
-                of_batch = np.concatenate([np.array(part) for part in parts], axis=-1)
-                of_batch = of_batch.reshape(len(of_batch), len(batch), -1)
-                for i, (start, first, last) in enumerate(batch.tolist()):
-                    # Target i of a window is its token i + 1.
-                    places.append(np.arange(start + 1 + first, start + 1 + last))
-                    rows.append(of_batch[:, i, first:last])
+        size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
+        batches: list[Any] = [windows[i : i + size] for i in range(0, len(windows), size)]
+        measured = in_turns(partial(self._measured, model), map(self._read, batches), at_once=1)
+        for batch, parts in zip(batches, measured, strict=True):
+            # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
+            of_batch = np.concatenate([np.array(part) for part in parts], axis=-1)
+            of_batch = of_batch.reshape(len(of_batch), len(batch), -1)
+            for i, (start, first, last) in enumerate(batch.tolist()):
+                # Target i of a window is its token i + 1.
+                places.append(np.arange(start + 1 + first, start + 1 + last))
+                rows.append(of_batch[:, i, first:last])
         model.train(training)
         # float64, because sums over millions of tokens follow.
         return np.concatenate(places), np.concatenate(rows, axis=-1).astype(np.float64)
@@ -122,7 +122,7 @@ class Evaluator:
         features, targets = model.features(windows[:, :-1]), windows[:, 1:].reshape(1, -1)
         # [B, T, C] -> [1, B T, C]: windows need not be whole in a part.
         x = features.reshape(1, -1, features.shape[-1])
-        size, parts = _rows(model.config.vocab_size), []
+        size, parts = max(1, LOGITS // model.config.vocab_size), []
         for start in range(0, targets.size, size):
             # [1, size, V]
             logits = model.head(x[:, start : start + size]).astype(mx.float32)
@@ -181,18 +181,6 @@ class Evaluator:
         """Return up to `count` windows as tokens, evenly spread over the split."""
         starts = self._spread(count).start
         return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
-
-
-def _batch_size(context_length: int) -> int:
-    return max(1, EVALUATION_TOKENS // cores() // context_length)
-
-
-def _rows(vocab_size: int) -> int:
-    return max(1, LOGITS // vocab_size)
-
-
-def _parts(of: Any, size: int) -> Iterator[Any]:
-    return (of[i : i + size] for i in range(0, len(of), size))
 
 
 def evaluation_windows(

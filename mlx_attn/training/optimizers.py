@@ -19,10 +19,10 @@ from typing import Any
 
 import mlx.core as mx
 from jaxtyping import Float
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
-from mlx_attn.machine.streams import cores, num_shards, parallel_map
+from mlx_attn.machine.streams import in_turns, num_shards, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
 
@@ -87,11 +87,14 @@ class AdamW:
         rate, eps = lr * correction / (1 - beta1**t), self.eps * correction
         # The scalars are arguments because all vectors wait for them.
         scalars = [new, new_square, rate, eps, 1 - lr * self.decay]
-        for turn in _turns(len(gradients)):
-            inputs = [(gradients[i], self.weights[i], self.state[str(i)], scalars) for i in turn]
-            for i, (vector, moments) in zip(turn, parallel_map(self._moved, inputs), strict=True):
-                self.weights[i] = vector
-                self.state[str(i)] |= moments
+        inputs = (
+            (gradient, self.weights[i], self.state[str(i)], scalars)
+            for i, gradient in enumerate(gradients)
+        )
+        # In turns, because a large model's old and new vectors would not fit side by side.
+        for i, (vector, moments) in enumerate(in_turns(self._moved, inputs)):
+            self.weights[i] = vector
+            self.state[str(i)] |= moments
 
     def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
         gradient, weights, state, (new, new_square, rate, eps, decay) = inputs
@@ -132,15 +135,6 @@ def _parts(arrays: Arrays) -> list[Arrays]:
         parts[-1][name] = array
         size += array.size
     return parts
-
-
-def _turns(parts: int) -> list[range]:
-    """Divide the numbers of parts into turns of as many as there are cores.
-
-    The memory of large parts is free again before the next ones start.
-    """
-    size = max(2, cores())
-    return [range(i, min(i + size, parts)) for i in range(0, parts, size)]
 
 
 Stack = Float[mx.array, "n rows columns"]
@@ -295,7 +289,7 @@ class GroupedOptimizer:
 
     def packed(self, gradients: dict) -> list[list[mx.array]]:
         """Pack the gradients of all trained parameters, by group."""
-        named = named_arrays(gradients)
+        named: Any = tree_flatten(gradients, destination={})
         return [group.packed(named) for group in self.groups.values()]
 
     def step(self, gradients: list[list[mx.array]], factor: Scalar) -> None:
@@ -322,10 +316,9 @@ class GroupedOptimizer:
 
 def global_norm(packed: list[list[mx.array]]) -> Scalar:
     """Return sqrt(sum g^2) over the gradients of all groups."""
-    arrays, squares = list(chain(*packed)), mx.array(0.0)
-    for turn in _turns(len(arrays)):
-        for square in parallel_map(_sum_of_squares, arrays[turn.start : turn.stop]):
-            squares = squares + square
+    squares = mx.array(0.0)
+    for square in in_turns(_sum_of_squares, chain(*packed)):
+        squares = squares + square
     return mx.sqrt(squares)
 
 

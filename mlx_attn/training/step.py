@@ -1,28 +1,18 @@
-"""One training step: a batch, its loss, the gradients, and the optimizer.
-
-The batch is divided among the processor's cores. The loss is a mean over tokens, so it equals the
-sum of the shards' losses, each weighted by the shard's fraction of the tokens. Each shard runs its
-forward and backward pass in parallel with the others.
-"""
+"""One training step: a batch, its loss, the gradients, and the optimizer."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from typing import Any
+from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.machine.streams import compiled_share, compiled_step, num_shards, parallel_map
+from mlx_attn.machine.streams import compiled_share, compiled_step, shard_batch
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer, global_norm
-
-Gradients = Callable[..., tuple[Scalar, dict]]
-MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
 
 
 class TrainStep:
@@ -102,28 +92,3 @@ class TrainStep:
     def state(self) -> list:
         """Return everything that a step changes, for `mx.eval`."""
         return [self.model.state, self.optimizer.state, self.optimizer.weights, mx.random.state]
-
-
-def shard_batch(gradients: Gradients, weight: Callable[[Any], Scalar], n_weights: int) -> Gradients:
-    """Return a function with the same mean loss and gradients, computed in shards.
-
-    `gradients` returns the mean loss of a batch times a weight, and `n_weights` gradients; `weight`
-    returns the number of tokens in the mean.
-    """
-
-    def sharded(batch: Sequence[mx.array]) -> tuple[Scalar, dict]:
-        shards = num_shards(len(batch[0]))
-        # Each shard has gradients of its own until they are added up.
-        if shards == 1 or shards * n_weights > MOST_COPIED:
-            return parallel_map(gradients, [batch])[0]
-        # Along the first axis: [B, ...] -> shards of [B / shards, ...]
-        parts = list(zip(*(array.split(shards) for array in batch), strict=True))
-        # [shards]: a task may score a different number of tokens in each.
-        weights = mx.stack([weight(part) for part in parts])
-        weights = weights / mx.maximum(weights.sum(), 1)
-        # The weighted losses and gradients of the shards only need to be added.
-        pairs = list(zip(parts, weights, strict=True))
-        results = parallel_map(lambda part: gradients(*part), pairs)
-        return reduce(partial(tree_map, mx.add), results)
-
-    return sharded

@@ -9,9 +9,9 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.machine import streams
 from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.streams import MOST_COPIED, shard_batch
 from mlx_attn.training.batches import Objective
 from mlx_attn.training.evaluation import Evaluator
-from mlx_attn.training.step import MOST_COPIED, shard_batch
 
 STEPS = 6
 
