@@ -6,7 +6,6 @@ import such a file as a module, too: it is recorded alike.
 """
 
 import hashlib
-import importlib.util
 import os
 import re
 import sys
@@ -14,9 +13,9 @@ import traceback
 import warnings
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from shlex import quote
+from types import ModuleType
 from typing import Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
@@ -133,22 +132,13 @@ def unload_plugins() -> None:
     _loaded.clear()
 
 
-class _SourceLoader(SourceFileLoader):
-    """Compiles a file each time: bytecode may be of another version of it."""
-
-    def get_code(self, fullname: str) -> Any:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def _execute(path: Path, name: str) -> None:
     """Run the file as a module of a private name."""
-    loader = _SourceLoader(name, str(path))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module  # where dataclasses look for it
     try:
-        loader.exec_module(module)
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
