@@ -20,18 +20,16 @@ RUNS = Path("runs")
 """Where runs land unless told otherwise."""
 
 
-def find_run(name: str | None = None, directory: Path = RUNS) -> Run:
-    """Return a run by its directory or its name in `directory`.
+def find_run(name: str | None = None) -> Run:
+    """Return a run by its directory or its name in `RUNS`.
 
     Without a name it is the latest whose training came to its end; if none did, the latest.
     """
     if name is not None:
-        return open_run(run_path(name, directory))
-    paths = find_runs(directory)
+        return open_run(run_path(name))
+    paths = find_runs(RUNS)
     if not paths:
-        raise RunError(
-            f"there is no run in {directory}: train one with 'mlx-attn train', or name one"
-        )
+        raise RunError(f"there is no run in {RUNS}: train one with 'mlx-attn train', or name one")
     for path in paths:
         with suppress(RunError):  # a damaged run is not what somebody wants who names none
             if (run := open_run(path)).is_finished():
@@ -85,9 +83,9 @@ class LoadedRun:
         return stream_generate(self.model, self.tokenizer, *arguments, step=self.step, start=start)
 
 
-def load_run(name: str | None = None, runs: Path = RUNS) -> LoadedRun:
-    """Return a run by its directory or its name in `runs`; None is the latest finished one."""
-    run = find_run(name, runs)
+def load_run(name: str | None = None) -> LoadedRun:
+    """Return a run by its directory or its name in `RUNS`; None is the latest finished one."""
+    run = find_run(name)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())
 
 
@@ -96,23 +94,23 @@ def document_start(run: Run) -> list[int]:
     return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
 
 
-def run_path(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of that name, here or in `directory`.
+def run_path(name: str) -> Path:
+    """Return the directory of that name, here or in `RUNS`.
 
     Raises:
         RunError: No run has that name; the message suggests the nearest.
     """
-    for path in (files.user_path(name), directory / name):
+    for path in (files.user_path(name), RUNS / name):
         if path.is_dir():
             return path
-    names = run_names(directory)
+    names = run_names()
     hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
-    raise RunError(f"there is no run '{name}', here or in {directory}{hint}")
+    raise RunError(f"there is no run '{name}', here or in {RUNS}{hint}")
 
 
-def run_names(directory: Path = RUNS) -> list[str]:
-    """Return the names of the runs in a directory, the latest first."""
-    return [str(path.relative_to(directory)) for path in find_runs(directory)]
+def run_names() -> list[str]:
+    """Return the names of the runs in `RUNS`, the latest first."""
+    return [path.name for path in find_runs(RUNS)]
 
 
 def free_name(directory: Path, name: str) -> Path:

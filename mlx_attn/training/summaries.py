@@ -38,18 +38,18 @@ class RunSummary:
 
 def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
     """Return the runs in a directory, latest first; damaged ones have a `problem`."""
-    return [_summary(path, str(path.relative_to(directory))) for path in find_runs(directory)]
+    return [_summary(path) for path in find_runs(directory)]
 
 
-def _summary(path: Path, name: str) -> RunSummary:
+def _summary(path: Path) -> RunSummary:
     changed, n_bytes = 0.0, 0
     for file in filter(Path.is_file, path.rglob("*")):
         with suppress(OSError):  # files disappear during a training
             state = file.stat()
             n_bytes += state.st_size
-            # Pages are written by `open` and `probe`, not by a training.
+            # Pages are written by `open`, not by a training.
             changed = changed if file.suffix == ".html" else max(changed, state.st_mtime)
-    summary = RunSummary(name, path, changed, n_bytes)
+    summary = RunSummary(path.name, path, changed, n_bytes)
     try:
         run = open_run(path)
         seed = run.settings["training"].get("seed")
