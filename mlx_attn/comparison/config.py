@@ -23,7 +23,7 @@ class Margin:
     """The difference below which two arms count as the same: one of both is 0."""
 
     nats: float = 0.0  # per token
-    tokens: float = 0.0  # what this share of the control's tokens is worth, as it is measured
+    tokens: float = 0.0  # as a share of the control's tokens, whose worth is measured
 
 
 def margin_from(text: str) -> Margin:
@@ -157,7 +157,7 @@ TUNING_SEED = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonConfig:
-    """A comparison to do; what has a meaning is a setting, by the same name wherever it is given.
+    """A comparison to do. Flags, files and Python call its settings by the same names.
 
     Raises:
         ConfigError: A value cannot work; the message contains it.
@@ -199,7 +199,7 @@ class ComparisonConfig:
                 a text too, "none", or "auto" for the one of `reference_arm`; the settings with a
                 meaning; all others are those of a training, which the arms share.
             name: Also of its directory in runs/; "" makes one from the arms' names.
-            command: What repeats it, for the report.
+            command: The command that repeats it, for the report.
 
         Raises:
             ConfigError: An arm or a setting is impossible.

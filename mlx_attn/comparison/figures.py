@@ -1,7 +1,7 @@
 """The figures of a report. Every arm has one colour, marker and dash pattern in all of them."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -71,42 +71,37 @@ class Series:
     values: Float64[np.ndarray, "trainings N"]
 
 
-def series(trainings: Sequence[TrialResult], field: str) -> Series | None:
-    """Return a field of the validations of trainings over their steps; None if not measured."""
+def series(trainings: Sequence[TrialResult], field: str) -> Series:
+    """Return a field of the validations of trainings over their steps, the same for all."""
     curves = [[(p.step, getattr(p, field)) for p in one.curve] for one in trainings]
-    measured = [[point for point in curve if point[1] is not None] for curve in curves]
-    if not all(measured):
-        return None
-    # [trainings, N, 2]: all trainings are validated after the same steps.
-    points = np.array(measured, float)
+    points = np.array(curves, float)  # [trainings, N, 2]
     return Series(points[0, :, 0], points[:, :, 1])
 
 
-def curves_figure(comparison: Comparison, field: str = "val_loss") -> "Figure":
-    """Draw loss through training and its paired difference to the control: mean and range.
+def curves_figure(comparison: Comparison, field: str) -> "Figure":
+    """Draw a field of the validations through training, and its paired difference to the control.
 
-    `field` may be "accuracy", for a task.
+    Lines are means over seeds, in the range of the seeds; the field is "val_loss" or "accuracy".
     """
     marks, delta = _marks(comparison), comparison.delta
-    control, *others = comparison.arms
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
-    of_control = series(control.trainings, field)
-    lines, gaps = [of_control], list[Series | None]()
-    _draw(losses, of_control, marks[control.arm])
-    for arm in others:
-        line = series(arm.trainings, field)
-        lines.append(line)
-        _draw(losses, line, marks[arm.arm])
-        # Pairs of one seed at the same steps.
-        gap = line and of_control and Series(line.at, line.values - of_control.values)
-        gaps.append(gap)
-        _draw(differences, gap, marks[arm.arm])
+    lines = {arm.arm: series(arm.trainings, field) for arm in comparison.arms}
+    control = lines[comparison.control]
+    # Pairs of one seed at the same steps.
+    gaps = {
+        arm: Series(line.at, line.values - control.values)
+        for arm, line in lines.items()
+        if arm != comparison.control
+    }
+    for axis, drawn in ((losses, lines), (differences, gaps)):
+        for arm, line in drawn.items():
+            _draw(axis, line, marks[arm])
     if field == "val_loss":
         # Untrained models have such large losses that the later differences would be invisible.
-        _hide_the_start(losses, lines)
-        _hide_the_start(differences, gaps, delta)
+        _hide_the_start(losses, lines.values())
+        _hide_the_start(differences, gaps.values(), delta)
         differences.axhspan(-delta, delta, **_BAND)
-    differences.axhline(0, color=marks[control.arm]["color"], linewidth=0.8)
+    differences.axhline(0, color=marks[comparison.control]["color"], linewidth=0.8)
     label = "nats per token" if field == "val_loss" else "share predicted right"
     losses.set_ylabel(label)
     differences.set(xlabel="step", ylabel="minus the control's")
@@ -125,10 +120,8 @@ def _marks(comparison: Comparison) -> dict[str, dict[str, str]]:
     }
 
 
-def _draw(axis: Any, line: Series | None, mark: dict[str, str]) -> None:
+def _draw(axis: Any, line: Series, mark: dict[str, str]) -> None:
     """Draw the mean as a line in the range of the seeds."""
-    if line is None:
-        return
     # [seeds, N] -> [N]
     low, high = line.values.min(axis=0), line.values.max(axis=0)
     axis.fill_between(line.at, low, high, color=mark["color"], alpha=0.2, linewidth=0)
@@ -137,12 +130,12 @@ def _draw(axis: Any, line: Series | None, mark: dict[str, str]) -> None:
     axis.plot(line.at, line.values.mean(axis=0), linewidth=1.4, markersize=4, **looks)
 
 
-def _hide_the_start(axis: Any, lines: Sequence[Series | None], least: float = 0.0) -> None:
+def _hide_the_start(axis: Any, lines: Iterable[Series], least: float = 0.0) -> None:
     """Let the axis show all but the early values, and at least from -least to least."""
-    late = [line.values[:, line.at >= _EARLY * line.at[-1]] for line in lines if line]
-    seen = np.concatenate([part.ravel() for part in late] or [np.zeros(0)])
-    if not len(seen):
+    late = [line.values[:, line.at >= _EARLY * line.at[-1]].ravel() for line in lines]
+    if not late:
         return
+    seen = np.concatenate(late)
     # At least the band of the margin has to be visible.
     low, high = min(seen.min(), -least or np.inf), max(seen.max(), least or -np.inf)
     margin = 0.06 * (high - low) or 0.01

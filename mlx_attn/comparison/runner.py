@@ -90,8 +90,8 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
     """Train a trial on one thread of this worker, and return its record.
 
     Raises:
-        RunError: This worker would train another model than `wanted`, the arithmetic of the
-            comparison, and the error names what differs; or the training failed.
+        RunError: The training failed, or a fact of this worker is not as in `wanted`, the
+            arithmetic of the comparison: it would train another model.
     """
     differs = [
         f"{name} is {here} there and {wanted.get(name)} here"

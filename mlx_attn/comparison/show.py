@@ -92,7 +92,7 @@ def _finding(comparison: Comparison, arm: str, verdict: Verdict) -> str:
 
 
 def _margin_text(comparison: Comparison, verdict: Verdict) -> str:
-    """Return the margin of a verdict and what it is, as in "0.01 nats per token"."""
+    """Return the margin of a verdict with its unit and its reason."""
     margin = f"{verdict.margin:.3g} {UNIT}"
     if verdict.margin < comparison.delta:
         return f"{margin} (half of what {_part(comparison)} worth)"
@@ -165,13 +165,13 @@ def _doubts(verdicts: Mapping[str, Verdict]) -> list[str]:
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """Return the answer for every arm and what limits it, one line each."""
+    """Return the answer for every arm and the notes, one line each."""
     answers = [answer_of(comparison, arm)[1] for arm in comparison.judged]
     return [visible(line) for line in (*answers, *notes_of(comparison))]
 
 
 def comparison_parts(comparison: Comparison) -> Iterator[Any]:
-    """Yield the answers in bold, what limits them, and the tables."""
+    """Yield the answers in bold, the notes, and the tables."""
     answers = len(comparison.judged)
     for place, line in enumerate(summary_lines(comparison)):
         yield Text(line, "bold" if place < answers else "")
@@ -202,7 +202,7 @@ def _drawn(table: tables.Table) -> Table:
 def verdict_lines(
     control: str, verdicts: Mapping[str, Verdict], confidence: float
 ) -> Iterator[str]:
-    """Yield a line for each verdict on runs of another program, and what limits them."""
+    """Yield a line for each verdict on runs of another program, and a doubt about all."""
     for arm, verdict in verdicts.items():
         shown = "too few for an interval"
         if verdict.interval:

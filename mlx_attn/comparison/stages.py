@@ -1,4 +1,4 @@
-"""What a comparison yields while it runs."""
+"""The events of a comparison."""
 
 from dataclasses import dataclass
 

@@ -70,7 +70,7 @@ def losses_of(comparison: Comparison) -> Table:
 
 
 def costs_of(comparison: Comparison) -> Table:
-    """Return what the arms cost."""
+    """Return the costs of the arms."""
     rows = [
         {
             "arm": arm.arm,
