@@ -297,7 +297,9 @@ def _of_torch(path: Path) -> tuple[Arrays, int]:
     claimed = sum(part.numel() * part.element_size() for part in tensors.values())
     if claimed > 2 * path.stat().st_size:  # a tied head has its numbers once in the file
         raise RunError(f"{path}: its tensors claim {claimed:,} bytes, far more than the file has")
-    arrays = {name: mx.array(part.detach().float().numpy()) for name, part in tensors.items()}
+    # Whole numbers stay so: of a mask, or of weights that are quantized, which are refused.
+    plain = {k: t.detach().float() if t.is_floating_point() else t for k, t in tensors.items()}
+    arrays = {name: mx.array(tensor.numpy()) for name, tensor in plain.items()}
     arguments = content.get("model_args")  # of nanoGPT
     n_heads = arguments.get("n_head", 0) if isinstance(arguments, dict) else 0
     return arrays, n_heads if isinstance(n_heads, int) else 0

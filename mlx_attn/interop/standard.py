@@ -154,6 +154,8 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Pat
         floats = mx.issubdtype(array.dtype, mx.floating)
         loaded[name] = array.astype(mx.float32) if floats else array
     check_weights(Path(place), model, loaded)
+    if broken := {name for name, array in loaded.items() if not mx.isfinite(array).all().item()}:
+        raise RunError(f"{place}: {_some(broken)}: not all of its numbers are finite")
     model.load_weights(list(loaded.items()))
     model.eval()
     return model

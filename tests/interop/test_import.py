@@ -150,6 +150,9 @@ REFUSED = {
         name: array for name, array in arrays.items() if name != "trf_blocks.1.norm2.shift"
     },
     "2 classes and not a vocabulary's 256 tokens": more(out_head__weight=mx.ones((2, 32))),
+    "final_norm.weight: not all of its numbers are finite": more(
+        final_norm__scale=mx.full((32,), mx.nan)
+    ),
     "trf_blocks.0.ff.gate.weight is of a mixture of experts": more(
         trf_blocks__0__ff__gate__weight=mx.ones((4, 32))
     ),
@@ -201,6 +204,7 @@ class Tensor:
         self.numel, self.element_size = lambda: numbers.size, lambda: numbers.itemsize
         self.numpy = lambda: numbers
         self.detach = self.float = lambda: self
+        self.is_floating_point = lambda: numbers.dtype.kind == "f"
 
 
 @pytest.fixture
@@ -227,6 +231,11 @@ def test_a_pth_is_read_by_pytorch_and_without_it_two_lines_make_a_readable_file(
     tensors = {name: Tensor(np.array(array)) for name, array in arrays.items()}
     torch.content = {"model_state_dict": tensors, "optimizer_state_dict": {"state": {}}}
     assert agrees(path, model)
+    tensors["final_norm.scale"] = Tensor(np.ones(32, np.int8))  # quantized, without its scale
+    with pytest.raises(
+        RunError, match=r"final_norm\.weight is .*int8, which are no floating-point"
+    ):
+        find_checkpoint(str(path), n_heads=4)
     path.write_bytes(bytes(1000))
     with pytest.raises(RunError, match=r"claim .+ bytes, far more than the file has"):
         find_checkpoint(str(path), n_heads=4)
