@@ -19,6 +19,8 @@ from studies import besides, trainings
 from studies.figure import length_figure
 from studies.lengths import SHORT, Contrast, Cost, Lengths, command
 from studies.mixed import Estimate
+from studies.plan import registered
+from studies.sizes import Sizes, percent, worded
 from studies.trainings import ANSWERS, ROOT, read
 
 PAGE = ROOT / "docs" / "answers.md"
@@ -72,6 +74,26 @@ class Page:
     def states(self) -> dict[str, dict[str, tuple[int, int]]]:
         """How many trainings solved each task of states, of how many."""
         return besides.solved(read("state-tracking"))
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The costs in tokens at two sizes."""
+        study = registered()
+        return Sizes(study, read(study.name) if study.name in trainings.names() else [])
+
+    def size_table(self) -> str:
+        """Return what each form costs in per cent of the tokens, by size; "" without trainings."""
+        places = [size for size in ("S", "M") if self.sizes.costs[size]]
+        rows = [["", *map(self.sizes.named, places)], ["---"] * (1 + len(places))]
+        for contrast in self.lengths.table.contrasts:
+            cells = list[str]()
+            for costs in (self.sizes.costs[size] for size in places):
+                if cost := costs.get(contrast.arm):
+                    mean, low, high = percent(cost.tokens)
+                    word = worded(costs)[contrast.arm]
+                    cells.append(f"{mean:+.0f} % ({low:+.0f} to {high:+.0f}) {word}")
+            rows += [[contrast.says, *cells]] if cells else []
+        return "\n".join(f"|{'|'.join(row)}|" for row in rows) if places else ""
 
     def cost(self, arm: str, text: str, steps: int = 0) -> str:
         """Return a cost with its interval, by default after the longest training."""
@@ -145,9 +167,10 @@ class Page:
         return f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
 
     def trained(self) -> tuple[int, float]:
-        """Return the number of all trainings, and their hours of one processor core."""
+        """Return the number of all trainings, and the hours of one core of those on processors."""
         every = [training for name in trainings.names() for training in read(name)]
-        return len(every), sum(training.seconds for training in every) / 3600
+        on_cores = [t.seconds for t in every if not t.device.startswith("gpu")]
+        return len(every), sum(on_cores) / 3600
 
     def text(self) -> str:
         """Return the page."""

@@ -89,8 +89,8 @@ class Wanted:
 
     def key(self, study: Study) -> str:
         """Return the digest of all that decides the training, but the code and the device."""
-        of = self.settings(study, Path())
-        facts = [of.model, of.training.as_dict(), study.merged_rate, study.text.sha256]
+        rules = study.rates, study.merged_rate, study.shorter, study.shared, study.text.sha256
+        facts = [self.arm, self.seed, self.rate, study.sizes[self.size], rules]
         return digest(json.dumps(facts, sort_keys=True).encode())
 
 

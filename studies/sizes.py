@@ -1,0 +1,179 @@
+"""The results of the study of two sizes: what a form costs in tokens, as `two-sizes.toml` says."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import expm1, log, sqrt
+
+import numpy as np
+from scipy.stats import t as student
+
+from studies.mixed import CONFIDENCE, Estimate, estimate, words
+from studies.plan import SHORTER, Study, own_rates
+from studies.trainings import STANDARD, TUNING, Losses, Training
+
+MARGIN = 5.0  # per cent of the tokens: smaller costs count as none
+
+Ratio = tuple[float, float, float]  # of two means, and the ends of its interval
+
+
+def fieller(of: np.ndarray, to: np.ndarray, confidence: float = CONFIDENCE) -> Ratio | None:
+    """Return the ratio of two means over the same seeds; None if that of `to` may be 0.
+
+    The interval holds each c for which Student's paired t does not refute mean(of - c to) = 0
+    (Fieller, 1954): (m - c p)^2 <= t^2 var(of - c to) / n is a quadratic inequality in c.
+    """
+    n = len(of)
+    reach = float(student.ppf((1 + confidence) / 2, n - 1)) ** 2 / n
+    m, p, covariance = float(of.mean()), float(to.mean()), np.cov(of, to)
+    a = p**2 - reach * covariance[1, 1]
+    b = m * p - reach * covariance[0, 1]
+    c = m**2 - reach * covariance[0, 0]
+    if a <= 0 or p <= 0:
+        return None
+    half = sqrt(max(0.0, b**2 - a * c)) / a
+    return m / p, b / a - half, b / a + half
+
+
+def percent(tokens: Ratio) -> Ratio:
+    """Return logarithms of tokens in per cent of the tokens."""
+    mean, low, high = (100 * expm1(one) for one in tokens)
+    return mean, low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a form costs at one size.
+
+    Attributes:
+        nats: The difference in loss.
+        tokens: The cost in the logarithm of tokens, with its 95 % interval.
+        is_small: Whether the 90 % interval lies within the margin.
+    """
+
+    nats: Estimate
+    tokens: Ratio
+    is_small: bool
+
+    @property
+    def error(self) -> float:
+        """The standard error of the cost in the logarithm of tokens."""
+        _, low, high = self.tokens
+        return (high - low) / 2 / float(student.ppf((1 + CONFIDENCE) / 2, self.nats.degrees))
+
+
+Costs = Mapping[str, Cost]  # by form
+
+
+def worded(costs: Costs) -> Mapping[str, str]:
+    """Return the word of each form of one size, with Holm's correction over the forms."""
+    found = words({arm: cost.nats for arm, cost in costs.items()}, margin=0.0)
+    small = [arm for arm, cost in costs.items() if cost.is_small and found[arm] == "not known"]
+    return {**found, **dict.fromkeys(small, "the same")}
+
+
+class Sizes:
+    """The costs of all forms at both sizes.
+
+    Args:
+        study: The registration.
+        trainings: The finished ones, of which whole pairs are used.
+    """
+
+    def __init__(self, study: Study, trainings: list[Training]):
+        self.study, self.trainings = study, trainings
+        rule = dict.fromkeys(study.forms, 1.0)
+        self.costs = {size: self.costs_at(size, rule) for size in study.sizes}
+
+    def losses(self, size: str, arm: str, rate: float = 1.0) -> Losses:
+        """Return the losses of an arm by seed; none if one of its trainings diverged."""
+        found = {
+            t.seed: t.loss
+            for t in self.trainings
+            if (t.world, t.arm, t.rate) == (f"source-{size}", arm, rate) and t.seed < TUNING
+        }
+        if None in found.values():
+            return {}
+        return {seed: loss for seed, loss in found.items() if loss is not None}
+
+    def named(self, size: str) -> str:
+        """Return the parameters of the book's form at a size, and the seeds of its costs."""
+        of = (t for t in self.trainings if (t.world, t.arm) == (f"source-{size}", STANDARD))
+        params = next(of).params
+        seeds = {cost.nats.seeds for cost in self.costs[size].values()}
+        return f"{params / 1e6:.2f} M, {min(seeds)} to {max(seeds)} seeds"
+
+    def costs_at(self, size: str, rates: Mapping[str, float]) -> Costs:
+        """Return the costs at one size, each form at a factor of the rates."""
+        standard, shorter = self.losses(size, STANDARD), self.losses(size, SHORTER)
+        unit = log(1 / self.study.shorter)
+        price = {seed: (shorter[seed] - standard[seed]) / unit for seed in {*standard} & {*shorter}}
+        control = self.losses(size, STANDARD, rates[STANDARD])
+        found = dict[str, Cost]()
+        for arm in self.study.forms[1:]:
+            mine = self.losses(size, arm, rates[arm])
+            seeds = sorted({*mine} & {*control} & {*price})
+            if len(seeds) > 1:
+                nats = np.array([mine[seed] - control[seed] for seed in seeds])
+                prices = np.array([price[seed] for seed in seeds])
+                tokens, narrow = fieller(nats, prices), fieller(nats, prices, 2 * CONFIDENCE - 1)
+                if tokens and narrow:
+                    is_small = max(map(abs, percent(narrow)[1:])) < MARGIN
+                    found[arm] = Cost(estimate([nats.tolist()], 0.0), tokens, is_small)
+        return found
+
+    def changes(self) -> Mapping[str, Estimate]:
+        """Return the cost at M less that at S, in the logarithm of tokens, with Welch's degrees."""
+        found = dict[str, Estimate]()
+        for arm in {**self.costs["M"], **self.costs["S"]}:
+            both = [self.costs[size].get(arm) for size in ("M", "S")]
+            large, small = both
+            if large and small:
+                squares = [(cost.error**2, cost.nats.degrees) for cost in (large, small)]
+                variance = sum(square for square, _ in squares)
+                found[arm] = Estimate(
+                    mean=large.tokens[0] - small.tokens[0],
+                    error=sqrt(variance),
+                    degrees=int(variance**2 / sum(square**2 / n for square, n in squares)),
+                    seeds=large.nats.seeds + small.nats.seeds,
+                    searches=1,
+                )
+        return found
+
+    def refuted(self) -> Mapping[str, list[str]]:
+        """Return by prediction the forms whose interval at M lies outside of it."""
+        found = dict[str, list[str]]()
+        for name, bounds in self.study.predictions.items():
+            found[name] = []
+            for arm, (least, most) in bounds.items():
+                if cost := self.costs["M"].get(arm):
+                    _, low, high = percent(cost.tokens)
+                    found[name] += [arm] if high < least or low > most else []
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """Yield every number of the study."""
+        for size, costs in self.costs.items():
+            yield from _lines(f"{size}, the rule's rates", costs)
+        for size, rates in own_rates(self.study, self.trainings).items():
+            yield from _lines(f"{size}, own rates {rates}", self.costs_at(size, rates))
+        changes = self.changes()
+        said = words(changes, margin=0.0)
+        for arm, change in changes.items():
+            low, high = change.interval()
+            yield (
+                f"M less S, {arm}: {change.mean:+.3f} ({low:+.3f} to {high:+.3f}) in the logarithm "
+                f"of tokens, {'no change is refuted' if said[arm] != 'not known' else 'not known'}"
+            )
+        for name, arms in self.refuted().items():
+            yield f"prediction {name}: refuted for {', '.join(arms) or 'no form'}"
+
+
+def _lines(title: str, costs: Costs) -> Iterator[str]:
+    said = worded(costs)
+    for arm, cost in costs.items():
+        low, high = cost.nats.interval()
+        mean, least, most = percent(cost.tokens)
+        yield (
+            f"{title}, {arm}: {cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), {mean:+.1f} %"
+            f" of the tokens ({least:+.1f} to {most:+.1f}), {said[arm]}, {cost.nats.seeds} seeds"
+        )

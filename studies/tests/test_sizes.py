@@ -1,0 +1,86 @@
+"""The costs in tokens of the study of two sizes follow from its records as it registered."""
+
+from math import exp, log
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import stats
+
+from studies.plan import SHORTER, registered
+from studies.sizes import MARGIN, Sizes, fieller, percent, worded
+from studies.trainings import Training, names, read
+
+STUDY = registered()
+PRICE = 0.2  # nats for each factor e of tokens
+TRUE = {"no-out-proj": 0.01, "no-query": 0.03, "one-head": 0.0, "merged": -0.05}
+
+
+def trainings(seeds: int = 4, **more: float) -> list[Training]:
+    """Return trainings at both sizes, whose costs are known but for noise of the seeds."""
+    noise, found = np.random.default_rng(0), list[Training]()
+    above = {"standard": 0.0, SHORTER: PRICE * log(1 / STUDY.shorter), **TRUE, **more}
+    for size in STUDY.sizes:
+        for seed in STUDY.seeds[size][:seeds]:
+            for arm, nats in above.items():
+                loss = 1 + seed / 1000 + nats + noise.normal(0, 0.0005)
+                of = {"study": STUDY.name, "world": f"source-{size}", "arm": arm, "seed": seed}
+                key = f"{size} {arm} {seed}"
+                found.append(Training(**of, rate=1.0, loss=loss, key=key, params=9, seconds=1.0))
+    return found
+
+
+def test_a_cost_in_tokens_is_the_difference_divided_by_the_price_of_tokens():
+    costs = Sizes(STUDY, trainings()).costs["M"]
+    for arm, nats in TRUE.items():
+        mean, low, high = percent(costs[arm].tokens)
+        assert low < 100 * (exp(nats / PRICE) - 1) < high
+        assert mean == pytest.approx(100 * (exp(nats / PRICE) - 1), abs=1)
+    said = {"no-out-proj": "worse", "no-query": "worse", "merged": "better"}
+    assert worded(costs) == {**said, "one-head": "the same"}
+
+
+def test_fieller_s_interval_holds_the_ratios_that_a_paired_t_does_not_refute():
+    of, to = np.array([0.02, 0.05, 0.04, 0.03]), np.array([0.2, 0.25, 0.19, 0.22])
+    found = fieller(of, to)
+    assert found
+    for end in found[1:]:
+        test: Any = stats.ttest_1samp(of - end * to, 0)
+        assert test.pvalue == pytest.approx(0.05)
+    assert found[0] == pytest.approx(of.mean() / to.mean())
+    assert fieller(of, np.array([0.2, -0.2, 0.3, -0.1])) is None
+
+
+def test_only_whole_pairs_count_and_a_form_that_diverged_has_no_cost():
+    found = trainings(seeds=3)[:-1]  # the last form at S has a seed less
+    cut = Sizes(STUDY, found).costs
+    assert cut["M"]["merged"].nats.seeds == cut["S"]["no-query"].nats.seeds == 3
+    assert cut["S"]["merged"].nats.seeds == 2
+    (last,) = [t for t in trainings(seeds=3) if t.key == "S merged 402"]
+    lost = msgspec.structs.replace(last, loss=None)
+    assert "merged" not in Sizes(STUDY, [*found, lost]).costs["S"]
+    assert Sizes(STUDY, []).costs == {"M": {}, "S": {}}
+
+
+def test_a_prediction_is_refuted_by_an_interval_outside_of_it():
+    refuted = Sizes(STUDY, trainings()).refuted()
+    assert refuted == {"constant-delay": ["no-out-proj", "merged"], "can-go": ["no-query"]}
+
+
+def test_every_number_is_told():
+    lines = [*Sizes(STUDY, trainings()).lines()]
+    assert len(lines) == 4 + 4 + 4 + 2
+    assert MARGIN == 5
+
+
+@pytest.mark.skipif(STUDY.name not in names(), reason="not trained yet")
+def test_trainings_of_one_size_are_of_one_device_and_one_code_and_in_float32():
+    found = read(STUDY.name)
+    for size, settings in STUDY.sizes.items():
+        of = [t for t in found if t.world == f"source-{size}"]
+        assert len({(t.device, t.mlx, t.source) for t in of}) == 1
+        assert {t.products for t in of} == {"float32"}
+        tokens = settings["steps"] * settings["batch_size"] * STUDY.shared["context_length"]
+        assert {t.tokens for t in of if t.arm != SHORTER and t.loss} == {tokens}
+        assert {len(t.curve) for t in of if t.loss} <= {STUDY.points, STUDY.points + 1}
