@@ -20,7 +20,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Positions, make_cache
-from mlx_attn.attention.choices import Choice, LogitsHook, Mixing
+from mlx_attn.attention.choices import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
 from mlx_attn.errors import ConfigError
@@ -379,7 +379,7 @@ def _check_shapes(layer: Attention) -> None:
         name = f"{choice.map}={choice.name}"
         return _checked(name, choice.apply, (layer, *arguments), *wanted)
 
-    def remembered(hook: LogitsHook | Mixing) -> Arrays:
+    def remembered(hook: Hook) -> Arrays:
         name = f"remembers= of {hook.map}={hook.name}"
         return _checked(name, hook.remembers, (layer, x), (B, 0, T, 0)) if hook.remembers else ()
 

@@ -156,39 +156,45 @@ class OutputMap(Choice):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsHook(Choice):
-    """A change of the scores before the mask: `logits(layer, s) -> s`.
+class Hook(Choice):
+    """A change of scores or weights, between score and value.
 
     Attributes:
         shift_invariant: A constant added to all scores of a query changes no weight, so that the
             key's bias cancels.
-        score_factor: If it only multiplies the scores of each attention map: these factors, so that
-            W_query can absorb them.
         remembers: Numbers of x that decoding also caches, [B, heads, T, width]; the hook receives
             the numbers of all tokens as its last argument.
         remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
             The layer's cache then holds all of them.
     """
 
-    map = "logits"
-
     shift_invariant: bool = False
-    score_factor: OfLayer | None = None
     remembers: OfLayer | None = None
     remembers_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing(Choice):
+class LogitsHook(Hook):
+    """A change of the scores before the mask: `logits(layer, s) -> s`.
+
+    Attributes:
+        score_factor: If it only multiplies the scores of each attention map: these factors, so that
+            W_query can absorb them.
+    """
+
+    map = "logits"
+
+    score_factor: OfLayer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing(Hook):
     """A choice of the attention weights: `mixing(layer, s) -> weights`.
 
     Attributes:
         sums_to_one: The weights of every query add up to 1, so that values may be computed after
             the weighted sum and their bias is a constant.
-        shift_invariant: A constant added to all scores of a query changes no weight.
         reads_keys: It reads the queries and keys too: `mixing(layer, s, q, k)`.
-        remembers: Numbers of x, as for a logits hook.
-        remembers_all: As for a logits hook.
         recurs: The same heads from a state of fixed size, `recurs(layer, q, k, v, memory, state) ->
             heads, state`, without `memory` if it remembers nothing, and with None at the start of a
             text. Decoding then caches the state, one array, and no tokens.
@@ -197,10 +203,7 @@ class Mixing(Choice):
     map = "mixing"
 
     sums_to_one: bool = False
-    shift_invariant: bool = False
     reads_keys: bool = False
-    remembers: OfLayer | None = None
-    remembers_all: bool = False
     recurs: OfLayer | None = None
 
 
@@ -211,15 +214,8 @@ class PositionInHeads(Choice):
     map = "position"
 
 
-_KINDS: tuple[type[Choice], ...] = (
-    ScoreMap,
-    ValueMap,
-    OutputMap,
-    LogitsHook,
-    Mixing,
-    PositionInHeads,
-)
-KINDS = {kind.map: kind for kind in _KINDS}
+_KINDS = ScoreMap, ValueMap, OutputMap, LogitsHook, Mixing, PositionInHeads
+KINDS: dict[str, type[Choice]] = {kind.map: kind for kind in _KINDS}
 
 
 def make_choice(map_name: str, name: str, **facts: Any) -> Choice:

@@ -20,11 +20,13 @@ from mlx_attn.attention.catalog import register
 from mlx_attn.attention.choices import (
     MAPS,
     Choice,
+    Hook,
     LogitsHook,
     Mixing,
     OutputMap,
     ScoreMap,
     ValueMap,
+    choice_of,
     make_choice,
 )
 from mlx_attn.attention.config import AttentionConfig
@@ -147,7 +149,7 @@ class Maps:
         return self.score, self.value, self.output, *self.logits, self.mixing, *self.position
 
     @property
-    def with_memory(self) -> tuple[LogitsHook | Mixing, ...]:
+    def with_memory(self) -> tuple[Hook, ...]:
         """The hooks, and last the mixing, that read further numbers of each token."""
         return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
 
@@ -292,36 +294,11 @@ def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None
         raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
 
 
-EARLIER = {
-    "score": ScoreMap(
-        name="earlier",
-        formula="q_h = x W_query_h, k_h of an earlier layer",
-        source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda layer, x, carry: (
-            split_heads(layer.W_query(x), layer.config.n_heads),
-            carry.read()[0],
-        ),
-        weights=W_QUERY,
-        affine=False,
-        carries=True,
-    ),
-    "value": ValueMap(
-        name="earlier",
-        formula="v_h of an earlier layer",
-        source="cross-layer attention, arXiv:2405.12981",
-        apply=lambda layer, x, k, carry: carry.read()[1],
-        affine=False,
-        carries=True,
-    ),
-}
-"""The maps of a layer that reads the keys and values of an earlier one."""
-
-
 def maps_of(config: AttentionConfig) -> Maps:
     """Return the choices of a configuration; with a merged output the value is x itself."""
     one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
-    if config.cross_layer == "reader":
-        one |= EARLIER
+    if config.cross_layer == "reader":  # of the keys and values of an earlier layer
+        one |= {name: choice_of(name, "earlier") for name in ("score", "value")}
     one["value"] = one["output"].contains_value or one["value"]
     return Maps(logits=config.choices("logits"), position=config.choices("position"), **one)
 

@@ -115,6 +115,9 @@ def computes(**choices: Any) -> bool:
     return True
 
 
+SCORES = [
+    score for score in choices_of("score") if score != "earlier"
+]  # a layer of its own has no earlier one
 RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 """Scores and a setting that excludes them, whatever the other maps are."""
 
@@ -122,7 +125,7 @@ RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 @pytest.mark.parametrize(
     "settings", [{"position": "alibi"}, {"position": "rope"}, {"n_kv_heads": 2}]
 )
-@pytest.mark.parametrize("score", choices_of("score"))
+@pytest.mark.parametrize("score", SCORES)
 def test_forms_of_the_three_maps(score, settings):
     made = [
         computes(score=score, value=value, output=output, **settings)
@@ -131,7 +134,7 @@ def test_forms_of_the_three_maps(score, settings):
     assert any(made) == ((score, *settings.values()) not in RULED_OUT)
 
 
-@pytest.mark.parametrize("score", choices_of("score"))
+@pytest.mark.parametrize("score", SCORES)
 def test_hooks_and_windows_with_every_score(score):
     needs = {"latent": {"value": "latent"}, "paired": {"output": "differential"}}.get(score, {})
     hooks = [*choices_of("logits"), "temperature+self_mask", "forget+talking"]

@@ -1,15 +1,67 @@
 """Layers that read the keys and values of the layer before (arXiv:2405.12981).
 
 With kv_sharing=N the first layer of N makes keys and values, `cross_layer="source"`, and the others
-read them: `layer.EARLIER` has their maps.
+read them, `cross_layer="reader"`.
 """
 
 from mlx_attn.attention.catalog import row
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import (
+    W_QUERY,
+    Carry,
+    Inputs,
+    Keys,
+    MapWeights,
+    Queries,
+    Values,
+    choice,
+    split_heads,
+)
+
+_PAPER = "cross-layer attention, arXiv:2405.12981"
+
+
+def _not_a_reader(config: AttentionConfig) -> str:
+    """Refuse a layer of its own."""
+    if config.cross_layer == "reader":
+        return ""
+    return "score=earlier and value=earlier read another layer: set kv_sharing, --kv-sharing 2"
+
+
+@choice(
+    "score",
+    "earlier",
+    "q_h = x W_query_h, k_h of an earlier layer",
+    source=_PAPER,
+    weights=W_QUERY,
+    affine=False,
+    carries=True,
+    refuses=_not_a_reader,
+)
+def earlier_keys(layer: MapWeights, x: Inputs, carry: Carry) -> tuple[Queries, Keys]:
+    """Read the keys of an earlier layer, normalized and rotated there."""
+    # [B, T, C] -> [B, H, T, D], and [B, H_kv, T_k, D] with the cached keys
+    return split_heads(layer.W_query(x), layer.config.n_heads), carry.read()[0]
+
+
+@choice(
+    "value",
+    "earlier",
+    "v_h of an earlier layer",
+    source=_PAPER,
+    affine=False,
+    carries=True,
+    refuses=_not_a_reader,
+)
+def earlier_values(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
+    """Read the values of an earlier layer."""
+    return carry.read()[1]
+
 
 row(
     "cross-layer",
     "every second layer reads the keys and values of the layer before; --kv-sharing N",
     "k, v of layer 2 l + 1 = k, v of layer 2 l",
     kv_sharing=2,
-    source="cross-layer attention, arXiv:2405.12981",
+    source=_PAPER,
 )
