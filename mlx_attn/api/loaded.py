@@ -86,8 +86,8 @@ class LoadedModel(LoadedRun):
 
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
         """Return the model's prediction after each token of a text, read as a whole document."""
-        tokens, own = self._tokens(text)
-        return np.array(self.model(mx.array(tokens)[None])[0, -own:].astype(mx.float32))
+        tokens, count = self._tokens(text)
+        return np.array(self.model(mx.array(tokens)[None])[0, -count:].astype(mx.float32))
 
     def loss(self, text: str) -> float:
         """Return nats per token of a text: the mean of -ln p(token | the tokens before it).
@@ -100,10 +100,10 @@ class LoadedModel(LoadedRun):
         if len(tokens) > self.model.config.context_length:
             split = Split(tokens, len(text.encode()))
             return Evaluator(split, self.model.config.context_length)(self.model).val_loss
-        tokens, own = self._tokens(text)
+        tokens, count = self._tokens(text)
         if len(tokens) < 2:
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
-        return text_loss(self.model, tokens, own)
+        return text_loss(self.model, tokens, count)
 
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""

@@ -68,8 +68,8 @@ def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> 
     try:
         yield
     finally:
-        for number, own in before.items():
-            signal.signal(number, own)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 GROUPS: dict[str, dict[str, str]] = {

@@ -234,7 +234,7 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
 def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
     if layer.config.short_conv != "none":
         yield source_of(MapWeights._convolved)
-    yield from (source_of(own.apply) for own in layer.maps.position)
+    yield from (source_of(choice.apply) for choice in layer.maps.position)
     if layer.config.qk_norm:
         yield source_of(attention.unit_rms)
     if layer.config.position == "rope":

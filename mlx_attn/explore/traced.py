@@ -145,9 +145,9 @@ def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
     return run
 
 
-def _masked(a: Attention, scores: "_Last", masked: mx.array) -> mx.array:
+def _masked(layer: Attention, scores: "_Last", masked: mx.array) -> mx.array:
     T = masked.shape[-1]
-    return scores.value + _mask(a, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
+    return scores.value + _mask(layer, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
 
 
 class _Last:
@@ -170,8 +170,8 @@ def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
             added = model.pos_emb(mx.arange(tokens.shape[1]))
             edits["embedding"] = lambda x: x - (1 - positions) * added
         for layer, block in enumerate(model.trf_blocks):
-            own = of_layers[5 * layer : 5 * layer + 5]
-            changes = _layer_edits(block.att, own, (length, later, positions, projection))
+            chosen = of_layers[5 * layer : 5 * layer + 5]
+            changes = _layer_edits(block.att, chosen, (length, later, positions, projection))
             edits |= {f"trf_blocks.{layer}.{name}": edit for name, edit in changes.items()}
         return _outputs(model, tokens, edits)
 
@@ -196,10 +196,10 @@ def _like_switches(model: GPT, T: int) -> list[mx.array]:
 
 
 def _layer_edits(
-    a: Attention, own: Sequence[mx.array], shared: Sequence[mx.array]
+    layer: Attention, switches: Sequence[mx.array], shared: Sequence[mx.array]
 ) -> dict[str, Callable[[mx.array], mx.array]]:
     """Return the edits of a layer's activations by the switches, by name."""
-    on, scored, cooling, rank, rank_shift = own
+    on, scored, cooling, rank, rank_shift = switches
     length, later, positions, projection = shared
     inputs, scores, heads, queries, keys = _Last(), _Last(), _Last(), _Last(), _Last()
 
@@ -208,7 +208,7 @@ def _layer_edits(
         return positions * y + (1 - positions) * back
 
     def where(raw: _Last) -> Callable[[mx.array], mx.array]:
-        bare = unit_rms if a.config.qk_norm else lambda y: y
+        bare = unit_rms if layer.config.qk_norm else lambda y: y
         return lambda y: positions * y + (1 - positions) * bare(raw.value)
 
     edits = {
@@ -218,66 +218,72 @@ def _layer_edits(
         "att.raw_scores": lambda y: scored * y,
         "att.attn_scores": scores,
         "att.masked": lambda y: (
-            cooling * (scores.value + _mask(a, y.shape[-1], length, later, positions))
+            cooling * (scores.value + _mask(layer, y.shape[-1], length, later, positions))
         ),
         "att.context_vec": lambda y: heads(on * y),
-        "att.out": lambda y: _output(a, heads.value, inputs.value, projection),
+        "att.out": lambda y: _output(layer, heads.value, inputs.value, projection),
     }
-    if a.config.position == "rope":
+    if layer.config.position == "rope":
         edits |= {"att.queries": unrotated, "att.keys": unrotated}
-    elif a.maps.position:
+    elif layer.maps.position:
         edits |= {"att.queries": where(queries), "att.keys": where(keys)}
-    if a.config.cross_layer == "reader":  # its keys come from a layer that has edited them
+    if layer.config.cross_layer == "reader":  # its keys come from a layer that has edited them
         edits.pop("att.keys", None)
     return edits
 
 
-def _mask(a: Attention, T: int, length: mx.array, later: mx.array, positions: mx.array) -> mx.array:
+def _mask(
+    layer: Attention, T: int, length: mx.array, later: mx.array, positions: mx.array
+) -> mx.array:
     """Return the mask of a layer; tokens from `length` on are padding."""
     places = mx.arange(T)
-    sees = causal_mask(places, places, a.config.window) == 0
+    sees = causal_mask(places, places, layer.config.window) == 0
     mask = mx.where(sees, 0.0, mx.where(places < length, later, -mx.inf))
-    if not a.slopes.size:
+    if not layer.slopes.size:
         return mask
-    return mask + positions * alibi_bias(mx.array(a.slopes, mx.float32), places, places)
+    return mask + positions * alibi_bias(mx.array(layer.slopes, mx.float32), places, places)
 
 
-def is_square(a: Attention) -> bool:
+def is_square(layer: Attention) -> bool:
     """Return True if a layer's joined heads are as wide as its output, so could replace it."""
-    return "out_proj" in a and a.out_proj.weight.shape[0] == a.out_proj.weight.shape[1]
+    if "out_proj" not in layer:
+        return False
+    rows, columns = layer.out_proj.weight.shape
+    return rows == columns
 
 
-def _output(a: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
+def _output(layer: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
     """Return a layer's output; if `projection` is 0, the joined heads without out_proj."""
-    y = a.output(heads, x)
-    if not is_square(a):
+    y = layer.output(heads, x)
+    if not is_square(layer):
         return y
-    out_proj, layer = a.out_proj, cast(Any, a)
+    out_proj, untyped = layer.out_proj, cast(Any, layer)
     try:
-        layer.out_proj = lambda joined: joined
-        joined = a.output(heads, x)
+        untyped.out_proj = lambda joined: joined
+        joined = layer.output(heads, x)
     finally:
-        layer.out_proj = out_proj
+        untyped.out_proj = out_proj
     return projection * y + (1 - projection) * joined
 
 
 def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Constants) -> Facts:
     """Return separate graphs of one layer's maps, from which the page derives S_h and V_h O_h."""
-    a, C = model.trf_blocks[layer].att, model.config.emb_dim
+    attention, C = model.trf_blocks[layer].att, model.config.emb_dim
     x = mx.zeros((1, C + 1, C))
 
     def maps(x: mx.array) -> list[mx.array]:
-        T, c = x.shape[1], a.config
+        T, config = x.shape[1], attention.config
         # A layer may read the keys and values of an earlier one.
-        keys, values = (mx.zeros((1, c.n_kv_heads, T, D)) for D in (c.head_dim, c.value_dim))
+        widths = config.head_dim, config.value_dim
+        keys, values = (mx.zeros((1, config.n_kv_heads, T, D)) for D in widths)
         carry = Carry(shared=(keys, values, Positions.of_text(T)))
-        q, k = a.score(x, None, carry)
-        return [q, k, a.value(a.value_input(x, k), k, None, carry)]
+        q, k = attention.score(x, None, carry)
+        return [q, k, attention.value(attention.value_input(x, k), k, None, carry)]
 
     q, _, v = maps(x)
 
     def output(heads: mx.array, x: mx.array, projection: mx.array) -> list[mx.array]:
-        return [_output(a, heads, x, projection)]
+        return [_output(attention, heads, x, projection)]
 
     def like(T: int) -> list[mx.array]:
         return [mx.zeros((1, q.shape[1], T, v.shape[-1])), mx.zeros((1, T, C)), mx.zeros(())]
@@ -339,8 +345,8 @@ def _graph(events: Sequence[dict[str, Any]], names: Sequence[str], constants: Co
             case "inputs":
                 graph["inputs"] = [[number(name), shape] for name, shape, _ in event["inputs"]]
             case "constants":
-                arrays = ((n, np.array(a.astype(mx.float32))) for n, a in event["constants"])
-                graph["constants"] = [[number(n), constants.place_of(a)] for n, a in arrays]
+                arrays = ((n, np.array(y.astype(mx.float32))) for n, y in event["constants"])
+                graph["constants"] = [[number(n), constants.place_of(y)] for n, y in arrays]
             case "outputs":
                 outputs = zip(names, event["outputs"], strict=True)
                 graph["outputs"] = {name: number(output[0]) for name, output in outputs}
