@@ -14,6 +14,8 @@ takes longer than computing. Then, outside training, it is compiled into four op
 the compiled code, so this happens once.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -21,6 +23,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
+from mlx.utils import tree_map
 
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
 from mlx_attn.machine.graphs import is_compiled
@@ -149,3 +152,24 @@ class TokenEmbedding(nn.Embedding):
     def as_linear(self, x: Float[mx.array, "1 1 C"]) -> Float[mx.array, "1 1 V"]:
         """Return the logits."""
         return self.head(x)
+
+
+FORMS: dict[type, Callable[[Any], nn.Module]] = {nn.Linear: TokenLinear, TokenTable: TokenEmbedding}
+"""The layers for one token, by those that they stand in for."""
+
+
+@contextmanager
+def layers_for(texts: int, model: nn.Module) -> Iterator[None]:
+    """Swap in the layers that read one token of so many texts; restore the model's own after it."""
+    layers = model.leaf_modules()
+
+    def form(layer: Any) -> Any:
+        return FORMS[type(layer)](layer) if texts == 1 and type(layer) in FORMS else layer
+
+    model.update_modules(tree_map(form, layers, is_leaf=nn.Module.is_module))
+    arrays = model.parameters()
+    try:
+        yield
+    finally:
+        model.update(arrays)
+        model.update_modules(layers)

@@ -7,22 +7,20 @@ written in place, logits, sampler. No intermediate result returns to Python.
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from operator import is_not
 from typing import Any, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 from jaxtyping import Float, Integer
-from mlx.utils import tree_map, tree_unflatten
+from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.errors import RunError
 from mlx_attn.machine.graphs import Graph
-from mlx_attn.machine.layers import TokenEmbedding, TokenLinear
+from mlx_attn.machine.layers import layers_for
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.samplers import Sampler
 
@@ -40,24 +38,6 @@ def cache_length(length: int, context_length: int) -> int:
     # ceil(log2(ceil(length / SHORTEST))): few lengths, because every length is another graph.
     doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
     return min(SHORTEST << doublings, context_length)
-
-
-@contextmanager
-def _layers_for(texts: int, model: GPT) -> Iterator[None]:
-    """Swap in the layers that read one token of so many texts; restore the model's own after it."""
-    layers = model.leaf_modules()
-    forms = {nn.Linear: TokenLinear, nn.Embedding: TokenEmbedding} if texts == 1 else {}
-
-    def form(layer: Any) -> Any:
-        return forms[type(layer)](layer) if type(layer) in forms else layer
-
-    model.update_modules(tree_map(form, layers, is_leaf=nn.Module.is_module))
-    arrays = model.parameters()
-    try:
-        yield
-    finally:
-        model.update(arrays)
-        model.update_modules(layers)
 
 
 class TokenStep:
@@ -83,7 +63,7 @@ class TokenStep:
             return arrays
         # New arrays of the same names mean that the model has trained or loaded weights since then.
         if not self._seen or any(map(is_not, arrays.values(), self._seen.values())):
-            with _layers_for(texts, self.model):
+            with layers_for(texts, self.model):
                 self._seen, self._views = arrays, named_arrays(self.model)
             mx.eval(self._views)
         return self._views
@@ -130,7 +110,7 @@ class TokenStep:
         weights, given = arrays[: len(names)], iter(arrays[len(names) :])
         tokens, offset = next(given), next(given)
         caches = [cache.new(offset, islice(given, n)) for cache, n in empty]
-        with _layers_for(len(tokens), self.model):
+        with layers_for(len(tokens), self.model):
             self.model.update(tree_unflatten(list(zip(names, weights, strict=True))))
             # [B, 1, V] -> [B, V]
             logits = self.model(tokens, caches)[:, -1].astype(mx.float32)
