@@ -21,10 +21,9 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.training.events import Ended, Started, Stepped
+from tests.runs import STORY, TINY
 
-STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
-SIZES = {"tokenizer": "char", "context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
-RECIPE = {"preset": "nano", "batch_size": 4, "steps": 6, "eval_every": 3, "log_every": 2}
+RECIPE = {**TINY, "preset": "nano", "eval_every": 3, "log_every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def settings(tmp_path_factory):
     (folder / "story.txt").write_text(STORY)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
-        yield {**SIZES, **RECIPE, "data": str(folder / "story.txt"), "warmup": 2}
+        yield {**RECIPE, "data": str(folder / "story.txt")}
 
 
 @pytest.fixture(scope="module")

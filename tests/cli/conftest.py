@@ -18,25 +18,10 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run
 from mlx_attn.text.tokenizers import Tokenizer
-from tests.runs import create_run
+from tests.runs import SIZES, STORY, TINY, create_run
 
-STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. "
-TINY_SETTINGS: dict[str, Any] = {
-    "data": "story.txt",
-    "tokenizer": "char",
-    "context_length": 16,
-    "emb_dim": 16,
-    "n_heads": 2,
-    "n_layers": 1,
-    "batch_size": 4,
-    "steps": 6,
-    "eval_every": 3,
-    "log_every": 2,
-    "warmup": 2,
-}
-"""A training that takes a tenth of a second."""
-
-TINY = [f"--{name.replace('_', '-')}={value}" for name, value in TINY_SETTINGS.items()]
+TINY_SETTINGS = {**TINY, "data": "story.txt", "eval_every": 3, "log_every": 2}
+TINY_FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TINY_SETTINGS.items()]
 
 
 def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -53,14 +38,13 @@ def settle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def workshop(tmp_path, monkeypatch) -> Path:
     """A directory with a story and its own data directory, and an environment without settings."""
-    (tmp_path / "story.txt").write_text(STORY * 20)
+    (tmp_path / "story.txt").write_text(STORY)
     return settle(tmp_path, monkeypatch)
 
 
 def untrained_run(path: Path, tokenizer: Tokenizer, **record: Any) -> Run:
     """A run whose model was never trained and reads with this tokenizer."""
-    sizes: dict[str, Any] = {"context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
-    config = GPTConfig(vocab_size=tokenizer.vocab_size, **sizes)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, **SIZES)
     settings = {"model": config.as_dict(), "training": {}, "text": {}}
     run = create_run(path, settings | record, tokenizer=tokenizer)
     run.save_model(GPT(config))
@@ -76,7 +60,7 @@ def made_once(tmp_path_factory) -> Callable[..., Path]:
 
     def make(*commands: list[str]) -> Path:
         folder = tmp_path_factory.mktemp("made")
-        (folder / "story.txt").write_text(STORY * 20)
+        (folder / "story.txt").write_text(STORY)
         with pytest.MonkeyPatch.context() as monkeypatch:
             settle(folder, monkeypatch)
             for command in commands:
@@ -124,7 +108,7 @@ def train(workshop) -> Callable[..., Result]:
     """Trains a tiny model on the story; later flags win."""
 
     def run(*arguments: str, **settings) -> Result:
-        tiny = [] if "--resume" in arguments else TINY
+        tiny = [] if "--resume" in arguments else TINY_FLAGS
         return invoke("train", *tiny, *arguments, **settings)
 
     return run

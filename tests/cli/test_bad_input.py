@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import STORY, TINY, refused
+from tests.cli.conftest import TINY_FLAGS, refused
+from tests.runs import STORY
 
 
 @pytest.fixture(scope="module")
 def trained(made_once) -> Path:
-    return made_once(["train", *TINY, "--quiet", "--name=base"])
+    return made_once(["train", *TINY_FLAGS, "--quiet", "--name=base"])
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def run(trained, in_a_copy) -> Path:
     """A finished run, beside texts and files that cannot be used."""
     folder = in_a_copy(trained)
     (folder / "one.txt").write_text("a")
-    (folder / "capitals.txt").write_text(STORY.upper() * 20)
+    (folder / "capitals.txt").write_text(STORY.upper())
     (folder / "loop").symlink_to("loop")
     unsaved = shutil.ignore_patterns("checkpoint")
     shutil.copytree(folder / "runs" / "base", folder / "unsaved", ignore=unsaved)
@@ -128,7 +129,7 @@ def test_what_cannot_work_is_one_line_and_changes_nothing(run_command, run, line
     command, *arguments = shlex.split(line)
     is_new = command == "train" and not {"--resume", "--init-from"} & {*arguments}
     before = files_around(run)
-    result = run_command(command, *(TINY if is_new else ()), *arguments, input=b"a\xff")
+    result = run_command(command, *(TINY_FLAGS if is_new else ()), *arguments, input=b"a\xff")
     assert message in refused(result, code)
     assert files_around(run) == before
 

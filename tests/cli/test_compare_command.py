@@ -9,10 +9,10 @@ import pytest
 
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.comparison.judging import WORDS
-from tests.cli.conftest import TINY, refused
+from tests.cli.conftest import TINY_FLAGS, refused
 
 SMALL = [
-    *(flag for flag in TINY if not flag.startswith(("--eval", "--log", "--steps"))),
+    *(flag for flag in TINY_FLAGS if not flag.startswith(("--eval", "--log", "--steps"))),
     *("--steps=8", "--no-tune", "--seeds=2"),
 ]
 

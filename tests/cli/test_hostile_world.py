@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY, refused
+from tests.cli.conftest import TINY_FLAGS, refused
 
 RUN = "runs/tiny"
 
@@ -15,7 +15,7 @@ RUN = "runs/tiny"
 @pytest.fixture(scope="module")
 def trained(made_once) -> Path:
     """A folder with a run."""
-    return made_once(["train", *TINY, "--out", RUN, "-q"])
+    return made_once(["train", *TINY_FLAGS, "--out", RUN, "-q"])
 
 
 def test_an_endless_pipe_or_prompt_is_not_read_to_the_end(workshop, run_command, monkeypatch):

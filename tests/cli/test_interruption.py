@@ -12,7 +12,7 @@ import pytest
 from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.trainer import Trainer
-from tests.cli.conftest import TINY
+from tests.cli.conftest import TINY_FLAGS
 from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
 Start = Callable[..., Process]
@@ -47,7 +47,7 @@ def python(workshop) -> Iterator[Start]:
 
 
 def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, train, workshop):
-    process = python("-m", "mlx_attn", "train", *TINY, *ENDLESS)
+    process = python("-m", "mlx_attn", "train", *TINY_FLAGS, *ENDLESS)
     wait_for(process, "step 3/")
     process.send_signal(signal.SIGINT)
     code, out, messages = ended(process)
@@ -63,7 +63,7 @@ def test_ctrl_c_saves_tells_how_to_go_on_and_exits_with_130(python, train, works
 
 
 def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, workshop):
-    process = python("-m", "mlx_attn", "train", *TINY, *ENDLESS, "--json")
+    process = python("-m", "mlx_attn", "train", *TINY_FLAGS, *ENDLESS, "--json")
     assert process.stdout
     process.stdout.readline()
     process.stdout.close()

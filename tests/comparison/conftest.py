@@ -19,8 +19,7 @@ from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
-
-STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
+from tests.runs import STORY, TINY
 
 NOISE_KEYS = (
     *("score", "value", "output", "n_heads", "head_dim", "hidden_dim", "optimizer"),
@@ -31,7 +30,7 @@ NOISE_KEYS = (
 
 def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
     """A training with this loss."""
-    point = Point(step=10, tokens=100, seconds=1.0, val_loss=loss)
+    end = Point(step=10, tokens=100, seconds=1.0, val_loss=loss)
     facts: dict[str, Any] = {
         "seed": seed,
         "lr_scale": 1.0,
@@ -42,7 +41,7 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "above_floor": None,
         "accuracy": None,
         "abilities": {},
-        "curve": (point,),
+        "curve": (replace(end, step=5, tokens=50, val_loss=loss + 0.5), end),
         "tok_s": 100.0,
         "seconds": 1.0,
     }
@@ -141,19 +140,7 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def shared(story: Path) -> dict[str, Any]:
     """Settings of a training that takes a tenth of a second."""
-    return {
-        "data": str(story),
-        "tokenizer": "char",
-        "context_length": 16,
-        "emb_dim": 16,
-        "n_heads": 2,
-        "n_layers": 1,
-        "batch_size": 4,
-        "steps": 8,
-        "warmup": 2,
-        "optimizer": "adamw",
-        "lr": 0.01,
-    }
+    return {**TINY, "data": str(story), "steps": 8, "optimizer": "adamw", "lr": 0.01}
 
 
 @pytest.fixture

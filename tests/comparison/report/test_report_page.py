@@ -101,9 +101,9 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(comparison):
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"arms": ["standard"]}, "only one arm has a result"),
+        ({"arms": ["standard", "merged-both"]}, "only one arm has a result"),
         ({"seeds": 1}, "1 seed, too few for an interval"),
-        ({"points": 1, "tunings": (), "delta": 0.0}, "Through training"),
+        ({"tunings": (), "delta": 0.0}, "Through training"),
     ],
 )
 def test_what_is_not_there_is_left_out_or_said_and_little_can_be_drawn(comparison, choices, said):
