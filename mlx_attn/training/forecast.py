@@ -4,26 +4,39 @@ Every block costs the same, so the time and the memory of each phase of a step a
 number of layers. Models with two and with four layers, otherwise identical, train for a few steps
 and validate on a few windows; the results are extrapolated to the model's depth. A model of at most
 four layers, or whose layers follow a pattern of variants, is measured itself.
+
+So is a batch, if a processor can read it in a second or so. Of a larger one some windows are
+measured, and half of them. If two windows are too long for that, two shorter ones are measured in a
+model of two layers, operations and weights are counted for the rest, and memory is not known.
 """
 
 import gc
 import time
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import median
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float
 
+from mlx_attn.arrays import count_parameters
+from mlx_attn.machine.streams import compiles_step, cores
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
 from mlx_attn.training.evaluation import EVALUATION_TOKENS
 from mlx_attn.training.trainer import Trainer
 
+_PARTS = 2  # the most micro-batches that are measured; their gradients add up
 _DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
 _STEPS = 3  # the most steps to time, after a first one whose memory is measured
-_ENOUGH = 2.0  # stop timing steps after this many seconds
+_ENOUGH = 0.3  # seconds: a first step that took longer is not repeated, if nothing was compiled
+_WORK = 14e9  # the most multiply-adds of a forward pass to measure on a processor
+_FEW_WINDOWS = 2.5  # times as many, so that two windows are read whole
+
+_Measured = Float[np.ndarray, " numbers"]
+"""Seconds of the gradients, of the optimizer and of a validation; peak bytes of the first two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +49,7 @@ class Forecast:
     seconds: float
     steps: int  # steps that remain, or that fit into the minutes
     validations: int  # validations during these steps
-    peak_memory: int  # the most bytes of arrays at any time
+    peak_memory: int  # the most bytes of arrays at any time; 0 if it is not known
 
 
 def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
@@ -44,16 +57,10 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
 
     MLX's random state does change; a training seeds every step itself.
     """
-    config, layers = trainer.config, trainer.model.config.n_layers
-    if layers <= _DEPTHS[1] or trainer.settings.model.get("pattern"):
-        measured = _measure(trainer.settings, layers, corpus)
-    else:
-        # Two points of each line: the slope is the cost of a layer, the rest does not depend on
-        # depth.
-        few, many = (_measure(trainer.settings, depth, corpus) for depth in _DEPTHS)
-        slope = np.maximum(many - few, 0) / (_DEPTHS[1] - _DEPTHS[0])
-        measured = few + slope * (layers - _DEPTHS[0])
-    step_seconds, validation_seconds, *peaks = measured.tolist()
+    config = trainer.config
+    measured = _measure(trainer.settings, trainer.model.config, corpus)
+    gradients, update, validation_seconds, *peaks = measured.tolist()
+    step_seconds = gradients * config.accumulate / min(config.accumulate, _PARTS) + update
     left = max(trainer.steps - trainer.progress.step, 0)
     by_clock = config.minutes * 60
     # Without minutes only the steps bound the training.
@@ -71,37 +78,92 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
     )
 
 
-def _measure(settings: Settings, layers: int, corpus: Corpus) -> Float[np.ndarray, " numbers"]:
-    """Return the seconds of a step and of a validation, and the peak bytes of a step's phases."""
-    shallow = replace(settings, model={**settings.model, "n_layers": layers})
+def _measure(settings: Settings, config: GPTConfig, corpus: Corpus) -> _Measured:
+    """Measure a training of this model, or as much of it as takes little time."""
+    training, layers, T = settings.training, config.n_layers, config.context_length
+    is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
+    B, deepest = training.batch_size, _DEPTHS[1] if is_deep else layers
+    cost, _ = _work_and_weights(replace(config, n_layers=deepest))
+    fits = B * T if compiles_step(training.compile) else int(_WORK / cost)  # tokens
+
+    def measured(depth: int, windows: int, length: int = T) -> _Measured:
+        parts = min(training.accumulate, _PARTS)
+        recipe = replace(training, batch_size=windows, accumulate=parts)
+        sizes = {**settings.model, "n_layers": depth, "context_length": length}
+        part = replace(settings, model=sizes, training=recipe)
+        return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))
+
+    def of_depth(depth: int) -> _Measured:
+        if fits >= B * T or B <= 2:
+            return measured(depth, B)
+        half = max(1, fits // T // 2 // cores() * cores())
+        less, more = measured(depth, half), measured(depth, 2 * half)
+        # Neither the optimizer nor a validation depends on the batch.
+        return more + np.maximum(more - less, 0) * (B - 2 * half) / half * [1, 0, 0, 1, 1]
+
+    windows = min(B, 2)
+    if windows * T > _FEW_WINDOWS * fits:
+        small = replace(config, n_layers=_DEPTHS[0] if is_deep else layers)
+        small = replace(small, context_length=max(1, fits // windows))
+        costs = _work_and_weights(config), _work_and_weights(small)
+        work, weights = (a / b for a, b in zip(*costs, strict=True))
+        tokens = B * T / (windows * small.context_length)
+        found = measured(small.n_layers, windows, small.context_length)
+        return found * [work * tokens, weights, work, 0, 0]
+    if not is_deep:
+        return of_depth(layers)
+    # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
+    few, many = map(of_depth, _DEPTHS)
+    slope = np.maximum(many - few, 0) / (_DEPTHS[1] - _DEPTHS[0])
+    return few + slope * (layers - _DEPTHS[0])
+
+
+def _work_and_weights(config: GPTConfig) -> tuple[int, int]:
+    """Return about how many multiply-adds a token takes, and how many weights there are."""
+    weights = count_parameters(GPT(config, seed=None))
+    # Of the tables of tokens and positions, each weight of the head is multiplied.
+    tables = (config.position == "learned") * config.context_length
+    tables += (not config.tied_head) * config.vocab_size
+    scores = 2 * config.n_layers * config.context_length
+    return weights + (scores - tables) * config.emb_dim, weights
+
+
+def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured:
+    """Measure steps of these settings, and a validation on about so many tokens."""
     # Buffers of an earlier model must not count as this one's.
     gc.collect()
     mx.clear_cache()
-    others = mx.get_active_memory()
-    trainer = Trainer(shallow, corpus)
+    others, compiles = mx.get_active_memory(), compiles_step(settings.training.compile)
+    trainer = Trainer(settings, corpus, draw=False)
     peaks: list[int] = []
     mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
-    mx.reset_peak_memory()
-    # The optimizer begins when all gradients are ready.
-    loss, gradients = trainer.step.gradients(trainer.starts())
-    mx.eval(loss, gradients)
-    peaks.append(mx.get_peak_memory() - others)
-    mx.reset_peak_memory()
-    mx.eval(trainer.step.update(gradients), trainer.step.state)
-    peaks.append(mx.get_peak_memory() - others)
-    del gradients
-    seconds: list[float] = []
-    while not seconds or (len(seconds) < _STEPS and sum(seconds) < _ENOUGH):
+    seconds: list[tuple[float, float]] = []
+    while not seconds or (len(seconds) <= _STEPS and (compiles or sum(seconds[-1]) < _ENOUGH)):
+        mx.reset_peak_memory()
         began = time.perf_counter()
-        # Waits for the whole step; nothing is queued ahead while it is timed.
-        mx.eval(*trainer.launch_step(), *trainer.step.state)
-        seconds.append(time.perf_counter() - began)
-    # About one batch on every core, a known fraction of the whole validation.
+        # The optimizer begins when all gradients are ready.
+        loss, gradients = trainer.step.gradients(trainer.starts())
+        mx.eval(loss, gradients)
+        between = time.perf_counter()
+        peaks.append(mx.get_peak_memory() - others)
+        mx.reset_peak_memory()
+        mx.eval(trainer.step.update(gradients), trainer.step.state)
+        seconds.append((between - began, time.perf_counter() - between))
+        peaks.append(mx.get_peak_memory() - others)
+        del gradients
+    # The median ignores a step that something else on the machine delayed; the first may compile.
+    timed = np.median(seconds[1:] or seconds, axis=0)
+    return np.array([*timed, _validation_seconds(trainer, tokens, compiles), *peaks[:2]])
+
+
+def _validation_seconds(trainer: Trainer, tokens: int, compiles: bool) -> float:
+    """Return the seconds of a validation, of which a known fraction is timed."""
     evaluator, windows = trainer.evaluator, len(trainer.evaluator.windows)
-    few = min(windows, ceil(EVALUATION_TOKENS / evaluator.context_length))
-    evaluator.estimate(trainer.model, few)  # warms up
-    began = time.perf_counter()
-    evaluator.estimate(trainer.model, few)
-    validation = (time.perf_counter() - began) * windows / few
-    # The median ignores a step that something else on the machine delayed.
-    return np.array([median(seconds), validation, *peaks])
+    few = min(windows, ceil(tokens / evaluator.context_length))
+    seconds: list[float] = []
+    # The second is warm.
+    while not seconds or (len(seconds) < 2 and (compiles or seconds[0] < _ENOUGH)):
+        began = time.perf_counter()
+        evaluator.estimate(trainer.model, few)
+        seconds.append(time.perf_counter() - began)
+    return seconds[-1] * windows / few

@@ -68,7 +68,8 @@ def plan_rows(
     if expected:
         seconds = expected.step_seconds
         step = f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-        rows["memory"] += f"; about {memory(expected.peak_memory)} at the peak"
+        peak = f"about {memory(expected.peak_memory)}" if expected.peak_memory else "not known"
+        rows["memory"] += f"; {peak} at the peak"
         rows["time"] = (
             f"about {duration(expected.seconds)}: {plural(expected.steps, 'step')} of {step}, "
             f"{plural(expected.validations, 'validation')} of "

@@ -33,7 +33,11 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
 # What a training will take, beside what it takes.
 
 
-def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(trainer, corpus, no_lookahead):
+@pytest.mark.parametrize("work", [14e9, 16e6], ids=["the whole batch", "two parts of it"])
+def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
+    trainer, corpus, no_lookahead, monkeypatch, work
+):
+    monkeypatch.setattr("mlx_attn.training.forecast._WORK", work)
     # Its activations are most of its memory.
     deep = {"batch_size": 96, "n_layers": 6, "emb_dim": 32}
     expected = forecast(trainer(**deep), corpus)
@@ -45,3 +49,10 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(trainer, corp
     for _ in range(3):
         mx.eval(*training.launch_step(), *training.step.state)
     assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
+
+
+def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, corpus, monkeypatch):
+    monkeypatch.setattr("mlx_attn.training.forecast._WORK", 5e4)
+    small, large = (forecast(trainer(n_layers=n, batch_size=64), corpus) for n in (8, 32))
+    assert (small.peak_memory, large.peak_memory) == (0, 0)
+    assert large.step_seconds > small.step_seconds > 0
