@@ -131,7 +131,7 @@ def card(variant: Variant, standard: ModelCost) -> str:
     """Return the card of a variant."""
     config = config_of(variant)
     chosen = choices_of(config)
-    named = chosen or [config.attention().choices(name)[0] for name in ("score", "value", "output")]
+    named = chosen or [config.attention().choice(name) for name in ("score", "value", "output")]
     sources = list(dict.fromkeys(choice.source for choice in named if choice.source))
     lines = [
         *(f"### {variant.name}", "", f"{variant.summary[0].upper()}{variant.summary[1:]}."),

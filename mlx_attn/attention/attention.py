@@ -93,9 +93,9 @@ def causal_mask(
 def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
     """Return the mask of a whole text with ALiBi's bias: a constant of the graphs of all layers."""
     positions = arange(T)
-    mask = causal_mask(positions, positions, window)
-    bias = alibi_bias(mx.array(slopes), positions, positions) if slopes else 0.0
-    return mx.array(np.array(mask + bias))
+    mask = causal_mask(positions, positions, window)  # [T, T]
+    bias = alibi_bias(mx.array(slopes), positions, positions) if slopes else 0.0  # [H, T, T]
+    return mx.array(np.array(mask + bias))  # through NumPy, so that it is computed now
 
 
 def stores_weights(config: AttentionConfig, T: int) -> bool:
@@ -106,7 +106,7 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
     """
     if config.drop_rate or config.has_hooks:
         return True
-    if config.position == "alibi" or 0 < config.window < T:
+    if config.position == "alibi" or 0 < config.window < T:  # an array is the mask
         return True
     widths = {config.head_dim, *(choice.shape(config)[1] for choice in config.choices("score"))}
     return not any(fuses(width, T, 1) for width in widths)
@@ -132,7 +132,7 @@ def project_values_first(layer: "Attention", T_q: int, T_k: int) -> bool:
     H, C, D = config.n_heads, config.d_in, config.value_dim
     if layer.maps.score.cache == "x" and config.position != "alibi":
         fused = fuses(C, T_q, H)
-        if fused is not None:
+        if fused is not None:  # on a GPU, a kernel counts more than multiply-adds
             return not fused
     first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
     after = H * T_q * T_k * C + H * T_q * C * D
@@ -151,6 +151,7 @@ class Attention(MapWeights):
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
         slopes = config.slopes() if config.position == "alibi" else ()
+        # NumPy's, because an array of MLX would be a weight.
         self.slopes = np.repeat(slopes, self.maps.score.queries_per_head)
         self.has_hooks = config.has_hooks
         self.reads_in_order = self.has_hooks or (
@@ -190,13 +191,13 @@ class Attention(MapWeights):
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
-        memories = self.remembered(x)
+        memories = self.remembered(x)  # of hooks, [B, heads, T, width] each; most layers have none
         if cache is not None:  # T tokens -> all T_k that are visible
             cached, positions = cache.extend((*entries, *memories), self.reads_in_order)
             entries, memories = cached[: len(entries)], cached[len(entries) :]
         if self.config.cross_layer and carry is not None:
             carry.shared = (entries[0], entries[-1], positions)
-        q = self.normalize_and_rotate(q, positions.query)
+        q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
         if self.maps.caches_keys_only:
             heads = self._attend_by_keys(q, entries[0], positions, *memories)
         else:
@@ -211,6 +212,7 @@ class Attention(MapWeights):
         q, k = self.normalize_and_rotate(q, start), self.normalize_and_rotate(k, start)
         read = (array.astype(mx.float32) for array in (q, k, v, *self.remembered(x)))
         advance = cast(Callable[..., Any], self.maps.mixing.recurs)
+        # The heads of the new tokens, [B, H, T, D], and the state after them, such as [B, H, K, D].
         heads, *cache.buffers = advance(self, *read, cache.advance(x.shape[1]))
         return heads.astype(x.dtype)
 
@@ -226,6 +228,7 @@ class Attention(MapWeights):
         after = self.maps.value.after
         if after is None or project_values_first(self, q.shape[2], k.shape[2]):
             return self.attend(q, k, self.value(inputs, k), positions, *memories)
+        # One value for all heads, [B, 1, T_k, C] -> [B, H, T_q, C] -> [B, H, T_q, D]
         return after(self, self.attend(q, k, inputs[:, None], positions, *memories))
 
     # The weighted sum of values: both ways give the same numbers.
@@ -256,6 +259,7 @@ class Attention(MapWeights):
 
         They are computed in the mask's float32, or in float64 if the inputs are.
         """
+        # [B, H, T_q, K] x [B, key_heads, T_k, K] -> [B, H, T_q, T_k]
         scores = self.logits(attention_scores(q, k, self.config.scale), *memories)
         masked = scores + self.mask(positions)  # after the hooks, which must not see minus infinity
         more = self.read_by_mixing(q, k, masked, memories)
@@ -272,12 +276,13 @@ class Attention(MapWeights):
             window = window if window < T else 0
             if by_name and not self.slopes.size and not window:
                 return None
+            # The same constant in every layer and step.
             return text_mask(T, window, tuple(self.slopes.tolist()))
-        mask = causal_mask(positions.queries, positions.keys, window)
+        mask = causal_mask(positions.queries, positions.keys, window)  # [T_q, T_k]
         if not self.slopes.size:
             return mask
         slopes = mx.array(self.slopes, mx.float32)
-        return alibi_bias(slopes, positions.queries, positions.keys) + mask
+        return alibi_bias(slopes, positions.queries, positions.keys) + mask  # [H, T_q, T_k]
 
     def logits(self, scores: Scores, *memories: mx.array) -> Scores:
         """Return the scores after every hook; `memories` belong to the hooks that have one."""

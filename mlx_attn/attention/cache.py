@@ -28,21 +28,13 @@ def arange(n: int) -> Integer[mx.array, " n"]:
 
 
 class Positions(NamedTuple):
-    """Positions of queries, and the keys that they read.
+    """Positions of queries, and the keys that they read."""
 
-    Attributes:
-        query: Position of the first query.
-        queries: Position of every query.
-        first: Position of the first key, if the keys are in order.
-        keys: Position of every key.
-        whole: Whether both are all tokens of one text.
-    """
-
-    query: Position
+    query: Position  # of the first query
     queries: Integer[mx.array, " T_q"]
-    first: Position
+    first: Position  # of the first key, if the keys are in order
     keys: Integer[mx.array, " T_k"]
-    whole: bool = False
+    whole: bool = False  # whether both are all tokens of one text
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -64,9 +56,9 @@ class KVCache:
     def __init__(self, length: int):
         self.length = length
         self.offset: Position = 0
-        self.buffers: list[mx.array] = []
-        self.rows: list[mx.array] = []
-        self.n_rows = 0
+        self.buffers: list[mx.array] = []  # key and value, then what hooks remember
+        self.rows: list[mx.array] = []  # the last rows that convolutions read, of q, k and v
+        self.n_rows = 0  # of a layer with convolutions 3, even before the first token
 
     def new(self, offset: Position = 0, arrays: Iterable[mx.array] = ()) -> "KVCache":
         """Return a cache of the same sizes, empty or with these arrays after `offset` tokens."""
@@ -97,7 +89,7 @@ class KVCache:
             B, heads, _, width = y.shape
             self.rows.append(mx.zeros((B, heads, count, width), y.dtype))
             self.n_rows = len(self.rows)
-        rows = mx.concatenate([self.rows[part], y], axis=2)
+        rows = mx.concatenate([self.rows[part], y], axis=2)  # [B, heads, count + T, D]
         self.rows[part] = rows[:, :, -count:]
         return rows
 
@@ -149,7 +141,7 @@ class KVCache:
         """Grow to hold this many tokens."""
         held, self.length = self.slots, length
         if more := self.slots - held:
-            grown = [(0, 0), (0, 0), (0, more), (0, 0)]
+            grown = [(0, 0), (0, 0), (0, more), (0, 0)]  # free slots after the tokens
             self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
 
     @property
@@ -182,7 +174,7 @@ class RotatingKVCache(KVCache):
         self._update(arrays, start % self.slots)
         if in_order:
             return self._in_order(start, 1)
-        last = self.offset - 1
+        last = self.offset - 1  # position of the newest token
         # Slot s holds the latest position p <= last with p mod slots = s.
         positions = _none_before_0(last - (last - arange(self.slots)) % self.slots)
         return tuple(self.buffers), Positions(start, start + arange(1), 0, positions)
@@ -192,7 +184,7 @@ class RotatingKVCache(KVCache):
         # [B, heads, slots, width], oldest first, followed by the T new tokens.
         held = [_from_slot(buffer, start % self.slots) for buffer in self.buffers]
         cached = tuple(mx.concatenate([*pair], axis=2) for pair in zip(held, arrays, strict=True))
-        ring = (array[:, :, -self.slots :] for array in cached)
+        ring = (array[:, :, -self.slots :] for array in cached)  # [B, heads, slots, width]
         # The last `slots` tokens, turned so that token t is in slot t mod slots again.
         self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
         return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
@@ -212,7 +204,7 @@ class StateCache(KVCache):
     def advance(self, T: int) -> mx.array | None:
         """Count T new tokens; return the state before them, or None at the start of a text."""
         self._check_room(T)
-        self.offset = self.offset + T
+        self.offset = self.offset + T  # positions of queries still count the tokens read
         return self.buffers[0] if self.buffers else None
 
     @property

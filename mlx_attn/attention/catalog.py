@@ -17,12 +17,7 @@ FORMS, PAPERS, REFERENCES, YOURS = GROUPS = ("forms", "papers", "reference arms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A choice for each map of attention, and its formula in the field's letters.
-
-    `window`, `global_every` and `n_kv_heads` are sizes to begin with, `position`, `qk_norm`,
-    `short_conv` and `kv_sharing` its further needs; empty, they stay as they are. `source` is a
-    paper if no choice names it, `alias` another name of the same function.
-    """
+    """A choice for each map of attention, and what else it sets."""
 
     name: str
     score: str = "separate"
@@ -30,6 +25,7 @@ class Variant:
     output: str = "linear"
     logits: str = "none"
     mixing: str = "softmax"
+    # Further settings; 0, "" and False leave them as they are.
     window: int = 0
     global_every: int = 0
     position: str = ""
@@ -37,10 +33,10 @@ class Variant:
     short_conv: str = ""
     n_kv_heads: int = 0
     kv_sharing: int = 0
-    formula: str
+    formula: str  # in the field's letters
     summary: str
-    source: str = ""
-    alias: str = ""
+    source: str = ""  # a paper, if no choice names it
+    alias: str = ""  # another name of the same function
     group: str = YOURS
 
     @property
@@ -51,13 +47,10 @@ class Variant:
     @property
     def settings(self) -> dict[str, Any]:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
-        windows = {"window": self.window, "global_every": self.global_every}
-        return {**self.maps, **(windows if self.window else {}), **self.needs}
-
-    @property
-    def needs(self) -> dict[str, Any]:
-        """Settings other than maps and windows."""
-        return {key: value for key in NEEDS if (value := getattr(self, key))}
+        # A window without global_every is that of all layers, whatever a preset says.
+        windows = {"window": self.window, "global_every": self.global_every} if self.window else {}
+        needs = {key: value for key in NEEDS if (value := getattr(self, key))}
+        return self.maps | windows | needs
 
 
 NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
@@ -68,7 +61,7 @@ class Variants(MutableMapping[str, Variant]):
     """Variants by name, in the order of their groups; imported once they are asked for."""
 
     def __init__(self):
-        self.rows: dict[str, Variant] = {}
+        self.rows: dict[str, Variant] = {}  # in the order in which their files are imported
 
     def __getitem__(self, name: str) -> Variant:
         if name not in self.rows:

@@ -35,34 +35,26 @@ POSITIONS = ("learned", "alibi", "rope", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What every kind of choice declares.
-
-    Attributes:
-        name: The word in a configuration.
-        formula: In the field's letters.
-        source: The paper, or the section of the book.
-        apply: Computes the map.
-        weights: Makes each trained part by name: a Linear layer, an array, or None if a
-            configuration needs none.
-        init: Starting weights by name, if they are not drawn like other Linear layers. Of these,
-            "out_proj" ends a branch.
-        input_weights: The weights that multiply x, if nothing else reads x: they can absorb the
-            gain of the norm before. None: x is read in another way.
-        multiply_adds: Per token at full context, in addition to its matrices, the scores and the
-            weighted sum.
-        refuses: Why a configuration cannot use it, and the way out; empty if it can.
-    """
+    """What every kind of choice declares."""
 
     map: ClassVar[str]
 
-    name: str
-    formula: str
-    source: str = ""
-    apply: OfLayer
+    name: str  # the word in a configuration
+    formula: str  # in the field's letters
+    source: str = ""  # the paper, or the section of the book
+    apply: OfLayer  # computes the map
+    # Makes each trained part by name: a Linear layer, an array, or None if a configuration needs
+    # none.
     weights: Mapping[str, OfConfig] = field(default_factory=dict)
+    # Starting weights by name, if they are not drawn like other Linear layers. Of these, "out_proj"
+    # ends a branch.
     init: Callable[[Any, Callable[..., Any]], Mapping[str, Any]] | None = None
+    # The weights that multiply x, if nothing else reads x: they can absorb the gain of the norm
+    # before. None: x is read in another way.
     input_weights: tuple[str, ...] | None = None
+    # Per token at full context, in addition to its matrices, the scores and the weighted sum.
     multiply_adds: Callable[[Any], int] = lambda config: 0
+    # Why a configuration cannot use it, and the way out; empty if it can.
     refuses: Callable[[Any], str] = lambda config: ""
 
     @property
@@ -85,23 +77,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreMap(Choice):
-    """A choice of the queries and keys: `score(layer, x) -> q, k`.
-
-    Attributes:
-        shape: The number of heads of its keys, and their width, if not n_kv_heads of head_dim.
-        cache: The cache entries of a token: "kv" key and value; "x" only the key, which is x.
-        affine: It is linear up to a bias, as conversions and spectra need.
-        queries_per_head: Query heads for each head.
-        carries: It reads arrays of earlier layers, as `score(layer, x, carry)`.
-    """
+    """A choice of the queries and keys: `score(layer, x) -> q, k`."""
 
     map = "score"
 
+    # The number of heads of its keys, and their width.
     shape: OfConfig = lambda config: (config.n_kv_heads, config.head_dim)
-    cache: str = "kv"
-    affine: bool = True
+    cache: str = "kv"  # of a token, "kv": key and value; "x": only the key, which is x
+    affine: bool = True  # linear up to a bias, as conversions and spectra need
     queries_per_head: int = 1
-    carries: bool = False
+    carries: bool = False  # it reads arrays of earlier layers: `score(layer, x, carry)`
 
     def __post_init__(self):
         check_choices(self, {"cache": ("kv", "x")})
@@ -109,27 +94,19 @@ class ScoreMap(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueMap(Choice):
-    """A choice of the values: `value(layer, x, k) -> v`.
-
-    Attributes:
-        shape: The number of heads of its values, and their width, if not n_kv_heads of value_dim.
-        after: The same map applied to softmax_h x, which gives the same heads.
-        cache: The cache entries of a token: "kv" key and value; "k" only the key, which this map
-            reads; "x" only the key, which is x. If score or value keep only the key, so does the
-            layer.
-        affine: It is linear up to a bias.
-        reads_keys: It computes values from keys.
-        carries: It reads arrays of earlier layers, as `value(layer, x, k, carry)`.
-    """
+    """A choice of the values: `value(layer, x, k) -> v`."""
 
     map = "value"
 
+    # The number of heads of its values, and their width.
     shape: OfConfig = lambda config: (config.n_kv_heads, config.value_dim)
-    after: OfLayer | None = None
+    after: OfLayer | None = None  # the same map applied to softmax_h x, which gives the same heads
+    # Of a token, "kv": key and value; "k": only the key, which this map reads; "x": only the key,
+    # which is x. If score or value keep only the key, so does the layer.
     cache: str = "kv"
-    affine: bool = True
-    reads_keys: bool = False
-    carries: bool = False
+    affine: bool = True  # linear up to a bias
+    reads_keys: bool = False  # it computes values from keys
+    carries: bool = False  # it reads arrays of earlier layers: `value(layer, x, k, carry)`
 
     def __post_init__(self):
         check_choices(self, {"cache": ("kv", "x", "k")})
@@ -142,68 +119,52 @@ class ValueMap(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputMap(Choice):
-    """A choice of the output: `output(layer, heads, x) -> y`.
-
-    Attributes:
-        affine: It is linear in the heads up to a bias.
-        contains_value: If it computes the values too: the value map that is left of the layer's.
-    """
+    """A choice of the output: `output(layer, heads, x) -> y`."""
 
     map = "output"
 
-    affine: bool = True
-    contains_value: ValueMap | None = None
+    affine: bool = True  # linear in the heads up to a bias
+    contains_value: ValueMap | None = None  # what is left of the value map, if it computes values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook(Choice):
-    """A change of scores or weights, between score and value.
+    """A change of scores or weights, between score and value."""
 
-    Attributes:
-        shift_invariant: A constant added to all scores of a query changes no weight, so that the
-            key's bias cancels.
-        remembers: Numbers of x that decoding also caches, [B, heads, T, width]; the hook receives
-            the numbers of all tokens as its last argument.
-        remembers_all: It needs the memory of all earlier tokens even if a window hides their keys.
-            The layer's cache then holds all of them.
-    """
-
+    # A constant added to all scores of a query changes no weight, so that the key's bias cancels.
     shift_invariant: bool = False
+    # Numbers of x that decoding also caches, [B, heads, T, width]; the hook receives the numbers of
+    # all tokens as its last argument.
     remembers: OfLayer | None = None
+    # It needs the memory of all earlier tokens even if a window hides their keys. The layer's cache
+    # then holds all of them.
     remembers_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsHook(Hook):
-    """A change of the scores before the mask: `logits(layer, s) -> s`.
-
-    Attributes:
-        score_factor: If it only multiplies the scores of each attention map: these factors, so that
-            W_query can absorb them.
-    """
+    """A change of the scores before the mask: `logits(layer, s) -> s`."""
 
     map = "logits"
 
+    # If it only multiplies the scores of each attention map: these factors, so that W_query can
+    # absorb them.
     score_factor: OfLayer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixing(Hook):
-    """A choice of the attention weights: `mixing(layer, s) -> weights`.
-
-    Attributes:
-        sums_to_one: The weights of every query add up to 1, so that values may be computed after
-            the weighted sum and their bias is a constant.
-        reads_keys: It reads the queries and keys too: `mixing(layer, s, q, k)`.
-        recurs: The same heads from a state of fixed size, `recurs(layer, q, k, v, memory, state) ->
-            heads, state`, without `memory` if it remembers nothing, and with None at the start of a
-            text. Decoding then caches the state, one array, and no tokens.
-    """
+    """A choice of the attention weights: `mixing(layer, s) -> weights`."""
 
     map = "mixing"
 
+    # The weights of every query add up to 1, so that values may be computed after the weighted sum
+    # and their bias is a constant.
     sums_to_one: bool = False
-    reads_keys: bool = False
+    reads_keys: bool = False  # it reads the queries and keys too: `mixing(layer, s, q, k)`
+    # The same heads from a state of fixed size, `recurs(layer, q, k, v, memory, state) -> heads,
+    # state`, without `memory` if it remembers nothing, and with None at the start of a text.
+    # Decoding then caches the state, one array, and no tokens.
     recurs: OfLayer | None = None
 
 

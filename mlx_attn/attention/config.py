@@ -55,24 +55,17 @@ class AttentionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig(AttentionSettings):
-    """Sizes and choices of one causal attention layer.
+    """Sizes and choices of one causal attention layer."""
 
-    Attributes:
-        d_in: Width C of the input.
-        d_out: Width of the output.
-        context_length: Longest sequence T.
-        out_bias: Whether the output map has a bias.
-        cross_layer: "source" if later layers read this layer's keys and values, "reader" if it
-            reads those of an earlier layer and has none itself (arXiv:2405.12981), else "".
-    """
-
+    # Whether an output without a map is scaled by one trained number, as in a GPT.
     residual_gain: ClassVar[bool] = False
-    """Whether an output without a map is scaled by one trained number, as in a GPT."""
 
-    d_in: int
-    d_out: int
-    context_length: int
-    out_bias: bool = True
+    d_in: int  # width C of the input
+    d_out: int  # width of the output
+    context_length: int  # longest sequence T
+    out_bias: bool = True  # of the output map
+    # "source" if later layers read this layer's keys and values, "reader" if it reads those of an
+    # earlier layer and has none itself (arXiv:2405.12981), else "".
     cross_layer: str = ""
 
     def __post_init__(self):
@@ -112,7 +105,7 @@ class AttentionConfig(AttentionSettings):
 
     def _check_combination(self) -> None:
         """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
-        rotated = self.choices("score")[0].shape(self)[1]  # the width of queries and keys
+        rotated = self.choice("score").shape(self)[1]  # the width of queries and keys
         _require(
             self.position != "rope" or rotated % 2 == 0,
             f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
@@ -121,9 +114,9 @@ class AttentionConfig(AttentionSettings):
         for choice in choices:
             _require(not (reason := choice.refuses(self)), reason)
         # Decoding must not compute convolved keys and values again from what it caches.
-        later = [choice for name in ("score", "value") for choice in self.choices(name)]
-        later = [choice for choice in later if choice.cache != "kv"]
-        later += [output for output in self.choices("output") if output.contains_value]
+        score, value, output = (self.choice(name) for name in ("score", "value", "output"))
+        later = [choice for choice in (score, value) if choice.cache != "kv"]
+        later += [output] if output.contains_value else []
         names = " and ".join(f"{choice.map}={choice.name}" for choice in later)
         _require(
             self.short_conv == "none" or not later,
@@ -132,6 +125,10 @@ class AttentionConfig(AttentionSettings):
             "values, such as score=separate and value=linear",
         )
 
+    def choice(self, map_name: str) -> Any:
+        """Return the choice of score, value, output or mixing."""
+        return choice_of(map_name, getattr(self, map_name))
+
     def choices(self, map_name: str) -> tuple[Any, ...]:
         """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
         words = getattr(self, map_name)
@@ -139,12 +136,12 @@ class AttentionConfig(AttentionSettings):
             return (CHOICES["position"][words],) if words in CHOICES["position"] else ()
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
-        return (choice_of(map_name, words),)
+        return (self.choice(map_name),)
 
     @property
     def n_maps(self) -> int:
         """Attention maps: one for each head, or as many as a head has queries."""
-        return self.n_heads * choice_of("score", self.score).queries_per_head
+        return self.n_heads * self.choice("score").queries_per_head
 
     @property
     def has_hooks(self) -> bool:
@@ -159,7 +156,7 @@ class AttentionConfig(AttentionSettings):
     @property
     def recurs(self) -> bool:
         """Return True if decoding caches a state of fixed size and no tokens."""
-        return self.choices("mixing")[0].recurs is not None
+        return self.choice("mixing").recurs is not None
 
     @property
     def caches_tokens(self) -> bool:

@@ -161,15 +161,10 @@ class Maps:
 
 @dataclass(slots=True)
 class Carry:
-    """What one forward pass hands from layer to layer.
+    """What one forward pass hands from layer to layer."""
 
-    Attributes:
-        first_values: The values of the first layer, once it has computed them.
-        shared: Keys and values that layers share, as scores see them, with their positions; while
-            decoding, the cached ones too.
-    """
-
-    first_values: Values | None = None
+    first_values: Values | None = None  # of the first layer, once it has computed them
+    # Keys and values that layers share, as scores see them; while decoding, the cached ones too.
     shared: tuple[Keys, Values, Positions] | None = None
 
     def read(self) -> tuple[Keys, Values, Positions]:
@@ -296,7 +291,7 @@ def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None
 
 def maps_of(config: AttentionConfig) -> Maps:
     """Return the choices of a configuration; with a merged output the value is x itself."""
-    one = {name: config.choices(name)[0] for name in MAPS if name != "logits"}
+    one = {name: config.choice(name) for name in MAPS if name != "logits"}
     if config.cross_layer == "reader":  # of the keys and values of an earlier layer
         one |= {name: choice_of(name, "earlier") for name in ("score", "value")}
     one["value"] = one["output"].contains_value or one["value"]

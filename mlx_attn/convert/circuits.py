@@ -214,7 +214,7 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
     for hook in config.choices("logits"):
         reason = f"the logits are changed afterwards, {hook.formula}: S_h is the matrix before"
         reasons[reason] = True
-    mixing = config.choices("mixing")[0]
+    mixing = config.choice("mixing")
     reason = f"mixing={mixing.name} reads queries and keys themselves, {mixing.formula}"
     reasons[reason] = mixing.reads_keys
     return "; ".join(reason for reason, applies in reasons.items() if applies)

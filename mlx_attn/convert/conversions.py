@@ -80,7 +80,7 @@ def loosens_sums(config: AttentionConfig) -> str:
     """Return the setting that lets a query's weights add up to another number than 1, or ""."""
     if config.drop_rate > 0:
         return f"drop_rate={config.drop_rate}"
-    return "" if config.choices("mixing")[0].sums_to_one else f"mixing={config.mixing}"
+    return "" if config.choice("mixing").sums_to_one else f"mixing={config.mixing}"
 
 
 def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *sizes: str) -> bool:
@@ -144,7 +144,7 @@ def _mla(config: AttentionConfig, rank: int) -> _Keys:
 
 def _without_keys(config: AttentionConfig) -> _Keys:
     """Write out values that are computed from keys, because the keys are about to change."""
-    return {"value": "linear"} if config.choices("value")[0].makes_values_from_keys else {}
+    return {"value": "linear"} if config.choice("value").makes_values_from_keys else {}
 
 
 def _check_rank(rank: int, largest: int, name: str) -> None:
@@ -172,7 +172,7 @@ def _of_keys(config: AttentionConfig) -> str:
             f"the key's bias cancels only in a softmax, and logits={config.logits}, "
             f"mixing={config.mixing} let it change the weights: train without qkv_bias"
         )
-    if config.choices("mixing")[0].reads_keys:
+    if config.choice("mixing").reads_keys:
         return (
             f"mixing={config.mixing} reads queries and keys themselves, and a conversion of scores "
             "keeps only their products: convert values and outputs, --to merged-output"
@@ -200,7 +200,7 @@ def _of_latent(config: AttentionConfig) -> str:
 
 
 def _of_grouped_keys(config: AttentionConfig) -> str:
-    if config.n_kv_heads == config.n_heads or config.choices("score")[0].cache == "x":
+    if config.n_kv_heads == config.n_heads or config.choice("score").cache == "x":
         return ""
     return (
         f"{config.n_heads} heads share {config.n_kv_heads} keys, and merged values leave none to "

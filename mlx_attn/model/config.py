@@ -140,7 +140,7 @@ def _why_no_sharing(config: GPTConfig) -> str:
     others = [f"{hook.map}={hook.name}" for hook in hooks if hook.remembers]
     standard = {"score": MAPS["score"], "value": MAPS["value"], "short_conv": "none"}
     differs = {name: getattr(layer, name) != word for name, word in standard.items()}
-    differs["output"] = layer.choices("output")[0].contains_value is not None
+    differs["output"] = layer.choice("output").contains_value is not None
     others += [f"{name}={getattr(layer, name)}" for name, is_other in differs.items() if is_other]
     if not others:
         return ""

@@ -18,7 +18,7 @@ from mlx_attn.machine.operations import softmax
 
 def _path_width(config: AttentionConfig) -> int:
     """Return the width of the keys, which reflections of PaTH act on."""
-    return config.choices("score")[0].shape(config)[1]
+    return config.choice("score").shape(config)[1]
 
 
 def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:

@@ -39,7 +39,7 @@ def _first_head_queries(layer: MapWeights, x: Inputs) -> Float[mx.array, "B 1 T 
     remembers=_first_head_queries,
     remembers_all=True,
     multiply_adds=lambda config: (
-        config.context_length * (config.choices("score")[0].shape(config)[1] + 2)
+        config.context_length * (config.choice("score").shape(config)[1] + 2)
     ),
     refuses=_selective_refuses,
 )
