@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from make import moved
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.measure import compare_logits, float64_logits, weight_errors
@@ -15,7 +16,7 @@ from mlx_attn.machine.device import float64
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
-from .conftest import convert_exactly, logit_difference, of_type
+from .conftest import SMALL, convert_exactly, logit_difference, of_type
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both")
 SHARED = ("merged", "merged-both")
@@ -117,17 +118,13 @@ def test_the_error_falls_as_the_rank_grows(trained, exact_difference, variant, t
     assert errors[-1] < 1e-5
 
 
-SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}
 TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
 
 
 def random_model(variant: str, **keys) -> GPT:
     """A model whose every trained number is away from where it starts."""
     mx.random.seed(0)
-    model = GPT(GPTConfig(**{**SIZES, **VARIANTS[variant].settings, "latent_dim": 6, **keys}))
-    model.apply(lambda w: w + 0.2 * mx.random.normal(w.shape))
-    model.eval()
-    return model
+    return moved(GPT(GPTConfig(**{**SMALL, **VARIANTS[variant].settings, "latent_dim": 6, **keys})))
 
 
 @pytest.mark.parametrize("to", ["standard", "merged-both"])

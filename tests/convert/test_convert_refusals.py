@@ -10,15 +10,14 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
-from .conftest import logit_difference
+from .conftest import SMALL, logit_difference
 
-SIZES = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}
 OF_SCORES = ("merged", "merged-both")
 
 
 def model(**settings) -> GPT:
     mx.random.seed(0)
-    made = GPT(GPTConfig(**{**SIZES, **settings}))
+    made = GPT(GPTConfig(**{**SMALL, **settings}))
     made.eval()
     return made
 

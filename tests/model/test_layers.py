@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx.utils import tree_map
+from make import moved
 
 from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
@@ -115,12 +115,8 @@ def sharing(**settings: Any) -> GPTConfig:
 
 
 def random_model(**settings: Any) -> GPT:
-    model = GPT(sharing(**settings))
-    model.update(
-        tree_map(lambda w: w + 0.2 * mx.random.normal(w.shape, key=mx.random.key(1)), model)
-    )
-    model.eval()
-    return model
+    mx.random.seed(1)
+    return moved(GPT(sharing(**settings)))
 
 
 def test_only_the_first_layer_of_each_group_has_keys_and_values_of_its_own():

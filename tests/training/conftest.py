@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -8,25 +7,13 @@ from mlx_attn.text.corpus import Corpus, Split
 from mlx_attn.text.tokenizers import train_tokenizer
 from mlx_attn.training.config import resolve
 from mlx_attn.training.trainer import Trainer
-from tests.runs import create_run
+from tests.runs import TINY, create_run
 
 SENTENCES = ("the cat sat on the mat. ", "a dog ran to the door. ", "one two three four five. ")
 TEXT = "".join(SENTENCES[i * i % 3] + SENTENCES[i % 3] for i in range(40))
 
-TINY: dict[str, Any] = {
-    "context_length": 12,
-    "emb_dim": 16,
-    "n_heads": 2,
-    "n_layers": 1,
-    "batch_size": 4,
-    "steps": 12,
-    "warmup": 2,
-    "eval_every": 0,
-    "optimizer": "adamw",
-    "schedule": "cosine",
-    "start": "gpt2",
-    "tokenizer": "char",
-}
+RECIPE = {"optimizer": "adamw", "schedule": "cosine", "start": "gpt2", "eval_every": 0}
+SETTINGS = {**TINY, **RECIPE, "context_length": 12, "steps": 12}
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +32,7 @@ def trainer(corpus) -> Callable[..., Trainer]:
     """Makes a trainer of a model of 5,000 weights; keywords are settings."""
 
     def make(run=None, **settings) -> Trainer:
-        trainer = Trainer(resolve(TINY, settings), corpus)
+        trainer = Trainer(resolve(SETTINGS, settings), corpus)
         track_heads(trainer)
         if run is not None:
             record = trainer.settings.record(trainer.model.config)
