@@ -3,6 +3,7 @@
 Causality and decoding of all variants are laws, which test_laws.py tries.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
-from tests.attention.references import REFERENCES, delta_rule, gates_of, softmax_of
 
 C, T, H = 16, 12, 4
 FIRST_VALUES = np.random.default_rng(2).normal(size=(2, H, T, C // H))
@@ -52,6 +52,126 @@ def run(module: Attention) -> mx.array:
 
 def sigmoid(y: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-y))
+
+
+Reference = Callable[[Arrays, np.ndarray, np.ndarray], np.ndarray]
+"""From a layer's weights, its input [T, C] and scores [H, T, T] to new scores, or to weights."""
+
+
+def forgotten(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Add up the logarithms of the gates between key j and query i, one by one."""
+    gates = x @ w["W_forget.weight"].T + w["W_forget.bias"]
+    logs, y = -np.log(1 + np.exp(-gates)), s.copy()
+    for i, j in zip(*np.tril_indices(len(x), -1), strict=True):
+        y[:, i, j] += logs[j + 1 : i + 1].sum(axis=0)
+    return y
+
+
+def with_extra(s: np.ndarray, extra: np.ndarray) -> np.ndarray:
+    powers = np.exp(s)
+    return powers / (np.exp(extra) + powers.sum(axis=2, keepdims=True))
+
+
+def softpick(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    # A hidden key counts 0; expm1 of its -inf would be -1.
+    differences = np.where(s > -np.inf, np.expm1(s), 0.0)
+    # The 1e-6 of the layer is added after both sides are divided by e^largest.
+    small = 1e-6 * np.exp(np.maximum(s.max(axis=2, keepdims=True), 0))
+    return np.maximum(differences, 0) / (np.abs(differences).sum(axis=2, keepdims=True) + small)
+
+
+def softmax_of(s: np.ndarray) -> np.ndarray:
+    """Return e^s_ij / sum_j e^s_ij."""
+    powers = np.exp(s - s.max(axis=2, keepdims=True))
+    return powers / powers.sum(axis=2, keepdims=True)
+
+
+def queries_and_keys(w: Arrays, x: np.ndarray, H: int) -> tuple[np.ndarray, np.ndarray]:
+    q, k = ((x @ w[f"W_{part}.weight"].T).reshape(len(x), H, -1) for part in ("query", "key"))
+    return q.swapaxes(0, 1), k.swapaxes(0, 1)
+
+
+def linear(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Return the weights from running sums, one query at a time."""
+    q, k = (np.where(y > 0, y + 1, np.exp(y)) for y in queries_and_keys(w, x, len(s)))
+    weights = np.zeros_like(s)
+    for h, i in np.ndindex(len(s), len(x)):
+        weights[h, i, : i + 1] = k[h, : i + 1] @ q[h, i] / (k[h, : i + 1].sum(axis=0) @ q[h, i])
+    return weights
+
+
+def gates_of(w: Arrays, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return beta and log alpha [T, H]; alpha is 1 in a layer that forgets nothing."""
+    beta = sigmoid(x @ w["W_beta.weight"].T)
+    if "W_decay.weight" not in w:
+        return beta, np.zeros_like(beta)
+    step = np.log1p(np.exp(x @ w["W_decay.weight"].T + w["decay_bias"]))
+    return beta, -np.exp(w["log_rate"]) * step
+
+
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, beta: np.ndarray, log_alpha: np.ndarray
+) -> np.ndarray:
+    """Return the outputs [T, D_v] of one head, token by token, from the state S.
+
+    S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T        y_t = S_t^T q_t
+    """
+    q, k = (y / np.sqrt((y**2).sum(axis=1, keepdims=True) + 1e-6) for y in (q, k))
+    # [K, D_v]
+    S, outputs = np.zeros((k.shape[1], v.shape[1])), []
+    for q_t, k_t, v_t, beta_t, log_alpha_t in zip(q, k, v, beta, log_alpha, strict=True):
+        S = np.exp(log_alpha_t) * S
+        # S^T k is the state's value for k; it moves towards v by the share beta.
+        S = S + beta_t * np.outer(k_t, v_t - S.T @ k_t)
+        outputs.append(S.T @ q_t)
+    return np.stack(outputs)
+
+
+def path(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Apply the reflections between query and key to each query, one after the other."""
+    H, beta, s = len(s), 2 * sigmoid(x @ w["W_beta.weight"].T), s.copy()
+    q, k = queries_and_keys(w, x, H)
+    directions = (x @ w["W_path.weight"].T).reshape(len(x), H, -1).swapaxes(0, 1)
+    directions /= np.sqrt((directions**2).sum(axis=2, keepdims=True) + 1e-6)
+    for h, i in np.ndindex(H, len(x)):
+        turned = q[h, i]
+        # From the query's token down to the key's: R_i first.
+        for j in range(i, -1, -1):
+            s[h, i, j] += (turned - q[h, i]) @ k[h, j] / np.sqrt(q.shape[2])
+            # The reflection of token j acts on the keys before it.
+            turned = turned - beta[j, h] * (turned @ directions[h, j]) * directions[h, j]
+    return softmax_of(s)
+
+
+def selective(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Add up the first head's selections by the tokens between a key and a query, one by one."""
+    q, k = queries_and_keys(w, x, len(s))
+    selected, s = np.maximum(q[0] @ k[0].T / np.sqrt(q.shape[2]), 0), s.copy()
+    for i, j in zip(*np.tril_indices(len(x)), strict=True):
+        s[:, i, j] -= selected[j + 1 : i, j].sum() if j else 0
+    return softmax_of(s)
+
+
+REFERENCES: dict[str, dict[str, Reference]] = {
+    "logits": {
+        "temperature": lambda w, x, s: np.exp(w["log_temperature"])[:, None, None] * s,
+        "talking": lambda w, x, s: np.tensordot(w["talk_logits"], s, 1),
+        "self_mask": lambda w, x, s: np.where(np.eye(len(x), dtype=bool), -1e9, s),
+        "forget": forgotten,
+    },
+    "mixing": {
+        "uniform": lambda w, x, s: (s > -np.inf) / (s > -np.inf).sum(axis=2, keepdims=True),
+        "off_by_one": lambda w, x, s: with_extra(s, np.zeros(())),
+        "sink": lambda w, x, s: with_extra(s, w["sink"][:, None, None]),
+        "talking": lambda w, x, s: np.tensordot(w["talk_weights"], softmax_of(s), 1),
+        "sigmoid": lambda w, x, s: sigmoid(s + w["weight_bias"][:, None, None]),
+        "softpick": softpick,
+        "linear": linear,
+        "path": path,
+        "selective": selective,
+    },
+}
+"""What each hook of the package computes, by its map and its name."""
 
 
 def reference(c: AttentionConfig, w: Arrays) -> np.ndarray:
