@@ -273,14 +273,14 @@ class ComparisonConfig:
         """Factors that the search of an arm may add beyond its ends, likewise."""
         return max(0, self.seeds // self.seeds_for_tuning - len(self.factors)) if self.tunes else 0
 
-    def settings(self, arm: Arm, changes: Mapping[str, Any] | None = None) -> Settings:
-        """Return all settings of an arm, with changes."""
+    def settings(self, arm: Arm) -> Settings:
+        """Return all settings of an arm."""
         from mlx_attn.text.tasks import task_of  # imports NumPy, which `--help` avoids
 
         # A task and a preset come with their own recipes.
         has_recipe = "preset" in self.shared or task_of(str(self.shared.get("data", "")))
         defaults = {} if has_recipe else DEFAULTS
-        settings = resolve(defaults, self.shared, arm.settings, changes or {})
+        settings = resolve(defaults, self.shared, arm.settings)
         if not settings.training.steps or settings.training.epochs or settings.training.minutes:
             raise ConfigError("a comparison counts steps: bound it with --steps alone")
         return settings

@@ -75,8 +75,6 @@ def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: s
     return Trial(arm, settings, lr_scale, text, plugins=settings.plugins)
 
 
-def trial_of(
-    config: ComparisonConfig, arm: Arm, seed: int, changes: Mapping[str, Any] | None = None
-) -> Trial:
-    """Return the training of an arm with a seed, and with changes of its settings."""
-    return make_trial(arm.name, config.settings(arm, changes), seed, arm.lr_scale, config.text)
+def trial_of(config: ComparisonConfig, arm: Arm, seed: int) -> Trial:
+    """Return the training of an arm with a seed."""
+    return make_trial(arm.name, config.settings(arm), seed, arm.lr_scale, config.text)

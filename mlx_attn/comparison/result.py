@@ -32,8 +32,6 @@ class Point:
     """
 
     step: int
-    tokens: int
-    seconds: float
     val_loss: float
     accuracy: float | None = None
 
@@ -46,7 +44,6 @@ class TrialResult(Evaluation):
     """
 
     seed: int  # of weights, batches and dropout; trials of the same seed are pairs
-    lr_scale: float
     steps: int
     tokens: int
     curve: tuple[Point, ...]  # the validations during training, the last one included

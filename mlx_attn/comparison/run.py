@@ -64,8 +64,9 @@ class ComparisonRun:
     def _concluded(self, plan: "VerdictPlan", searches: Mapping[str, tuning.Search]) -> Comparison:
         """Return the result of a comparison whose trials are all in the store."""
         config, settings = self.config, self.config.settings(plan.control)
-        trainings, diverged = plan.outcomes(self.store)
-        margin = plan.margin(self.store, trainings[plan.control.name])
+        found, diverged = plan.outcomes(self.store)
+        margin = plan.margin(found)
+        trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
         # Only settings that every arm leaves alike are shared.
         own = {key for arm in plan.arms for key in arm.settings}
         flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
@@ -79,7 +80,7 @@ class ComparisonRun:
             reference=config.reference.name if config.reference else "",
             settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
             delta=margin,
-            delta_tokens=0.0 if config.margin.nats else config.margin.tokens,
+            delta_tokens=config.margin.tokens,
             confidence=config.confidence,
             text={
                 "name": self.corpus.name,
@@ -137,16 +138,24 @@ def conclude(
 
 @dataclass(frozen=True, slots=True)
 class VerdictPlan:
-    """The trainings that the verdict rests on; the arms, the control first, have their rates."""
+    """The trainings that the verdict rests on; all arms have their rates."""
 
     config: ComparisonConfig
-    arms: tuple[Arm, ...]
+    arms: tuple[Arm, ...]  # the control first
+    # The control with fewer steps and a schedule of its own, which shows the worth of tokens.
+    shorter: Arm | None = None
 
     @classmethod
     def of(cls, config: ComparisonConfig, searches: Mapping[str, tuning.Search]) -> "VerdictPlan":
         """Return the plan with the learning rates that settled searches have chosen."""
         best = {name: search.best or 1.0 for name, search in searches.items()}
-        return cls(config, tuple(replace(a, lr_scale=best[a.name]) for a in config.all_arms))
+        arms = tuple(replace(arm, lr_scale=best[arm.name]) for arm in config.all_arms)
+        if config.margin.nats:
+            return cls(config, arms)
+        steps = max(1, round(SHORTER * config.settings(arms[0]).training.steps))
+        # Progress shows no name with two losses.
+        name, settings = f"{arms[0].name}, {steps} steps", {**arms[0].settings, "steps": steps}
+        return cls(config, arms, replace(arms[0], name=name, settings=settings))
 
     @property
     def control(self) -> Arm:
@@ -154,29 +163,25 @@ class VerdictPlan:
         return self.arms[0]
 
     @property
+    def trained(self) -> tuple[Arm, ...]:
+        """The arms and the shorter control."""
+        return (*self.arms, self.shorter) if self.shorter else self.arms
+
+    @property
     def trials(self) -> list[Trial]:
         """All trials, seed by seed, so that an interruption leaves whole pairs behind."""
-        trials: list[Trial] = []
-        for seed in range(self.config.seeds):
-            trials += [trial_of(self.config, arm, seed) for arm in self.arms]
-            trials += [self.shorter_control(seed)] if not self.config.margin.nats else []
-        return trials
-
-    def shorter_control(self, seed: int) -> Trial:
-        """Return the control with fewer steps, and a schedule and a name of its own."""
-        steps = max(1, round(SHORTER * self.config.settings(self.control).training.steps))
-        shorter = replace(self.control, name=f"{self.control.name}, {steps} steps")
-        return trial_of(self.config, shorter, seed, {"steps": steps})
+        seeds = range(self.config.seeds)
+        return [trial_of(self.config, arm, seed) for seed in seeds for arm in self.trained]
 
     def outcomes(self, store: Store) -> tuple[dict[str, Trainings], dict[str, str]]:
-        """Return the trainings of each arm, and of arms that diverged the reason.
+        """Return the trainings by name, and of arms that diverged the reason.
 
         Raises:
             RunError: The control diverged.
         """
         trainings: dict[str, Trainings] = {}
         diverged: dict[str, str] = {}
-        for arm in self.arms:
+        for arm in self.trained:
             found = [store[trial_of(self.config, arm, seed)] for seed in range(self.config.seeds)]
             reasons = [
                 f"with seed {seed} it diverged: {outcome.message}"
@@ -188,29 +193,26 @@ class VerdictPlan:
                 diverged[arm.name] = reasons[0]
             else:
                 trainings[arm.name] = tuple(each for each in found if isinstance(each, TrialResult))
-        if reason := diverged.get(self.control.name):
-            raise RunError(f"there is nothing to compare with, because of the control: {reason}")
+        for arm in (self.control, self.shorter):
+            if arm and (reason := diverged.get(arm.name)):
+                raise RunError(f"there is nothing to compare with, because of {arm.name}: {reason}")
         return trainings, diverged
 
-    def margin(self, store: Store, control: Trainings) -> float:
+    def margin(self, trainings: Mapping[str, Trainings]) -> float:
         """Return the margin in nats, if need be the worth of a share of the tokens.
 
         It is 0 if fewer tokens cost the control nothing: then no difference counts as none.
-
-        Raises:
-            RunError: The control diverged with fewer steps.
         """
-        if self.config.margin.nats:
+        if not self.shorter:
             return self.config.margin.nats
-        shorter = [store[self.shorter_control(seed)] for seed in range(self.config.seeds)]
-        if failed := [outcome for outcome in shorter if isinstance(outcome, Diverged)]:
-            raise RunError(f"the control diverged with fewer steps: {failed[0].message}")
+        short, whole = (
+            fmean(training.val_loss for training in trainings[arm.name])
+            for arm in (self.shorter, self.control)
+        )
         # Taking the loss as linear in log(tokens) from SHORTER to 1 - share; three digits are
         # enough for a margin.
-        rise = fmean(one.val_loss for one in shorter if isinstance(one, TrialResult))
-        rise -= fmean(training.val_loss for training in control)
         share = log(1 - self.config.margin.tokens) / log(SHORTER)
-        return float(f"{max(0.0, rise) * share:.3g}")
+        return float(f"{max(0.0, short - whole) * share:.3g}")
 
 
 def verdicts_of(

@@ -62,9 +62,7 @@ def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
     # A divergence is a result as well: it is never trained again.
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
-    training = as_record(record.get("training"), Object, place)
-    # The same training may be the trial of several factors; the trial knows its own.
-    outcome = as_record({**training, "lr_scale": trial.lr_scale}, TrialResult, place)
+    outcome = as_record(record.get("training"), TrialResult, place)
     if outcome.seed != trial.seed or not isfinite(outcome.val_loss):
         raise RunError(f"{place}: seed {outcome.seed} ended with the loss {outcome.val_loss}")
     return outcome
@@ -131,9 +129,9 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
                 case events.Stepped(step=step) if is_text and step < trainer.steps:
                     # The same windows for every arm, so that their curves are comparable.
                     loss = trainer.evaluator.estimate(trainer.model, CURVE_WINDOWS)
-                    curve.append(_point(event, loss))
-                case events.Evaluated(evaluation=last):
-                    curve.append(_point(event, last.val_loss, last.accuracy))
+                    curve.append(Point(step=step, val_loss=loss))
+                case events.Evaluated(step=step, evaluation=last):
+                    curve.append(Point(step=step, val_loss=last.val_loss, accuracy=last.accuracy))
                 case events.Ended():
                     ended = event
     except DivergedError as error:
@@ -143,18 +141,6 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
         raise RunError("it was told to stop")
     assert last
     return _outcome(trial, ended, last, curve, corpus.val.floor)
-
-
-def _point(
-    event: events.Stepped | events.Evaluated, val_loss: float, accuracy: float | None = None
-) -> Point:
-    return Point(
-        step=event.step,
-        tokens=event.tokens,
-        seconds=event.seconds,
-        val_loss=val_loss,
-        accuracy=accuracy,
-    )
 
 
 def _outcome(
@@ -168,7 +154,6 @@ def _outcome(
     return TrialResult(
         **evaluated,
         seed=trial.seed,
-        lr_scale=trial.lr_scale,
         steps=ended.steps,
         tokens=ended.tokens,
         curve=tuple(curve),

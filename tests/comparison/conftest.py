@@ -30,10 +30,9 @@ NOISE_KEYS = (
 
 def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
     """A training with this loss."""
-    end = Point(step=10, tokens=100, seconds=1.0, val_loss=loss)
+    end = Point(step=10, val_loss=loss)
     facts: dict[str, Any] = {
         "seed": seed,
-        "lr_scale": 1.0,
         "steps": 10,
         "tokens": 100,
         "val_loss": loss,
@@ -41,7 +40,7 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "above_floor": None,
         "accuracy": None,
         "abilities": {},
-        "curve": (replace(end, step=5, tokens=50, val_loss=loss + 0.5), end),
+        "curve": (replace(end, step=5, val_loss=loss + 0.5), end),
         "tok_s": 100.0,
         "seconds": 1.0,
     }
@@ -121,7 +120,7 @@ class FormulaRunner(Runner):
         loss = 1 + self.effects.get(trial.arm, 0.0) + 0.1 * octaves**2 + noise
         loss -= self.token_worth * math.log(steps / 1000)
         speed = 50.0 if "merged" in trial.arm else 100.0
-        made = training(trial.seed, loss, lr_scale=trial.lr_scale, steps=steps, tok_s=speed)
+        made = training(trial.seed, loss, steps=steps, tok_s=speed)
         if (share := self.shares.get(trial.arm)) is None:
             return made
         curve = tuple(replace(point, step=made.steps, accuracy=share) for point in made.curve)

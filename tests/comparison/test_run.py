@@ -57,9 +57,7 @@ def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
 
 def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusion):
     runner.diverges = ("standard",)
-    with pytest.raises(
-        RunError, match="nothing to compare with, because of the control: with seed"
-    ):
+    with pytest.raises(RunError, match="nothing to compare with, because of standard: with seed"):
         conclusion(protocol(), runner)
 
 

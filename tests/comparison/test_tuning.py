@@ -16,7 +16,7 @@ from .conftest import training
 
 def task_training(accuracy: float) -> TrialResult:
     """A training on a task, evaluated at its end."""
-    point = Point(step=10, tokens=100, seconds=1.0, val_loss=0.1, accuracy=accuracy)
+    point = Point(step=10, val_loss=0.1, accuracy=accuracy)
     return training(curve=(point,), accuracy=accuracy)
 
 
