@@ -149,11 +149,6 @@ class KVCache:
         """How many tokens are held."""
         return self.length
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes kept for each token of one sequence."""
-        return sum(b.shape[1] * b.shape[3] * b.itemsize for b in self.buffers if self.slots)
-
 
 class RotatingKVCache(KVCache):
     """The cached arrays of a layer with a window: token t is in slot t mod slots.

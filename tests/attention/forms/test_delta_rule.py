@@ -90,7 +90,7 @@ def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
     module, cache = layer(short_conv="silu", n_kv_heads=1), make_cache(T)
     module(text(), cache)
     assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
-    assert cache.bytes_per_token == 4 * 2 * 4
+    assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
     assert attention_cost(module.config).state_floats == 3 * 4 * (H + 1 + 1)
     sizes = {"vocab_size": 9, "emb_dim": C, "n_heads": H, "n_layers": 1}
     plain, convolving = (
