@@ -145,7 +145,10 @@ def _model(variant: str, overwrite: bool) -> Run:
 
 
 def _telling(pair: Sequence[Run], difference: float) -> list[str]:
-    """Return some validation texts, of which the first shows the sign of the difference best."""
+    """Return some whole stories, of which the first shows the sign of the difference best.
+
+    Their beginnings alone do not tell: two models differ where a story repeats itself.
+    """
     from mlx_attn.api import load
     from mlx_attn.explore.manifest import EXAMPLES, example_texts, text_of
 
@@ -154,7 +157,7 @@ def _telling(pair: Sequence[Run], difference: float) -> list[str]:
     def shown(text: str) -> float:
         return (other.loss(text) - standard.loss(text)) * difference
 
-    texts = example_texts(pair[0], text_of(pair[0]), 8 * EXAMPLES)
+    texts = example_texts(pair[0], text_of(pair[0]), 8 * EXAMPLES, pair[0].config.context_length)
     return sorted(texts, key=shown, reverse=True)[:EXAMPLES]
 
 

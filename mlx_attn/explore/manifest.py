@@ -296,14 +296,16 @@ def text_of(run: Run, progress: Progress | None = None) -> Corpus | None:
         return None
 
 
-def example_texts(run: Run, corpus: Corpus | None, count: int = EXAMPLES) -> list[str]:
+def example_texts(
+    run: Run, corpus: Corpus | None, count: int = EXAMPLES, length: int = EXAMPLE_TOKENS
+) -> list[str]:
     """Return beginnings of validation documents; without the text, the run's last sample."""
     tokenizer = run.load_tokenizer()
     if corpus is None:
         file = run.path / "samples.txt"
         samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
         written = samples[-1].strip() if samples else ""
-        return [_whole_words(tokenizer, tokenizer.encode(written)) if written else ""]
+        return [_whole_words(tokenizer, tokenizer.encode(written), length) if written else ""]
     split = corpus.val
     if split.document_starts is None:
         passages = validation_windows(corpus, run.config.context_length, count)
@@ -312,13 +314,13 @@ def example_texts(run: Run, corpus: Corpus | None, count: int = EXAMPLES) -> lis
         chosen = np.unique(np.linspace(0, len(ends) - 1, count).astype(int))
         spans = zip(split.document_starts[chosen], ends[chosen], strict=True)
         passages = [split.tokens[start : min(end, start + LONGEST)] for start, end in spans]
-    return [_whole_words(tokenizer, tokens) for tokens in passages]
+    return [_whole_words(tokenizer, tokens, length) for tokens in passages]
 
 
-def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"]) -> str:
+def _whole_words(tokenizer: Tokenizer, tokens: Integer[np.ndarray, " N"], length: int) -> str:
     """Return the text of the first tokens, without a last word that is cut off."""
-    text = tokenizer.decode(tokens[:EXAMPLE_TOKENS])
-    following = tokenizer.decode(tokens[EXAMPLE_TOKENS : EXAMPLE_TOKENS + 1])
+    text = tokenizer.decode(tokens[:length])
+    following = tokenizer.decode(tokens[length : length + 1])
     cut = text if not following or following[0].isspace() else re.sub(r"\s+\S*$", "", text)
     return cut.strip() or text
 
