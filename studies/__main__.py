@@ -7,7 +7,7 @@ import click
 
 from mlx_attn.errors import ConfigError, RunError, plural
 from studies import answers, trainings
-from studies.lengths import Lengths, table
+from studies.lengths import table
 from studies.plan import registered
 from studies.text import write_source
 
@@ -49,13 +49,6 @@ def seal() -> None:
 def show(question: str) -> None:
     """Show every number of a QUESTION of the page, with the command that trains it again."""
     for line in answers.show(question):
-        click.echo(line)
-
-
-@command.command()
-def sizes() -> None:
-    """Show every number of the study of two sizes."""
-    for line in answers.Page(Lengths.read()).sizes.lines():
         click.echo(line)
 
 

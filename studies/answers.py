@@ -232,10 +232,15 @@ def _row(cost: Cost) -> dict[str, Any]:
 def show(question: str) -> Iterator[str]:
     """Yield a line for every number of a question, and the command that trains it again.
 
+    The study of two sizes is a question, `sizes`, with one command for all.
+
     Raises:
         ConfigError: No question has this name.
     """
     lengths = Lengths.read()
+    if question == "sizes":
+        yield from Page(lengths).sizes.lines()
+        return
     find_row(lengths.table.questions, question, "question")
     for cost in lengths.costs.values():
         if cost.contrast.question == question:

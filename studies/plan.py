@@ -130,19 +130,19 @@ def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[st
 
     One training that diverged rules a factor out.
     """
-    losses = defaultdict[str, dict[str, dict[float, list[float]]]](dict)
+    searched = defaultdict[tuple[str, str], dict[float, list[float]]](dict)
     for t in done:
         if t.seed >= TUNING:
-            size = t.world.split("-")[1]
-            by_rate = losses[size].setdefault(t.arm, defaultdict(list))
-            by_rate[t.rate].append(inf if t.loss is None else t.loss)
+            by_rate = searched[t.world, t.arm]
+            by_rate.setdefault(t.rate, []).append(inf if t.loss is None else t.loss)
     found = dict[str, dict[str, float]]()
     for size, search in study.searches.items():
-        trained = sum(len(one) for by_rate in losses[size].values() for one in by_rate.values())
+        of_forms = {arm: searched[f"source-{size}", arm] for arm in study.forms}
+        trained = sum(len(one) for by_rate in of_forms.values() for one in by_rate.values())
         asked = len(search.seeds) * len(search.factors) * len(study.forms)
         if len(search.seeds) > 1 and trained == asked:
-            means = losses[size].items()
             found[size] = {
-                arm: min(by_rate, key=lambda rate: fmean(by_rate[rate])) for arm, by_rate in means
+                arm: min(by_rate, key=lambda rate: fmean(by_rate[rate]))
+                for arm, by_rate in of_forms.items()
             }
     return found

@@ -7,12 +7,10 @@ one, also on another machine; a run that is stopped loses the trainings that wer
 import hashlib
 import signal
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -32,9 +30,7 @@ from mlx_attn.training.optimizers import Muon
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.trainer import Diverged, Trainer
 from studies.plan import Study, Wanted, registered, wanted
-from studies.trainings import Training
-
-_TRIED = 4096  # validation tokens of trainings that only show that all works
+from studies.trainings import Training, read
 
 
 @click.command()
@@ -44,18 +40,11 @@ _TRIED = 4096  # validation tokens of trainings that only show that all works
 @click.option("--seconds", type=float, default=None, help="Stop after these, finished or not.")
 @click.option("--size", default="", help="Train only models of this size, M or S.")
 @click.option("--commit", default="", help="The commit of this code, for the records.")
-@click.option("--steps", default=0, help="Only as many steps of each training, to try it.")
 def command(
-    text: Path,
-    records: Path,
-    workers: int,
-    seconds: float | None,
-    size: str,
-    commit: str,
-    steps: int,
+    text: Path, records: Path, workers: int, seconds: float | None, size: str, commit: str
 ) -> None:
     """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
-    study = _tried(registered(), steps) if steps else registered()
+    study = registered()
     if hashlib.sha256(text.read_bytes()).hexdigest() != study.text.sha256:
         raise ConfigError(f"{text}: not the registered text: python -m studies text FOLDER")
     corpus_of(text, study.text.validation)  # so that the workers find it prepared
@@ -66,37 +55,12 @@ def command(
         while asked := missing(study, kept(records), size):
             futures = [pool.submit(trained, study, one, text, commit) for one in asked]
             left = None if ends is None else max(0.0, ends - time.monotonic())
-            for number, record in enumerate(finished(futures, left), 1):
-                keep(records, record)
-                click.echo(f"{number} of {len(asked)}: {_line(record)}")
-            if not all(future.done() for future in futures):
+            try:
+                for number, future in enumerate(as_completed(futures, left), 1):
+                    keep(records, record := future.result())
+                    click.echo(f"{number} of {len(asked)}: {_line(record)}")
+            except TimeoutError:
                 return
-
-
-def _tried(study: Study, steps: int) -> Study:
-    """Return the study with fewer steps of each training, and less text for validation."""
-    sizes = {name: {**size, "steps": steps} for name, size in study.sizes.items()}
-    text = msgspec.structs.replace(study.text, validation=_TRIED)
-    return msgspec.structs.replace(study, sizes=sizes, text=text)
-
-
-def finished(futures: list[Future[Training]], seconds: float | None) -> Iterator[Training]:
-    """Yield trainings as they end, for at most these seconds.
-
-    Raises:
-        RunError: Trainings failed, once all others have ended; the last message is given.
-    """
-    failed = list[Exception]()
-    try:
-        for future in as_completed(futures, seconds):
-            if error := future.exception():
-                failed.append(RunError(f"a training failed: {error}"))
-            else:
-                yield future.result()
-    except TimeoutError:
-        return
-    if failed:
-        raise failed[-1]
 
 
 def missing(study: Study, done: list[Training], size: str = "") -> list[Wanted]:
@@ -114,20 +78,14 @@ def kept(records: Path) -> list[Training]:
     lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
         write_bytes(records, b"".join(lines[:-1]))
-        del lines[-1]
-    return [msgspec.json.decode(line, type=Training) for line in lines]
+    return read(records.stem, records.parent) if lines else []
 
 
 def keep(records: Path, training: Training) -> None:
     """Add a finished training to the file."""
     records.parent.mkdir(parents=True, exist_ok=True)
     with records.open("ab") as file:
-        file.write(msgspec.json.encode(_short(training)) + b"\n")
-
-
-def _short(training: Training) -> dict[str, Any]:
-    """Return a record without the fields that say nothing."""
-    return {name: value for name, value in msgspec.structs.asdict(training).items() if value != ""}
+        file.write(msgspec.json.encode(training) + b"\n")
 
 
 @cache

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import expm1, log, sqrt
+from math import expm1, inf, log, sqrt
 
 import numpy as np
 from scipy.stats import t as student
 
 from studies.mixed import CONFIDENCE, Estimate, estimate, words
 from studies.plan import SHORTER, Study, own_rates
-from studies.trainings import STANDARD, TUNING, Losses, Training
+from studies.trainings import STANDARD, Losses, Training, losses
 
 MARGIN = 5.0  # per cent of the tokens: smaller costs count as none
 
@@ -86,14 +86,9 @@ class Sizes:
 
     def losses(self, size: str, arm: str, rate: float = 1.0) -> Losses:
         """Return the losses of an arm by seed; none if one of its trainings diverged."""
-        found = {
-            t.seed: t.loss
-            for t in self.trainings
-            if (t.world, t.arm, t.rate) == (f"source-{size}", arm, rate) and t.seed < TUNING
-        }
-        if None in found.values():
-            return {}
-        return {seed: loss for seed, loss in found.items() if loss is not None}
+        of_rate = [t for t in self.trainings if t.rate == rate]
+        found = losses(of_rate).get((self.study.name, f"source-{size}", arm), {})
+        return found if inf not in found.values() else {}
 
     def named(self, size: str) -> str:
         """Return the parameters of the book's form at a size, and the seeds of its costs."""
@@ -166,6 +161,7 @@ class Sizes:
             )
         for name, arms in self.refuted().items():
             yield f"prediction {name}: refuted for {', '.join(arms) or 'no form'}"
+        yield "python -m studies text FOLDER && python -m studies.run FOLDER/python.txt RECORDS"
 
 
 def _lines(title: str, costs: Costs) -> Iterator[str]:

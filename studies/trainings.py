@@ -32,7 +32,9 @@ SOLVED = 0.2
 """The loss of a solved task, in nats per answer, whose floor is 0: four of five are right."""
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Training(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """One finished training."""
 
     study: str  # the registered study that asked for it

@@ -1,7 +1,6 @@
 """The study of two sizes is trained in the registered order, and goes on after a stop."""
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlx_attn.errors import RunError
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.corpus import Corpus, Split
 from studies import run
@@ -78,16 +76,6 @@ def test_a_line_that_was_cut_off_is_trained_again_and_others_are_kept(tmp_path):
     run.keep(records, record(second))
     assert run.kept(records) == [record(first), record(second)]
     assert first not in run.missing(STUDY, run.kept(records))
-
-
-def test_a_training_that_failed_is_told_after_the_others_ended():
-    failed, good = Future[Training](), Future[Training]()
-    failed.set_exception(ValueError("no memory"))
-    good.set_result(record(Wanted(size="S", arm="merged", seed=1)))
-    found = list[Training]()
-    with pytest.raises(RunError, match="no memory"):
-        found.extend(run.finished([failed, good], None))
-    assert [*run.finished([Future()], 0.0)] == []
 
 
 def test_the_matrix_s_learns_at_half_of_the_package_s_rate(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_a_prediction_is_refuted_by_an_interval_outside_of_it():
 
 def test_every_number_is_told():
     lines = [*Sizes(STUDY, trainings()).lines()]
-    assert len(lines) == 4 + 4 + 4 + 2
+    assert len(lines) == 4 + 4 + 4 + 2 + 1
     assert MARGIN == 5
 
 
