@@ -91,7 +91,7 @@ class Page:
                 if cost := costs.get(contrast.arm):
                     mean, low, high = percent(cost.tokens)
                     word = worded(costs)[contrast.arm]
-                    cells.append(f"{mean:+.0f} % ({low:+.0f} to {high:+.0f}) {word}")
+                    cells.append(f"{mean:+.0f} ({low:.0f} to {high:.0f}) {word}")
             rows += [[contrast.says, *cells]] if cells else []
         return "\n".join(f"|{'|'.join(row)}|" for row in rows) if places else ""
 
