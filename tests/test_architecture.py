@@ -244,8 +244,7 @@ def test_nothing_outside_of_the_machine_asks_where_it_runs():
 ONE_DOOR: dict[tuple[str, ...], list[str]] = {
     # Records are checked when read.
     ("json.loads", "json.load", "msgspec.convert", "json.decode"): ["records.py"],
-    # The folder of the BLAS is made before anything else is loaded.
-    (".mkdir", "os.makedirs"): ["files.py", "machine/blas.py"],
+    (".mkdir", "os.makedirs"): ["files.py"],
     (".flock", ".rmtree", ".rmdir", "os.rename", "shutil.move"): ["files.py"],
     # Paths of a user.
     ("click.Path",): ["cli/options.py"],

@@ -135,11 +135,12 @@ def _forwarding_library() -> Path | None:
 
     Return None without the wheel, a C compiler or a folder to keep it in.
     """
-    import hashlib
     import shutil
     import subprocess
-    import tempfile
     from importlib.util import find_spec
+
+    from mlx_attn.errors import RunError
+    from mlx_attn.files import atomic_write, digest
 
     wheel, compiler = find_spec(_WHEEL), shutil.which("cc") or shutil.which("gcc")
     openblas = Path(wheel.origin if wheel and wheel.origin else "")
@@ -147,21 +148,17 @@ def _forwarding_library() -> Path | None:
     if not openblas.exists():
         return None
     facts = f"{_SOURCE}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
-    digest = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = cache / "mlx_attn" / "blas" / f"forward-{digest}.so"
+    target = cache / "mlx_attn" / "blas" / f"forward-{digest(facts.encode())}.so"
     if target.exists() or not compiler:
         return target if target.exists() else None
+    flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
+    inputs = ["-x", "c", "-", "-x", "none", str(openblas)]  # the source comes on stdin
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Compiled in a temporary folder and renamed: two processes may do it at once.
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            source, built = Path(folder, "forward.c"), Path(folder, "forward.so")
-            source.write_text(_SOURCE)
-            flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
-            command = [compiler, *flags, str(source), str(openblas), "-o", str(built)]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            built.replace(target)
-    except (OSError, subprocess.SubprocessError):
+        with atomic_write(target) as built:  # two processes may do it at once
+            command = [compiler, *flags, *inputs, "-o", str(built)]
+            source = _SOURCE.encode()
+            subprocess.run(command, input=source, check=True, capture_output=True, timeout=60)
+    except (RunError, subprocess.SubprocessError):
         return None
     return target
