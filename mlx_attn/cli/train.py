@@ -3,7 +3,6 @@
 The flags ask for a new training, possibly with another run's weights, or resume one.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
 from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, layers_of, settings_in
-from mlx_attn.cli.output import say
+from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
 from mlx_attn.training.config import (
@@ -140,15 +139,14 @@ def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) 
     """Show the plan: a result if it is all that is wanted, otherwise a message."""
     from mlx_attn.training.forecast import forecast
     from mlx_attn.training.show import plan_facts, plan_rows
-    from mlx_attn.ui.terminal import print_rows, stderr_console, stdout_console
+    from mlx_attn.ui.terminal import print_rows, stderr_console
 
-    trainer, corpus = training.trainer, training.corpus
-    expected = forecast(trainer, corpus) if dry_run else None
-    if dry_run and as_json:
-        say(json.dumps(plan_facts(trainer, corpus, expected)))
-    elif dry_run or not (as_json or quiet):
-        console = stdout_console() if dry_run else stderr_console()
-        print_rows(plan_rows(trainer, corpus, expected), console)
+    plan = training.trainer, training.corpus
+    if dry_run:
+        expected = forecast(*plan)
+        emit(plan_facts(*plan, expected), as_json, lambda: [plan_rows(*plan, expected)])
+    elif not (as_json or quiet):
+        print_rows(plan_rows(*plan), stderr_console())
 
 
 def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
