@@ -63,6 +63,14 @@ def merge_heads(y: Heads) -> Float[mx.array, "B T width"]:
     return y.transpose(0, 2, 1, 3).flatten(2)
 
 
+def repeat_heads(y: Keys | Values, n_heads: int) -> Heads:
+    """Repeat keys or values for the query heads that share them: [B, H_kv, T, D] -> [B, H, T, D].
+
+    Only forms that read keys themselves need it; products fold the heads instead.
+    """
+    return mx.repeat(y, n_heads // y.shape[1], axis=1)
+
+
 def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
     """Return the scores scale q k^T.
 
@@ -79,7 +87,7 @@ def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
 def weighted_sum(weights: Scores, v: Values) -> Float[mx.array, "B H T_q D"]:
     """Return weights v, with query heads that share a value head folded into rows."""
     (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
-    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)
+    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)  # rows: H / H_v * T_q
     return (rows @ v).reshape(B, H, T_q, D)  # [B, value_heads, rows, D] -> [B, H, T_q, D]
 
 
@@ -107,7 +115,7 @@ def matrix_of(linear: Any, width: int) -> tuple[mx.array, mx.array | None]:
         return linear.dense_weight(), linear.get("bias")
     if isinstance(linear, nn.Linear):
         return linear.weight, linear.get("bias")
-    bias = linear(mx.zeros((1, width)))
+    bias = linear(mx.zeros((1, width)))  # f(0); f(I) - f(0) are the rows of W^T
     return (linear(mx.eye(width)) - bias).T, bias
 
 
@@ -206,6 +214,7 @@ class MapWeights(nn.Module):
                     setattr(self, name, part)
         if config.short_conv != "none":
             heads, width = self.maps.score.shape(config)
+            # Of q, k and v: a number for each token back, head and coordinate.
             parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
             for name, shape in zip(_PARTS, parts, strict=True):
                 self[f"conv_{name}"] = mx.zeros((_REACH + 1, *shape)).at[0].add(1)
@@ -232,6 +241,7 @@ class MapWeights(nn.Module):
     ) -> tuple[Queries, Keys]:
         """Return the queries and keys of x, which continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.score.carries else ()
+        # [B, T, C] -> [B, H, T, K] and [B, key_heads, T, K]
         q, k = self.maps.score.apply(self, x, *carried)
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
@@ -240,6 +250,7 @@ class MapWeights(nn.Module):
     ) -> Values:
         """Return the values of x, whose keys are k; x continues the text in the cache."""
         carried = (carry or Carry(),) if self.maps.value.carries else ()
+        # [B, T, C] -> [B, value_heads, T, D]
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
 
     def _convolved(self, part: int, y: Heads, cache: KVCache | None) -> Heads:
@@ -270,7 +281,7 @@ class MapWeights(nn.Module):
 
     def output(self, heads: Heads, x: Inputs | None = None) -> Outputs:
         """Return the layer's output from its heads; a map that is not affine reads x as well."""
-        return self.maps.output.apply(self, heads, x)
+        return self.maps.output.apply(self, heads, x)  # [B, H, T, D] -> [B, T, d_out]
 
 
 def _has_matrix(part: Any) -> bool:

@@ -46,7 +46,7 @@ from mlx_attn.machine.operations import softmax
 )
 def separate(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Compute the book's form: S_h = W_query_h W_key_h^T has rank at most head_dim."""
-    q = split_heads(layer.W_query(x), layer.config.n_heads)
+    q = split_heads(layer.W_query(x), layer.config.n_heads)  # [B, T, C] -> [B, H, T, D]
     return q, split_heads(layer.W_key(x), layer.config.n_kv_heads)
 
 
@@ -59,7 +59,7 @@ def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
     # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
     H_kv, group = layer.config.n_kv_heads, y.shape[1] // layer.config.n_kv_heads
     weight, bias = matrix_of(layer.W_value, y.shape[-1])
-    weight = weight.reshape(H_kv, layer.config.value_dim, -1)
+    weight = weight.reshape(H_kv, layer.config.value_dim, -1)  # [H_kv, D, C]
     # [B, H, T, C] x [H, C, D] -> [B, H, T, D]
     heads = y @ mx.repeat(weight, group, axis=0).swapaxes(1, 2)
     return heads if bias is None else heads + mx.repeat(bias.reshape(H_kv, 1, -1), group, axis=0)
@@ -67,7 +67,7 @@ def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
 
 def linear_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Apply W_value to x and cut the result into heads."""
-    return split_heads(layer.W_value(x), layer.config.n_kv_heads)
+    return split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, T, C] -> [B, H_kv, T, D]
 
 
 choice(
@@ -91,7 +91,7 @@ choice(
 )
 def linear_output(layer: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""
-    return layer.out_proj(merge_heads(heads))
+    return layer.out_proj(merge_heads(heads))  # [B, H, T, D] -> [B, T, H D] -> [B, T, d_out]
 
 
 # The two hooks between score and value, of which most layers have neither and pay nothing.
@@ -102,7 +102,7 @@ choice("logits", "none", "s_h = score_h")(lambda layer, s: s)
 @choice("mixing", "softmax", "w_h = softmax(s_h)", sums_to_one=True, shift_invariant=True)
 def softmax_weights(layer: MapWeights, s: Scores) -> Scores:
     """Compute the standard weights: positive, with sum 1."""
-    return softmax(s)
+    return softmax(s)  # e^-inf = 0 hides later keys
 
 
 row(

@@ -18,7 +18,17 @@ from jaxtyping import Float
 
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
-from mlx_attn.attention.layer import Heads, Inputs, Keys, MapWeights, Queries, Scores, Values
+from mlx_attn.attention.layer import (
+    Heads,
+    Inputs,
+    Keys,
+    MapWeights,
+    Queries,
+    Scores,
+    Values,
+    repeat_heads,
+    split_heads,
+)
 
 Gates = Float[mx.array, "B H T_k gates"]
 State = Float[mx.array, "B H K D"]
@@ -28,13 +38,12 @@ W_BETA = {"W_beta": lambda config: nn.Linear(config.d_in, config.n_maps, bias=Fa
 
 def write_strength(layer: MapWeights, x: Inputs) -> Gates:
     """Return beta of every token and head: how much of its value it writes, from 0 to 1."""
-    # [B, T, H] -> [B, H, T, 1]
-    return mx.sigmoid(layer["W_beta"](x)).swapaxes(1, 2)[..., None]
+    return split_heads(mx.sigmoid(layer["W_beta"](x)), layer.config.n_maps)  # [B, H, T, 1]
 
 
 def unit_length(y: Heads) -> Heads:
     """Return vectors over their lengths; 0 stays 0."""
-    return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)
+    return y * mx.rsqrt((y * y).sum(-1, keepdims=True) + 1e-6)  # [B, H, T, K]
 
 
 def delta_weights(q: Queries, k: Keys, gates: Gates) -> Scores:
@@ -42,14 +51,10 @@ def delta_weights(q: Queries, k: Keys, gates: Gates) -> Scores:
 
     Without log alpha nothing is forgotten: alpha is 1.
     """
-    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
+    q, k = _unit_length(q, k)
     beta, log_alpha = _beta_and_log_alpha(gates)
-    decay = _decays(log_alpha)
-    # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
-    corrected = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
-    # The last T_q rows: queries may be fewer than keys, when decoding.
-    read = (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :]
-    return read @ unit_lower_inverse(corrected) * beta.swapaxes(2, 3)
+    read, inverse = _read_and_inverse(q, k, beta, _decays(log_alpha))
+    return read @ inverse * beta.swapaxes(2, 3)  # [B, H, T_q, T_k]
 
 
 def delta_heads(
@@ -60,30 +65,44 @@ def delta_heads(
     U = (I + L)^-1 diag(beta) (V - diag(e^g) K S)        heads = (Q K^T * D) U + diag(e^g) Q S
     S' = e^(g_T) S + (K * e^(g_T - g))^T U
     """
-    q, k = unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], 1))
-    v = mx.repeat(v, q.shape[1] // v.shape[1], 1)
+    q, k = _unit_length(q, k)
+    v = repeat_heads(v, q.shape[1])
     beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
+    read, inverse = _read_and_inverse(q, k, beta, decay)
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3]), v.dtype) if state is None else state
     # e^g, [B, H, T, 1]: how much of the state before survives until each token.
     since = mx.exp(mx.cumsum(log_alpha, axis=2))
-    inverse = unit_lower_inverse(mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1))
     # [B, H, T, D]: each token's correction of the state.
     U = inverse @ (beta * (v - since * (k @ S)))
-    heads = ((q @ k.swapaxes(2, 3)) * decay) @ U + since * (q @ S)
+    heads = read @ U + since * (q @ S)  # of the new tokens, and of all before
     # e^(g_T - g), [B, H, T, 1]
     last = decay[:, :, -1:].swapaxes(2, 3)
     return heads, since[:, :, -1:] * S + (k * last).swapaxes(2, 3) @ U
 
 
+def _unit_length(q: Queries, k: Keys) -> tuple[Queries, Heads]:
+    return unit_length(q), unit_length(repeat_heads(k, q.shape[1]))
+
+
+def _read_and_inverse(
+    q: Queries, k: Keys, beta: Gates, decay: Float[mx.array, "B H T T"]
+) -> tuple[Scores, Float[mx.array, "B H T T"]]:
+    """Return Q K^T * D for the last T_q of T tokens, and (I + L)^-1."""
+    # L, [B, H, T, T]: beta_i (k_i . k_j) D_ij for j < i.
+    L = mx.tril(beta * (k @ k.swapaxes(2, 3)) * decay, -1)
+    # The last T_q rows: queries may be fewer than keys, when decoding.
+    return (q @ k.swapaxes(2, 3)) * decay[:, :, -q.shape[2] :], unit_lower_inverse(L)
+
+
 def _beta_and_log_alpha(gates: Gates) -> tuple[mx.array, mx.array]:
-    beta = gates[..., :1]
+    beta = gates[..., :1]  # [B, H, T, 1]
     return beta, gates[..., 1:] if gates.shape[-1] > 1 else mx.zeros_like(beta)
 
 
 def _decays(log_alpha: Gates) -> Float[mx.array, "B H T T"]:
     """Return D_ij for j <= i, and 0 elsewhere."""
-    total = mx.cumsum(log_alpha, axis=2)
+    total = mx.cumsum(log_alpha, axis=2)  # g, [B, H, T, 1]
     # Inner tril: above the diagonal the differences are positive, and their exponentials overflow.
     return mx.tril(mx.exp(mx.tril(total - total.swapaxes(2, 3))))
 

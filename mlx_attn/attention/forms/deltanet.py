@@ -20,7 +20,15 @@ from mlx_attn.attention.forms.delta_rule import (
     write_strength,
 )
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost
-from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
+from mlx_attn.attention.layer import (
+    Inputs,
+    Keys,
+    MapWeights,
+    Queries,
+    Scores,
+    choice,
+    split_heads,
+)
 
 _DECAY = {
     "W_decay": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False),
@@ -35,7 +43,8 @@ def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> Gates:
     """Return beta, from 0 to `largest`, and log alpha of each token."""
     step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])
     # [B, T, H] -> [B, H, T, 1], at most 0
-    log_alpha = (-mx.exp(layer["log_rate"]) * step).swapaxes(1, 2)[..., None]
+    log_alpha = split_heads(-mx.exp(layer["log_rate"]) * step, layer.config.n_maps)
+    # [B, H, T, 2]: beta, log alpha
     return mx.concatenate([largest * write_strength(layer, x), log_alpha], -1)
 
 

@@ -5,7 +5,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import MapWeights, Scores, choice
+from mlx_attn.attention.layer import MapWeights, Scores, choice, split_heads
 
 
 @choice(
@@ -16,7 +16,9 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     source="forgetting transformer, arXiv:2503.02130",
     weights={"W_forget": lambda config: nn.Linear(config.d_in, config.n_maps, bias=True)},
     # [B, T, H] -> [B, H, T, 1]
-    remembers=lambda layer, x: nn.log_sigmoid(layer["W_forget"](x)).swapaxes(1, 2)[..., None],
+    remembers=lambda layer, x: split_heads(
+        nn.log_sigmoid(layer["W_forget"](x)), layer.config.n_maps
+    ),
 )
 def forget(layer: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]) -> Scores:
     """Forget: a gate for each token and head lowers the scores of everything before it."""

@@ -23,6 +23,7 @@ _GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}
 
 
 def _normed(layer: MapWeights, heads: Heads) -> Heads:
+    # Divided by the root mean square of each head's D numbers, then times the gain, [D].
     return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * layer["head_gain"]
 
 
@@ -49,8 +50,7 @@ def normed_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
 )
 def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate every number of the normalised heads by x."""
-    # silu(x) = x sigmoid(x), [B, T, H D]
-    gate = layer["W_gate"](x)
+    gate = layer["W_gate"](x)  # [B, T, H D]; silu(gate) = gate sigmoid(gate)
     return layer.out_proj(merge_heads(_normed(layer, heads)) * gate * mx.sigmoid(gate))
 
 

@@ -29,7 +29,7 @@ def _needs_other_keys(config: AttentionConfig) -> str:
 )
 def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Use the key as the value."""
-    return k
+    return k  # [B, H_kv, T, D], before its rotation
 
 
 row(

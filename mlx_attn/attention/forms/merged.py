@@ -40,7 +40,7 @@ def merge_query_key(
 
 
 def _merged_score_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
-    # The factors that separate maps with this seed would start with.
+    # The factors that separate maps with this seed would start with, [H D, C] and [H_kv D, C].
     query = draw("W_query", config.n_heads * config.head_dim, config.d_in)
     key = draw("W_key", config.n_kv_heads * config.head_dim, config.d_in)
     return {"S": merge_query_key(query, key, config.n_heads)}

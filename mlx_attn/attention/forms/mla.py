@@ -72,7 +72,7 @@ def latent_score(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 
 def _latent_after(layer: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
     up_value, _ = matrix_of(layer["W_up_value"], y.shape[-1])
-    weight = up_value.reshape(layer.config.n_heads, layer.config.value_dim, -1)
+    weight = up_value.reshape(layer.config.n_heads, layer.config.value_dim, -1)  # [H, D, L]
     # [B, H, T, L] x [H, L, D] -> [B, H, T, D]
     return y @ weight.swapaxes(1, 2)
 
@@ -93,7 +93,7 @@ def _latent_after(layer: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
 )
 def latent_value(layer: MapWeights, latent: Float[mx.array, "B T L"], k: Keys) -> Values:
     """Return the values of the latent c, which the cache holds."""
-    return split_heads(layer["W_up_value"](latent), layer.config.n_kv_heads)
+    return split_heads(layer["W_up_value"](latent), layer.config.n_kv_heads)  # [B, H, T, D]
 
 
 row(

@@ -34,7 +34,7 @@ def needs_slices(word: str, heads: int, width: int, config: AttentionConfig) -> 
 )
 def no_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its query: S_h = I_h W_key_h^T."""
-    # [B, T, C] -> [B, H, T, C / H], without a product.
+    # [B, T, C] -> [B, H, T, C / H], without a product; a key has that width, too.
     q = split_heads(x, layer.config.n_heads)
     return q, split_heads(layer.W_key(x), layer.config.n_kv_heads)
 

@@ -9,10 +9,10 @@ from mlx_attn.attention.layer import Heads, Inputs, Keys, MapWeights, Values, ch
 
 
 def _slice_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
-    D, group = layer.config.value_dim, layer.config.n_heads // layer.config.n_kv_heads
+    D, group = layer.config.value_dim, layer.config.n_heads // layer.config.n_kv_heads  # H / H_kv
     # Head h needs only the columns of its value head's slice.
     slices = [y[:, h, :, h // group * D : (h // group + 1) * D] for h in range(y.shape[1])]
-    return mx.stack(slices, axis=1)
+    return mx.stack(slices, axis=1)  # H times [B, T, D] -> [B, H, T, D]
 
 
 @choice(
@@ -27,7 +27,7 @@ def _slice_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:
 )
 def identity_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
     """Take the head's own slice of x as its value."""
-    return split_heads(x, layer.config.n_kv_heads)
+    return split_heads(x, layer.config.n_kv_heads)  # [B, T, C] -> [B, H_kv, T, C / H_kv]
 
 
 row(

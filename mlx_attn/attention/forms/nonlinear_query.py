@@ -29,7 +29,7 @@ def nonlinear_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Return the mean of x and a narrow network of x, with the parameter count of W_query."""
     # [B, T, C] -> [B, T, C / 2] -> [B, T, C]
     residual = layer["norm_out"](layer["W_up"](gelu(layer["W_down"](layer["norm_in"](x)))))
-    q = split_heads((x + residual) / 2, layer.config.n_heads)
+    q = split_heads((x + residual) / 2, layer.config.n_heads)  # [B, H, T, C / H]
     return q, split_heads(layer.W_key(x), layer.config.n_kv_heads)
 
 

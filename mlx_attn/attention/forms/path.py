@@ -12,7 +12,16 @@ from mlx_attn.attention.catalog import row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
-from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice, split_heads
+from mlx_attn.attention.layer import (
+    Inputs,
+    Keys,
+    MapWeights,
+    Queries,
+    Scores,
+    choice,
+    repeat_heads,
+    split_heads,
+)
 from mlx_attn.machine.operations import softmax
 
 
@@ -57,8 +66,9 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
     The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
     of i and j loses tril(q W^T) M tril(W k^T, -1).
     """
-    beta, w = reflections[..., :1], reflections[..., 1:]
-    k = mx.repeat(k, q.shape[1] // k.shape[1], 1)
+    beta, w = reflections[..., :1], reflections[..., 1:]  # [B, H, T, 1], [B, H, T, width]
+    k = repeat_heads(k, q.shape[1])
+    # [B, H, T, T], for all T tokens, the cached ones too.
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
     T_q, T_k = s.shape[2:]
     # [B, H, T_q, T]; only reflections up to the query's own token act.

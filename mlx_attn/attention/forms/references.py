@@ -17,7 +17,7 @@ from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, 
 def scores_off(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Score all keys 0: only positions decide which tokens get attention."""
     B, T, _ = x.shape
-    # Width 2, the least that rotary positions allow.
+    # q: [B, H, T, 2], k: [B, 1, T, 2]. Width 2, the least that rotary positions allow.
     return mx.zeros((B, layer.config.n_heads, T, 2), x.dtype), mx.zeros((B, 1, T, 2), x.dtype)
 
 
@@ -32,7 +32,7 @@ def scores_off(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 def uniform(layer: MapWeights, s: Scores) -> Scores:
     """Average the visible tokens uniformly."""
     seen = mx.where(s > -mx.inf, 1.0, 0.0)
-    return seen / seen.sum(axis=-1, keepdims=True)
+    return seen / seen.sum(axis=-1, keepdims=True)  # row i has 1 / i, i times
 
 
 row(

@@ -32,7 +32,7 @@ from mlx_attn.attention.layer import (
 def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Use one matrix for query and key: S_h is symmetric and positive semidefinite."""
     q = split_heads(layer.W_query(x), layer.config.n_heads)
-    return q, q
+    return q, q  # [B, H, T, D]; the key is normalized and rotated like the query
 
 
 @choice(

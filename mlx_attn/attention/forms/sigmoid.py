@@ -19,7 +19,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
 )
 def sigmoid_weights(layer: MapWeights, s: Scores) -> Scores:
     """Weigh each key by itself; with the initial bias, n equal keys weigh about as much as one."""
-    return mx.sigmoid(s + layer["weight_bias"][:, None, None])
+    return mx.sigmoid(s + layer["weight_bias"][:, None, None])  # [H] -> [H, 1, 1]
 
 
 row(

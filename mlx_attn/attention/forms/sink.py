@@ -10,7 +10,7 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
     """Compute a softmax with one more logit, and drop its weight."""
     # [B, H, T_q, 1]; the shift cancels, so it needs no gradient.
     largest = mx.stop_gradient(mx.maximum(mx.max(s, axis=-1, keepdims=True), extra))
-    powers = mx.exp(s - largest)
+    powers = mx.exp(s - largest)  # [B, H, T_q, T_k]; 0 for hidden keys
     return powers / (mx.exp(extra - largest) + powers.sum(axis=-1, keepdims=True))
 
 
@@ -22,7 +22,7 @@ def _softmax_with(s: Scores, extra: mx.array) -> Scores:
 )
 def off_by_one(layer: MapWeights, s: Scores) -> Scores:
     """Add 1 to the denominator, so that a head may attend to nothing."""
-    return _softmax_with(s, mx.array(0.0))
+    return _softmax_with(s, mx.array(0.0))  # e^0 is the 1
 
 
 @choice(
@@ -34,7 +34,7 @@ def off_by_one(layer: MapWeights, s: Scores) -> Scores:
 )
 def sink(layer: MapWeights, s: Scores) -> Scores:
     """Add a trained logit per head that attends to nothing."""
-    return _softmax_with(s, layer["sink"][:, None, None])
+    return _softmax_with(s, layer["sink"][:, None, None])  # [H] -> [H, 1, 1]
 
 
 row(

@@ -51,7 +51,7 @@ class SlicedLinear(nn.Module):
 
 
 def _sliced(config: AttentionConfig, n_heads: int, width: int) -> SlicedLinear:
-    return SlicedLinear(n_heads, config.d_in // n_heads, width, config.qkv_bias)
+    return SlicedLinear(n_heads, config.d_in // n_heads, width, config.qkv_bias)  # [H D, C / H]
 
 
 def _needs_equal_slices(config: AttentionConfig) -> str:

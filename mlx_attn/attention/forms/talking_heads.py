@@ -34,7 +34,7 @@ def talking_logits(layer: MapWeights, s: Scores) -> Scores:
 )
 def talking_weights(layer: MapWeights, s: Scores) -> Scores:
     """Replace each head's weights by a trained mixture of all heads' weights."""
-    return mx.einsum("hg,bgij->bhij", layer["talk_weights"], softmax(s))
+    return mx.einsum("hg,bgij->bhij", layer["talk_weights"], softmax(s))  # [B, H, T_q, T_k]
 
 
 row(

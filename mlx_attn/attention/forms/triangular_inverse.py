@@ -15,7 +15,7 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     of powers, (I - L)(I + L^2)(I + L^4)..., give the same without rounding, and nothing usable with
     it: the powers of L grow before they vanish.
     """
-    T, B, corners = L.shape[-1], L.shape[0], []
+    T, B, corners = L.shape[-1], L.shape[0], []  # from large to small
     if T == 1:
         return mx.ones_like(L)
     size = 2
@@ -37,7 +37,7 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
         below = -(second @ corner @ first)
         above = mx.concatenate([first, mx.zeros_like(first)], -1)
         inverse = mx.concatenate([above, mx.concatenate([below, second], -1)], -2)
-    return inverse[:B, :, :T, :T]
+    return inverse[:B, :, :T, :T]  # without the padding
 
 
 def inverse_cost(config: AttentionConfig) -> int:

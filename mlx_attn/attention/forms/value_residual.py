@@ -39,7 +39,7 @@ def _reads_more_than_x(config: AttentionConfig) -> str:
 )
 def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Mix the first layer's values into the values of every layer."""
-    v = split_heads(layer.W_value(x), layer.config.n_kv_heads)
+    v = split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, H_kv, T, D]
     # The first layer's own values; there both terms are the same.
     if carry.first_values is None:
         carry.first_values = v
