@@ -55,7 +55,7 @@ def cost_line(cost: ModelCost, standard: ModelCost) -> str:
     """Return the costs as ratios to the standard form's."""
     names = ("attention_parameters", "multiply_adds", "cache_floats")
     ratios = [getattr(cost, name) / getattr(standard, name) for name in names]
-    words = ("attention parameters", "multiply-adds", "cache")
+    words = ("parameters", "multiply-adds", "cache")
     return ", ".join(f"{word} {ratio:.2f}" for ratio, word in zip(ratios, words, strict=True))
 
 
