@@ -3,6 +3,7 @@
 Progress is a bar on a terminal, a plain line an event in a pipe.
 """
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -191,8 +192,10 @@ def _drawn(table: tables.Table) -> Table:
     drawn = Table(box=None, padding=(0, 2, 0, 0))
     first, *others = table.headings
     drawn.add_column(first, overflow="fold")
-    for heading in others:
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    for heading, cells in zip(others, [*zip(*table.rows, strict=True)][1:], strict=True):
+        # No wider than the numbers below it, so that 80 columns leave the arms' names whole.
+        lines = textwrap.wrap(heading, max(map(len, cells)), break_long_words=False)
+        drawn.add_column("\n".join(lines), justify="right", no_wrap=True)
     for row in table.rows:
         words = [Text(visible(cell), LOOKS[cell].terminal if cell in LOOKS else "") for cell in row]
         drawn.add_row(*words)

@@ -206,4 +206,4 @@ def seeds_needed(verdict: Verdict) -> str:
     """Return the seeds that would decide; a dash if decided."""
     if verdict.seeds_needed is None:
         return MISSING
-    return f"{verdict.seeds_needed}{' or more' if verdict.seeds_needed >= MOST_SEEDS else ''}"
+    return f"{verdict.seeds_needed}{'+' if verdict.seeds_needed >= MOST_SEEDS else ''}"
