@@ -25,6 +25,7 @@ class AttentionCost:
     multiply_adds: int  # per token, at full context, in the form used for training
     cache_floats: int  # numbers that decoding caches of each token
     state_floats: int  # numbers that decoding caches of a whole text
+    cache_bytes: int  # of the cache at full context, in float32
 
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:
@@ -44,32 +45,32 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
         layer(mx.zeros((1, 1, config.d_in)), cache, Carry())
     cached = sum(array.size for array in cache.buffers)
     of_tokens = cached if config.caches_tokens else 0
+    of_text = sum(rows.size for rows in cache.rows) + cached - of_tokens
     return AttentionCost(
         parameters=sum(sizes.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
         cache_floats=of_tokens,
-        state_floats=sum(rows.size for rows in cache.rows) + cached - of_tokens,
+        state_floats=of_text,
+        cache_bytes=4 * (of_tokens * seen + of_text),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCost:
-    """The cost of a model; see `AttentionCost`, of which it has the sums over all layers.
+class ModelCost(AttentionCost):
+    """The cost of a model: the sums over all layers, of the embeddings and the rest too.
 
     Attention is counted as computed (not the causal half only); embeddings are looked up and cost
     no multiply-adds.
     """
 
-    parameters: int  # embeddings included
     attention_parameters: int
-    multiply_adds: int
-    cache_floats: int
-    state_floats: int = 0
 
 
 def model_cost(config: GPTConfig) -> ModelCost:
     """Count a model of this configuration; nothing of its size is allocated."""
-    attention = [(n, attention_cost(layer)) for layer, n in _layers(config).items()]
+    # Equal layers are measured once.
+    layers = Counter(config.attention(layer) for layer in range(config.n_layers))
+    attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
     # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
     feed_forward = 2 * config.emb_dim * config.hidden_dim
     head = config.emb_dim * config.vocab_size  # [C] x [C, V]
@@ -79,22 +80,5 @@ def model_cost(config: GPTConfig) -> ModelCost:
         multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
         cache_floats=sum(n * cost.cache_floats for n, cost in attention),
         state_floats=sum(n * cost.state_floats for n, cost in attention),
+        cache_bytes=sum(n * cost.cache_bytes for n, cost in attention),
     )
-
-
-def cache_bytes(config: GPTConfig, tokens: int) -> int:
-    """Return the bytes in all caches after this many tokens, in float32.
-
-    A window bounds its layer's cache.
-    """
-    floats = 0
-    for layer, n in _layers(config).items():
-        cost = attention_cost(layer)
-        held = min(layer.cache_window or tokens, tokens)
-        floats += n * (cost.cache_floats * held + cost.state_floats)
-    return 4 * floats
-
-
-def _layers(config: GPTConfig) -> Counter[AttentionConfig]:
-    """Return how many layers of each form a model has: equal ones are measured once."""
-    return Counter(config.attention(layer) for layer in range(config.n_layers))

@@ -72,11 +72,11 @@ def command(
 
 def _model_facts(config: "GPTConfig") -> dict[str, Any]:
     """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
-    from mlx_attn.cost import cache_bytes, model_cost
+    from mlx_attn.cost import model_cost
 
-    parameters, cache = model_cost(config).parameters, cache_bytes(config, config.context_length)
-    sizes = {"parameters": parameters, "weights": 4 * parameters, "cache": cache}
-    return {"model": config.as_dict(), **sizes}
+    cost = model_cost(config)
+    sizes = {"parameters": cost.parameters, "weights": 4 * cost.parameters}
+    return {"model": config.as_dict(), **sizes, "cache": cost.cache_bytes}
 
 
 def _model_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:

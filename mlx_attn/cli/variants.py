@@ -93,15 +93,12 @@ def _show_choices(as_json: bool) -> None:
 
 def _row(name: str, model: dict[str, Any]) -> dict[str, Any]:
     """Return a variant with its cost, or with the reason why these sizes do not allow it."""
-    from mlx_attn.cost import cache_bytes, model_cost
+    from mlx_attn.cost import model_cost
 
     variant = VARIANTS[name]
     row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}
     try:
-        config = config_from(model)
-        cost = asdict(model_cost(config))
-        cost["cache_bytes"] = cache_bytes(config, config.context_length)
-        return {**row, "cost": cost, "reason": None}
+        return {**row, "cost": asdict(model_cost(config_from(model))), "reason": None}
     except ConfigError as error:
         return {**row, "cost": None, "reason": str(error)}
 

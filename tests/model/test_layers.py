@@ -9,7 +9,7 @@ from make import moved
 from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.cache import KVCache, RotatingKVCache, StateCache
 from mlx_attn.convert.model import convert, fold_norms
-from mlx_attn.cost import cache_bytes, model_cost
+from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.interop.standard import obstacles
 from mlx_attn.model.config import GPTConfig, config_from
@@ -38,7 +38,8 @@ def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():
     caches = model.new_caches()
     assert [type(cache) for cache in caches] == [StateCache, RotatingKVCache, KVCache, KVCache]
     mx.eval(model(tokens, caches))
-    assert cache_bytes(settings, 64) == sum(b.nbytes for cache in caches for b in cache.buffers)
+    held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
+    assert held == model_cost(settings).cache_bytes
 
 
 @pytest.mark.parametrize(
@@ -154,8 +155,9 @@ def test_two_layers_have_the_cache_of_one():
     caches = model.new_caches()
     mx.eval(model(TOKENS[:1], caches))
     held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
-    assert held == cache_bytes(sharing(), 12) == cache_bytes(standard, 12) / 2
-    assert model_cost(sharing()).cache_floats == model_cost(standard).cache_floats / 2
+    cost, twice = model_cost(sharing()), model_cost(standard)
+    assert held == cost.cache_bytes == twice.cache_bytes / 2
+    assert cost.cache_floats == twice.cache_floats / 2
 
 
 @pytest.mark.parametrize(
