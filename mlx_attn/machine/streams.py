@@ -5,6 +5,7 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial, reduce, wraps
 from itertools import islice
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
+from mlx_attn.errors import RunError
+from mlx_attn.files import lock
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
-from mlx_attn.machine.graphs import compiled
+from mlx_attn.machine.facts import user_directory
+from mlx_attn.machine.graphs import compiled, has_compiler, lacks_compiler
 
 
 class _ThisThread(threading.local):
@@ -155,12 +159,34 @@ def compiled_step(function: Callable, setting: str, state: list) -> Callable:
 def compiled_share(function: Callable, setting: str, state: list) -> Callable:
     """Return a share's gradients compiled, which a Linux processor does instead of whole steps.
 
-    Every share keeps its own stream. "auto" does not compile: g++ takes seconds, and processes that
-    start at the same time would write the same files.
+    Every share keeps its own stream. "auto" does not compile; `compiling_pays` says when a new run
+    asks for it.
     """
     if not on_linux_cpu() or setting != "on":
         return function
     return compiled(single_stream(function), inputs=state, outputs=state)
+
+
+LONG = 2e12
+"""Multiply-adds of a training on two cores that takes about a minute: compiling takes some seconds,
+once on a machine, and then a tenth to a fifth of a step is saved (docs/performance.md)."""
+
+
+def compiling_pays(multiply_adds: float) -> bool:
+    """Return True if a Linux processor saves more time than it takes to compile the shares."""
+    return on_linux_cpu() and has_compiler() and multiply_adds > LONG * cores() / 2
+
+
+@contextmanager
+def compiling(setting: str) -> Iterator[None]:
+    """Let other processes wait while this one compiles: MLX would write the same files."""
+    if not on_linux_cpu() or setting != "on" or lacks_compiler():
+        yield
+        return
+    with ExitStack() as stack:
+        with suppress(RunError):  # the user has no folder to lock
+            stack.enter_context(lock(user_directory("cache") / "compiling", wait=True))
+        yield
 
 
 def concurrent_trainings(cores: int) -> int:

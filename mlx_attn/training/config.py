@@ -65,7 +65,9 @@ class TrainConfig:
     log_every: int = setting(10, "steps between reports of the training loss", low=1)
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
     compile: str = setting(
-        "auto", "mx.compile the step (auto: on a GPU)", words=("auto", "on", "off")
+        "auto",
+        "mx.compile the step (auto: on a GPU; in long runs with g++)",
+        words=("auto", "on", "off"),
     )
 
     def __post_init__(self):

@@ -89,6 +89,8 @@ def _measure(settings: Settings, config: GPTConfig, corpus: Corpus) -> _Measured
     def measured(depth: int, windows: int, length: int = T) -> _Measured:
         parts = min(training.accumulate, _PARTS)
         recipe = replace(training, batch_size=windows, accumulate=parts)
+        if not compiles_step(training.compile):
+            recipe = replace(recipe, compile="off")  # g++ would take longer than all of it
         sizes = {**settings.model, "n_layers": depth, "context_length": length}
         part = replace(settings, model=sizes, training=recipe)
         return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))

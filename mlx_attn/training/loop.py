@@ -7,13 +7,14 @@ while the device computes one.
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.advice import translate_mlx_errors
-from mlx_attn.machine.streams import compiles_step
+from mlx_attn.machine.streams import compiles_step, compiling
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 
@@ -53,7 +54,8 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
         reason = yield from _between_steps(trainer, monitor, should_stop)
         while not reason:
             # Returns before the step is computed; `launched` reads the loss of the step before.
-            monitor.launched(trainer.launch_step())
+            with compiling(trainer.config.compile) if monitor.is_cold else nullcontext():
+                monitor.launched(trainer.launch_step())
             reason = yield from _between_steps(trainer, monitor, should_stop)
         yield monitor.ended(reason)
 
@@ -119,6 +121,11 @@ class _Monitor:
         # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
+
+    @property
+    def is_cold(self) -> bool:
+        """Return True until the first step, which compiles, is done."""
+        return not self._warm
 
     @property
     def unreported(self) -> bool:

@@ -6,17 +6,18 @@ before anything is allocated, catches settings with a zero too many.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.attention import stores_weights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import usable_memory
-from mlx_attn.machine.streams import keep_buffers
+from mlx_attn.machine.streams import LONG, compiling_pays, cores, keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
@@ -209,6 +210,23 @@ def _seed_of_step(seed: int, step: int) -> int:
     """
     high, low = np.random.SeedSequence([seed, step, 0]).generate_state(2)
     return (int(high) << 32) | int(low)
+
+
+def with_compiling_chosen(settings: Settings, corpus: Corpus) -> Settings:
+    """Return the settings of a new run: compiled on a processor too, if that pays.
+
+    It is chosen once, and stands in the run's record, so that it is kept when the run is resumed.
+    """
+    training, model = settings.training, settings.model_config(corpus.tokenizer.vocab_size)
+    if training.compile != "auto":
+        return settings
+    steps = _bound_in_steps(training, batch_sampler(corpus.train, model.context_length, training))
+    tokens = steps * training.batch_size * training.accumulate * model.context_length
+    # Three products for each weight and token; half a minute is long, whatever it trains.
+    work = 3 * tokens * count_parameters(GPT(model, seed=None))
+    if not compiling_pays(work or training.minutes * LONG * cores()):
+        return settings
+    return replace(settings, training=replace(training, compile="on"))
 
 
 def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from mlx_attn.attention.catalog import VARIANTS, Variant, register
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import device, streams
 from mlx_attn.model.config import PRESETS
 from mlx_attn.training.config import (
     TrainConfig,
@@ -12,6 +13,7 @@ from mlx_attn.training.config import (
     settings_from,
     variant_name,
 )
+from mlx_attn.training.trainer import with_compiling_chosen
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -104,3 +106,24 @@ def test_what_cannot_work_is_refused_with_the_number(key, value, message):
         TrainConfig(**{"steps": 10, "optimizer": "muon", key: value})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "compiler", "chosen"),
+    [
+        ({"steps": 10**9}, True, "on"),
+        ({"steps": 0, "minutes": 5.0}, True, "on"),
+        ({"steps": 10}, True, "auto"),
+        ({"steps": 10**9}, False, "auto"),
+        ({"steps": 10**9, "compile": "off"}, True, "off"),
+    ],
+)
+def test_a_long_run_on_a_processor_with_a_compiler_is_compiled(
+    corpus, monkeypatch, on_processor, changes, compiler, chosen
+):
+    monkeypatch.setattr(streams, "has_compiler", lambda: compiler)
+    settings = with_compiling_chosen(resolve(changes), corpus)
+    on_linux = device.on_linux_cpu()
+    assert settings.training.compile == (chosen if on_linux else changes.get("compile", "auto"))
+    record = settings.record(settings.model_config(corpus.tokenizer.vocab_size))
+    assert settings_from(record, {"steps": 5}).training.compile == settings.training.compile
