@@ -62,8 +62,8 @@ def command(
     sizes = _model_facts(run.config)
     facts = {"run": str(run.path), "source": named, "as": checkpoint.what, **sizes}
     rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(sizes)]
-    if cut := size - run.config.vocab_size:
-        rows.append(("vocabulary", f"the last {cut} rows are cut: no token has them"))
+    cut, kind = size - run.config.vocab_size, run.load_tokenizer().kind
+    rows.append(("tokenizer", f"{kind}; the last {cut} rows are cut" if cut else kind))
     if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
         rows.append(("windows", "none: a state dict does not say them, --window N does"))
     lines = [run.path, *(f"{key:12} {text}" for key, text in rows)]

@@ -183,7 +183,8 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
         if twin == path:
             texts.append(text)
         elif twin != folder:
-            skipped.append(f"{path.name} (the same as {twin.name})")
+            copy, own = (file.relative_to(folder) for file in (path, twin))
+            skipped.append(f"{copy} (the same as {own})")
     more = f", and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
     left_out = f"; skipped: {', '.join(skipped[:_NAMED])}{more}" if skipped else ""
     if not texts:
@@ -223,8 +224,8 @@ def _decoded(file: IO[bytes], name: str) -> str:
     while block := file.read(_BLOCK):
         if (nul := block.find(0)) >= 0:
             raise RunError(
-                f"{name}: not a text, byte {len(data) + nul} is NUL; if it is UTF-16, convert it "
-                "to UTF-8"
+                f"{name}: not a text, byte {len(data) + nul} is NUL: convert UTF-16 to UTF-8, "
+                "unpack what is compressed"
             )
         data += block
         if len(data) > LONGEST:

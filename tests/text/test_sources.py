@@ -73,6 +73,10 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
         f"{folder}: 3 files, 1 kB; skipped: ._a.md, c/.git, c/.ipynb_checkpoints, c/.trash, "
         "c/__pycache__, c/node_modules, c/venv, 1 file neither .txt nor .md, and 1 more",
     )
+    written(tmp_path / "g" / "z" / "a.md", LINES)
+    written(tmp_path / "g" / "a.md", LINES)
+    (line,) = read_source(str(tmp_path / "g"), tmp_path).notes
+    assert line.endswith("skipped: z/a.md (the same as a.md)")
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
