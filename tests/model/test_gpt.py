@@ -18,15 +18,11 @@ from mlx_attn.model.gpt import GPT
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
 
 
+SIZES = {"vocab_size": 50, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
+
+
 def config(**choices: Any) -> GPTConfig:
-    defaults: dict[str, Any] = {
-        "vocab_size": 50,
-        "context_length": 16,
-        "emb_dim": 32,
-        "n_heads": 4,
-        "n_layers": 2,
-    }
-    return GPTConfig(**(defaults | choices))
+    return GPTConfig(**{**SIZES, **choices})
 
 
 def loss(model: GPT, tokens: mx.array) -> float:
@@ -102,8 +98,7 @@ DIGESTS = {"book": "ecaad6cb6cf0a404", "gpt2": "99b03b3b9cd6a10b", "zero": "ed3c
 
 
 def model(variant: str = "standard", seed: int = 0, **changes) -> GPT:
-    sizes = {"vocab_size": 50, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
-    return GPT(config_from({**sizes, **VARIANTS[variant].maps, **changes}), seed=seed)
+    return GPT(config_from({**SIZES, **VARIANTS[variant].maps, **changes}), seed=seed)
 
 
 def digest(weights: dict[str, mx.array]) -> str:
@@ -128,9 +123,8 @@ def test_variants_share_the_start_of_every_weight_that_they_share(variant):
 
 
 def test_a_merged_matrix_starts_as_the_product_of_the_standard_form_s_factors():
-    tokens = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
     standard, merged = model("standard", start="book"), model("merged", start="book")
-    assert mx.allclose(standard(tokens), merged(tokens), atol=1e-5)
+    assert mx.allclose(standard(TOKENS), merged(TOKENS), atol=1e-5)
 
 
 def test_random_numbers_drawn_elsewhere_do_not_move_the_start_and_another_seed_does():

@@ -24,6 +24,7 @@ from mlx_attn.probe.heads import (
     uniform_statistics,
 )
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.runs import SIZES
 
 T = 6
 
@@ -34,10 +35,8 @@ def looks_at(targets: list[int]) -> np.ndarray:
 
 
 def model(**choices: Any) -> GPT:
-    sizes: dict[str, Any] = {"vocab_size": 20, "context_length": 12, "emb_dim": 8}
-    heads: dict[str, Any] = {"n_heads": 2, "n_layers": 3}
-    mx.random.seed(0)
-    gpt = GPT(GPTConfig(**(sizes | heads | choices)))
+    sizes = {**SIZES, "vocab_size": 20, "context_length": 12, "emb_dim": 8, "n_layers": 3}
+    gpt = GPT(GPTConfig(**{**sizes, **choices}))
     gpt.eval()
     return gpt
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
@@ -29,7 +28,7 @@ from mlx_attn.probe.show import (
 from mlx_attn.probe.tracking import save_snapshot
 from mlx_attn.probe.tracks import Track, pair_drift, read_track
 from mlx_attn.run_directory import Run
-from tests.runs import create_run
+from tests.runs import SIZES, create_run
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +36,8 @@ def found() -> Callable[..., Probe]:
     """Probes a small random model with opinions that reads random tokens."""
 
     def make(texts: int = 1, tokens: int = 12, **choices: Any) -> Probe:
-        sizes: dict[str, Any] = {"context_length": 16, "emb_dim": 12, "n_heads": 3, "n_layers": 2}
-        recipe: dict[str, Any] = {"vocab_size": 20, "start": "book"}
-        mx.random.seed(2)
-        model = GPT(GPTConfig(**(recipe | sizes | choices)))
+        sizes = {**SIZES, "emb_dim": 12, "n_heads": 3, "n_layers": 2}
+        model = GPT(GPTConfig(**{**sizes, "vocab_size": 20, "start": "book", **choices}))
         model.apply(lambda weight: 2 * weight)
         model.eval()
         return probe(model, np.random.default_rng(0).integers(0, 20, (texts, tokens)))
@@ -111,19 +108,14 @@ def test_figures_are_drawn_of_the_curves_that_there_are(tmp_path):
     assert sorted({path.stem for path in paths}) == ["track-s", "track-vo"]
 
 
-SIZES: dict[str, Any] = {"vocab_size": 20, "context_length": 8, "emb_dim": 8, "n_heads": 2}
+ONE_LAYER = {**SIZES, "vocab_size": 20, "context_length": 8, "emb_dim": 8}
 TOKENS = np.arange(16).reshape(2, 8)
 
 
 def event(step: int, drift: dict | None = None) -> dict[str, Any]:
     numbers = {key: [[step, 2.0]] for key in ("effective_rank", "norm", "symmetry")}
-    return {
-        "event": "track",
-        "step": step,
-        "scores": numbers,
-        "value_outputs": numbers,
-        "drift": drift,
-    }
+    matrices = {"scores": numbers, "value_outputs": numbers}
+    return {"event": "track", "step": step, **matrices, "drift": drift}
 
 
 @pytest.fixture
@@ -131,7 +123,7 @@ def make(tmp_path) -> Callable[..., Run]:
     """Makes a run directory of a one-layer model, with weights of some steps."""
 
     def run(name: str, kept: dict[int, int] | None = None, **choices: Any) -> Run:
-        config = GPTConfig(**(SIZES | {"n_layers": 1, "start": "book"} | choices))
+        config = GPTConfig(**{**ONE_LAYER, "start": "book", **choices})
         made = create_run(tmp_path / name, {"model": config.as_dict(), "training": {}, "text": {}})
         for step, seed in (kept or {}).items():
             save_snapshot(made, GPT(config, seed=seed), step)

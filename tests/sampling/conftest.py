@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -7,14 +6,9 @@ import pytest
 from mlx_attn.attention.catalog import find_variant
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from tests.runs import SIZES
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 256,
-    "context_length": 12,
-    "emb_dim": 16,
-    "n_heads": 2,
-    "n_layers": 2,
-}
+SETTINGS = {**SIZES, "vocab_size": 256, "context_length": 12, "n_layers": 2}
 
 
 @pytest.fixture
@@ -23,7 +17,7 @@ def gpt() -> Callable[..., GPT]:
 
     def make(variant: str = "standard", **settings) -> GPT:
         mx.random.seed(7)
-        model = GPT(GPTConfig(**{**SIZES, **find_variant(variant).settings, **settings}))
+        model = GPT(GPTConfig(**{**SETTINGS, **find_variant(variant).settings, **settings}))
         model.tok_emb.weight = mx.random.normal(model.tok_emb.weight.shape)
         if "out_head" in model:
             model.out_head.weight = mx.random.normal(model.out_head.weight.shape)

@@ -1,6 +1,5 @@
 """Every head's matrices through training, and the drift from a common start."""
 
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -9,8 +8,8 @@ import pytest
 
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.forms.merged import merge_query_key
 from mlx_attn.convert.circuits import qk_circuit
+from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -44,18 +43,6 @@ def gpt(**choices: Any) -> GPT:
     model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, "start": "book", **choices}))
     model.eval()
     return model
-
-
-def merged_twin(model: GPT) -> GPT:
-    """The same function with S in the place of W_query and W_key."""
-    twin = GPT(replace(model.config, score="merged"))
-    arrays = {n: a for n, a in named_arrays(model).items() if n in named_arrays(twin)}
-    for i, block in enumerate(model.trf_blocks):
-        query, key = block.att.W_query.weight, block.att.W_key.weight
-        arrays[f"trf_blocks.{i}.att.S.weight"] = merge_query_key(query, key, 2)
-    twin.load_weights(list(arrays.items()))
-    twin.eval()
-    return twin
 
 
 def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k_steps(corpus):
@@ -144,6 +131,6 @@ def started(corpus: Corpus, path) -> Trainer:
     training = trainer(corpus, track=3, score="merged", seed=0)
     mx.random.seed(5)
     source = gpt(**{**training.model.config.as_dict(), "score": "separate", "start": "book"})
-    training.start_from(merged_twin(source))
+    training.start_from(starting_point(source, training.model.config))
     training.run = create_run(path, training.settings.record(training.model.config))
     return training
