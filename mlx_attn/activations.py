@@ -98,33 +98,37 @@ def _block(block: TransformerBlock, x: Inputs, carry: Carry, record: _Record, na
     return record(f"{name}.x_out", x + record(f"{name}.ff", block.ff(y)))
 
 
-def _attention(a: Attention, x: Inputs, carry: Carry, record: _Record, name: str) -> Outputs:
+def _attention(
+    attention: Attention, x: Inputs, carry: Carry, record: _Record, name: str
+) -> Outputs:
     # [B, T, C] -> [B, H, T, K] and [B, H_k, T, K]
-    q, k = a.score(x, None, carry)
+    q, k = attention.score(x, None, carry)
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values computed from the keys read them before the rotation, which depends on position.
     # [B, H_v, T, D]
-    v = a.value(a.value_input(x, k), k, None, carry)
-    q = record(f"{name}.att.queries", a.normalize_and_rotate(q, 0))
+    v = attention.value(attention.value_input(x, k), k, None, carry)
+    q = record(f"{name}.att.queries", attention.normalize_and_rotate(q, 0))
     # Keys of an earlier layer are normalized and rotated already.
-    is_reader = a.config.cross_layer == "reader"
-    k = record(f"{name}.att.keys", k if is_reader else a.normalize_and_rotate(k, 0))
+    is_reader = attention.config.cross_layer == "reader"
+    k = record(f"{name}.att.keys", k if is_reader else attention.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
-    if a.config.cross_layer:
+    if attention.config.cross_layer:
         carry.shared = (k, v, Positions.of_text(x.shape[1]))
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
-    scores = record(f"{name}.att.raw_scores", attention_scores(q, k, a.config.scale))
-    memories = a.remembered(x)
-    scores = record(f"{name}.att.attn_scores", a.logits(scores, *memories))
+    scores = record(f"{name}.att.raw_scores", attention_scores(q, k, attention.config.scale))
+    memories = attention.remembered(x)
+    scores = record(f"{name}.att.attn_scores", attention.logits(scores, *memories))
     # Added after the hooks: talking heads multiply by 0, and 0 times minus infinity is NaN.
-    mask = record(f"{name}.att.mask", a.mask(Positions.of_text(x.shape[1])))
+    mask = record(f"{name}.att.mask", attention.mask(Positions.of_text(x.shape[1])))
     masked = record(f"{name}.att.masked", scores + mask)
     # Each row is a distribution over the visible keys; a mixing without softmax may differ.
-    weights = a.maps.mixing.apply(a, masked, *a.read_by_mixing(q, k, masked, memories))
+    weights = attention.maps.mixing.apply(
+        attention, masked, *attention.read_by_mixing(q, k, masked, memories)
+    )
     weights = record(f"{name}.att.attn_weights", weights.astype(q.dtype))
     # [B, H, T, T] x [B, H_v, T, D] -> [B, H, T, D]
     heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
-    return record(f"{name}.att.out", a.output(heads, x))
+    return record(f"{name}.att.out", attention.output(heads, x))
 
 
 def attention_inputs(

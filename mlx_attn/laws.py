@@ -232,7 +232,7 @@ def _cuts(B: int, T: int) -> list[list[int]]:
 
 
 def _wrong_alone(alone: Inputs, y: Inputs) -> Iterator[str]:
-    """Yield how the outputs of a sequence differ if it is read alone."""
+    """Yield how the outputs of a sequence differ if it is read by itself."""
     if off := differ(alone, y[:1], ROUNDING):
         yield f"{_MIXES}: read alone, a sequence has other outputs, by {off}"
 

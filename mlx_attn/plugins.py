@@ -118,7 +118,7 @@ def _sha256(path: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file; "" if there is none, as for what a notebook defines."""
+    """Return the SHA-256 of a file; "" without a file, as in a notebook."""
     try:
         return _sha256(path)
     except RunError:

@@ -169,7 +169,7 @@ class Attention(MapWeights):
         """Attend from each token of x to itself and to earlier ones, those in the cache included.
 
         The cache holds key and value; only one of them if they are equal, and only the key before
-        rotation if the value is computed from it; after them, what hooks and mixing remember.
+        rotation if the value is computed from it; after them, the memories of hooks and mixing.
 
         Args:
             x: New tokens.
@@ -191,7 +191,7 @@ class Attention(MapWeights):
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
-        memories = self.remembered(x)  # of hooks, [B, heads, T, width] each; most layers have none
+        memories = self.remembered(x)  # of hooks, [B, heads, T, width] each; usually empty
         if cache is not None:  # T tokens -> all T_k that are visible
             cached, positions = cache.extend((*entries, *memories), self.reads_in_order)
             entries, memories = cached[: len(entries)], cached[len(entries) :]

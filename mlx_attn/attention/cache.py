@@ -56,7 +56,7 @@ class KVCache:
     def __init__(self, length: int):
         self.length = length
         self.offset: Position = 0
-        self.buffers: list[mx.array] = []  # key and value, then what hooks remember
+        self.buffers: list[mx.array] = []  # key and value, then the memories of hooks
         self.rows: list[mx.array] = []  # the last rows that convolutions read, of q, k and v
         self.n_rows = 0  # of a layer with convolutions 3, even before the first token
 

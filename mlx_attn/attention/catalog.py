@@ -1,7 +1,7 @@
 """The named variants: which choice each one makes for the maps of attention.
 
-Each row is beside its functions, the standard form's in `maps`, the others' in `forms`. The command
-line's choices, the README's table, the documentation and the parametrised tests all read them.
+Each row stands after its functions, in `maps` or `forms`. The command line, the README's table, the
+documentation and the parametrised tests read them.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -47,7 +47,7 @@ class Variant:
     @property
     def settings(self) -> dict[str, Any]:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
-        # A window without global_every is that of all layers, whatever a preset says.
+        # A window without global_every holds for all layers, whatever the preset.
         windows = {"window": self.window, "global_every": self.global_every} if self.window else {}
         needs = {key: value for key in NEEDS if (value := getattr(self, key))}
         return self.maps | windows | needs
@@ -120,7 +120,7 @@ def register(entry: Choice | Variant) -> None:
 
 
 def row(name: str, summary: str, formula: str = "", group: str = PAPERS, **settings: Any) -> None:
-    """Register a variant of the package; without a formula it has those of its choices."""
+    """Register a variant of the package; without a formula it has the formulas of its choices."""
     chosen = (CHOICES[key][settings[key]] for key in MAPS if key in settings)
     formula = formula or ", ".join(choice.formula for choice in chosen)
     register(Variant(name=name, formula=formula, summary=summary, group=group, **settings))

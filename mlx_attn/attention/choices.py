@@ -1,8 +1,8 @@
-"""What a choice of a map declares: a formula, weights, a function, and the facts of its kind.
+"""The declaration of a choice: a formula, weights, a function, and the facts of its kind.
 
 The kinds are the three maps of attention, the two hooks between score and value, and positions in
 the heads. `maps` and `forms` register the package's choices when they are imported, a user's file
-does the same. Laws hold a user's facts to what its functions compute.
+does the same. Laws compare a user's facts with the numbers that its functions compute.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ POSITIONS = ("learned", "alibi", "rope", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What every kind of choice declares."""
+    """The facts of every kind of choice."""
 
     map: ClassVar[str]
 
@@ -124,7 +124,7 @@ class OutputMap(Choice):
     map = "output"
 
     affine: bool = True  # linear in the heads up to a bias
-    contains_value: ValueMap | None = None  # what is left of the value map, if it computes values
+    contains_value: ValueMap | None = None  # in the place of the value map, if it computes values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

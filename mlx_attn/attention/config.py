@@ -113,7 +113,7 @@ class AttentionConfig(AttentionSettings):
         choices = [choice for name in (*MAPS, "position") for choice in self.choices(name)]
         for choice in choices:
             _require(not (reason := choice.refuses(self)), reason)
-        # Decoding must not compute convolved keys and values again from what it caches.
+        # Decoding must not compute convolved keys and values again from cached inputs.
         score, value, output = (self.choice(name) for name in ("score", "value", "output"))
         later = [choice for choice in (score, value) if choice.cache != "kv"]
         later += [output] if output.contains_value else []

@@ -285,7 +285,8 @@ class MapWeights(nn.Module):
 
 
 def _has_matrix(part: Any) -> bool:
-    """Return True for a linear layer of any kind; a norm has a vector, and a table starts alone."""
+    """Return True for a linear layer of any kind, whose matrix is drawn here."""
+    # A norm has a vector, and a table draws its own start.
     is_layer = isinstance(part, nn.Module) and not isinstance(part, nn.Embedding)
     return is_layer and part.get("weight") is not None and part["weight"].ndim == 2
 

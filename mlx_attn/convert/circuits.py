@@ -300,24 +300,15 @@ def _singular_values(
 
 @dataclass(frozen=True, slots=True)
 class Spectra:
-    """One kind of matrix, S_h or V_h O_h, of all heads of some layers, in numbers.
+    """One kind of matrix, S_h or V_h O_h, of all heads of some layers, in numbers."""
 
-    Attributes:
-        singular_values: Largest first.
-        effective_rank: exp(-sum_k p_k ln p_k) with p_k = s_k / sum(s) (Roy and Vetterli, The
-            Effective Rank, 2007).
-        stable_rank: |S|_F^2 / |S|_2^2 (Rudelson and Vershynin, Sampling from Large Matrices, 2007).
-        norm: Frobenius norm.
-        symmetry: 1 if symmetric, -1 if antisymmetric.
-        alignment: Of every two heads of a layer: 1 for the same matrix up to a factor.
-    """
-
-    singular_values: Float64[np.ndarray, "L H rank"]
-    effective_rank: Float64[np.ndarray, "L H"]
+    singular_values: Float64[np.ndarray, "L H rank"]  # largest first
+    effective_rank: Float64[np.ndarray, "L H"]  # Roy and Vetterli, The Effective Rank, 2007
+    # Rudelson and Vershynin, Sampling from Large Matrices, 2007
     stable_rank: Float64[np.ndarray, "L H"]
-    norm: Float64[np.ndarray, "L H"]
-    symmetry: Float64[np.ndarray, "L H"]
-    alignment: Float64[np.ndarray, "L H H"]
+    norm: Float64[np.ndarray, "L H"]  # Frobenius
+    symmetry: Float64[np.ndarray, "L H"]  # 1 if symmetric, -1 if antisymmetric
+    alignment: Float64[np.ndarray, "L H H"]  # of two heads, 1 for one matrix up to a factor
 
 
 def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:

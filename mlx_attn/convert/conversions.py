@@ -12,24 +12,17 @@ _Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """One way to rewrite a trained model.
+    """One way to rewrite a trained model."""
 
-    Attributes:
-        name: Its name on the command line; the name of a variant if it leads to one.
-        identity: Why both forms compute the same, in the field's letters.
-        exact: When they do.
-        keys: Returns the configuration keys that differ in the target, from a configuration and a
-            rank (0: not given). All others stay, including the scale of the scores.
-        refuses: Why a model cannot be converted, and the way out; empty if it can.
-        ranked: The meaning of --rank; empty if --rank is refused.
-    """
-
-    name: str
-    identity: str
-    exact: str
+    name: str  # on the command line; the name of a variant if it leads to one
+    identity: str  # why both forms compute the same, in the field's letters
+    exact: str  # when they do
+    # Returns the configuration keys that differ in the target, from a configuration and a rank (0:
+    # not given). All others stay, including the scale of the scores.
     keys: Callable[[AttentionConfig, int], _Keys]
+    # Why a model cannot be converted, and the way out; empty if it can.
     refuses: Callable[[AttentionConfig], str] = lambda config: ""
-    ranked: str = ""
+    ranked: str = ""  # the meaning of --rank; empty if --rank is refused
 
     def changes(self, config: AttentionConfig, rank: int = 0) -> _Keys:
         """Return the keys that the converted layer changes; none if it has that form already.
@@ -152,7 +145,7 @@ def _check_rank(rank: int, largest: int, name: str) -> None:
         raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
 
 
-# Refusals, as those of a choice: the reason and the way out; empty if there is none.
+# Refusals: the reason and the way out, or an empty text, as for a choice.
 
 
 def _of_scores(config: AttentionConfig) -> str:

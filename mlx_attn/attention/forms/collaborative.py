@@ -2,7 +2,7 @@
 
     S_h = W_query diag(m_h) W_key^T
 
-Each head has a mixing vector m_h, which chooses what the shared coordinates count for it.
+Each head has a mixing vector m_h, the weights of the shared coordinates for it.
 """
 
 import mlx.core as mx

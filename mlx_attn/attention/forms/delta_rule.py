@@ -1,4 +1,4 @@
-"""The delta rule, as T x T weights and as a state; what its forms and PaTH share.
+"""The delta rule, as T x T weights and as a state, for its forms and PaTH.
 
 A delta rule keeps a state that each token corrects:
 

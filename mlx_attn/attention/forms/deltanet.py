@@ -1,7 +1,7 @@
 """DeltaNet (arXiv:2406.06484), gated (arXiv:2412.06464), or of eigenvalues from -1 to 1.
 
-No softmax: each token corrects a state, as `delta_rule` computes it. The eigenvalues are those of
-arXiv:2411.12537.
+No softmax: each token corrects a state, as `delta_rule` computes it. Eigenvalues from -1 to 1 are
+from arXiv:2411.12537.
 """
 
 import math
@@ -87,7 +87,7 @@ def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Sc
     """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
-    changes the sign of what the state holds for k: this is how a state can count modulo 2.
+    changes the sign of the state's value for k: this is how a state can count modulo 2.
     """
     return delta_weights(q, k, gates)
 

@@ -1,4 +1,4 @@
-"""Reference arms: scores switched off, and all of attention, to measure what a form adds."""
+"""Reference arms: scores switched off, and all of attention, to measure the gain of a form."""
 
 import mlx.core as mx
 

@@ -1,6 +1,6 @@
-"""The first layer's values are mixed into those of every layer (arXiv:2410.17897).
+"""The first layer's values are mixed into the values of every layer (arXiv:2410.17897).
 
-The paper leaves those of the first layer as they are; here they are multiplied by l_1 + l_2.
+The paper leaves the first layer's values as they are; here they are multiplied by l_1 + l_2.
 """
 
 import mlx.core as mx
