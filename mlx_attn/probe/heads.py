@@ -153,17 +153,15 @@ def attention_maps(
     return np.stack([np.array(activations[name].astype(mx.float32)) for name in names])
 
 
-def repeated_sequences(
-    vocab_size: int, context_length: int, count: int = 4, seed: int = 0
-) -> Integer[np.ndarray, "B T"]:
+def repeated_sequences(vocab_size: int, context_length: int) -> Integer[np.ndarray, "4 T"]:
     """Return n <= 64 different random tokens, repeated once.
 
     Only the first half predicts the second, so a model that predicts it copies: the test for
     induction heads by Olsson et al. (arXiv:2209.11895).
     """
     n = min(context_length // 2, vocab_size, 64)
-    random = np.random.default_rng(seed)
-    once = np.stack([random.permutation(vocab_size)[:n] for _ in range(count)])
+    random = np.random.default_rng(0)
+    once = np.stack([random.permutation(vocab_size)[:n] for _ in range(4)])
     return np.concatenate([once, once], axis=1)
 
 

@@ -195,11 +195,11 @@ def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def draw_maps(probe: Probe, text: int = 0) -> "Figure":
-    """Draw the attention map of every head, a row of panels per layer."""
+def draw_maps(probe: Probe) -> "Figure":
+    """Draw the attention map of every head on the first text, a row of panels per layer."""
     L, H = probe.config.n_layers, probe.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
-    weights = np.sqrt(np.maximum(probe.maps[:, text], 0))  # mixed ones may be negative
+    weights = np.sqrt(np.maximum(probe.maps[:, 0], 0))  # mixed ones may be negative
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
         shades = weights[layer, head]
         axis.imshow(shades, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
