@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from mlx_attn.bench import speed
 
 _WORKS = ("train", "forward", "decode")
-_NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - {
-    *("batch_size", "optimizer", "dtype", "compile")
-}
+_OF_A_STEP = {"batch_size", "optimizer", "dtype", "compile"}
+_NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - _OF_A_STEP
 
 
 _what = partial(grouped, "What to measure")
