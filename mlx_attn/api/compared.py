@@ -12,9 +12,9 @@ from rich.text import Text
 from mlx_attn import files
 from mlx_attn.comparison import show
 from mlx_attn.comparison.figures import forest_figure
-from mlx_attn.comparison.report import write_report
+from mlx_attn.comparison.report import conclude
 from mlx_attn.comparison.result import Comparison
-from mlx_attn.comparison.run import conclude, open_comparison
+from mlx_attn.comparison.run import open_comparison
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.errors import python_words
 from mlx_attn.plugins import Plugins, load_named_plugins
@@ -86,5 +86,4 @@ def compare(
     run, directory = open_comparison(settings, "mlx_attn.compare", place, jobs, on)
     with files.lock(directory):
         comparison = conclude(run, directory, on_event or (lambda event: None))
-        write_report(comparison, directory)
     return ComparisonResult(comparison, directory)

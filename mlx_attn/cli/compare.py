@@ -188,8 +188,7 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json
 
 def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
     """Compare, keep the result and its report, and show the verdicts on stdout."""
-    from mlx_attn.comparison.report import write_report
-    from mlx_attn.comparison.run import conclude
+    from mlx_attn.comparison.report import REPORT, conclude
     from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import Display, comparison_parts
     from mlx_attn.ui.terminal import stderr_console
@@ -200,5 +199,5 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
-    page = write_report(comparison, directory)
+    page = directory / REPORT
     emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), "", page])

@@ -104,8 +104,8 @@ def command(
 
 def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     """Train the forms that an earlier demo has not trained, and judge them."""
-    from mlx_attn.comparison.report import write_report
-    from mlx_attn.comparison.run import VerdictPlan, conclude, open_comparison
+    from mlx_attn.comparison.report import conclude
+    from mlx_attn.comparison.run import VerdictPlan, open_comparison
     from mlx_attn.comparison.show import Display
     from mlx_attn.training.forecast import forecast
     from mlx_attn.training.trainer import Trainer
@@ -122,9 +122,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
             each = forecast(trainer, run.corpus).seconds
             seconds = each * (missing / run.runner.size + len(forms))
             display.message(f"about {duration(seconds)} on this machine")
-        comparison = conclude(run, directory, display)
-        write_report(comparison, directory)
-    return comparison
+        return conclude(run, directory, display)
 
 
 def _model(variant: str, overwrite: bool) -> Run:

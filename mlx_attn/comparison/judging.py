@@ -247,21 +247,15 @@ def _decision(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solving:
-    """How often and how soon an arm solves a task.
+    """How often and how soon an arm solves a task."""
 
-    Attributes:
-        solved: Of its trainings, `runs` in all.
-        median_steps: Until it was solved; None unless more than half of the trainings solved it.
-        word: "better" if more of them solve it than of the control's, "worse" if fewer, or "not
-            known"; "" for the control.
-        p_holm: Of Fisher's exact test against the control, corrected; None for the control.
-    """
-
-    solved: int
-    runs: int
-    median_steps: float | None
+    solved: int  # of its trainings
+    runs: int  # its trainings
+    median_steps: float | None  # until it was solved; None unless more than half solved it
+    # "better" if more of them solve it than of the control's, "worse" if fewer, or "not known"; ""
+    # for the control.
     word: str = ""
-    p_holm: float | None = None
+    p_holm: float | None = None  # of Fisher's test against the control; None for the control
 
 
 def judge_solving(

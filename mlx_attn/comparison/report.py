@@ -1,16 +1,33 @@
 """The report of a comparison: one page, the answer first and the evidence below it."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mlx_attn.comparison import show, tables
 from mlx_attn.comparison.figures import curves_figure, forest_figure
-from mlx_attn.comparison.result import Comparison
+from mlx_attn.comparison.result import Comparison, save_comparison
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.files import write_text
 from mlx_attn.ui.plots import figure_for_page, render
 from mlx_attn.ui.terminal import duration
 
 REPORT = "report.html"
+
+
+def conclude(
+    run: ComparisonRun, directory: Path, on_event: Callable[[ComparisonEvent], Any]
+) -> Comparison:
+    """Train the missing trials, pass on every event, and write result and report to a directory."""
+    event = None
+    for event in run:
+        on_event(event)
+    assert isinstance(event, Comparison)
+    save_comparison(event, directory)
+    write_report(event, directory)
+    return event
 
 
 def write_report(comparison: Comparison, directory: Path) -> Path:

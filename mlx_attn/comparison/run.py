@@ -1,6 +1,6 @@
 """A comparison from plan to verdict: tune, train every arm with the same seeds, judge."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
@@ -12,7 +12,7 @@ from mlx_attn.comparison import stages, tuning
 from mlx_attn.comparison.config import Arm, ComparisonConfig
 from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge, judge_solving
 from mlx_attn.comparison.plan import SHORTER, Trial, trial_of
-from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult, save_comparison
+from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.cost import model_cost
@@ -122,18 +122,6 @@ def open_comparison(
     config = ComparisonConfig.of(settings, name=out.name if out else "", command=command)
     directory = out or RUNS / config.name
     return ComparisonRun(config, Runner(Store(directory / "trainings"), jobs, on)), directory
-
-
-def conclude(
-    run: ComparisonRun, directory: Path, on_event: Callable[[stages.ComparisonEvent], Any]
-) -> Comparison:
-    """Train the missing trials, pass on every event, and write the result to its directory."""
-    event = None
-    for event in run:
-        on_event(event)
-    assert isinstance(event, Comparison)
-    save_comparison(event, directory)
-    return event
 
 
 @dataclass(frozen=True, slots=True)
