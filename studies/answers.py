@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,21 +79,26 @@ class Page:
     def sizes(self) -> Sizes:
         """The costs in tokens at two sizes."""
         study = registered()
-        return Sizes(study, read(study.name) if study.name in trainings.names() else [])
+        return Sizes(study, read(study.name))
 
     def size_table(self) -> str:
-        """Return what each form costs in per cent of the tokens, by size; "" without trainings."""
-        places = [size for size in ("S", "M") if self.sizes.costs[size]]
-        rows = [["", *map(self.sizes.named, places)], ["---"] * (1 + len(places))]
+        """Return what each form costs in per cent of the tokens, by size."""
+        places = [("S", worded(self.sizes.costs["S"])), ("M", worded(self.sizes.costs["M"]))]
+        heads = ["% of the tokens", *(self.sizes.named(size) for size, _ in places)]
+        rows = [heads, ["---"] * len(heads)]
         for contrast in self.lengths.table.contrasts:
-            cells = list[str]()
-            for costs in (self.sizes.costs[size] for size in places):
-                if cost := costs.get(contrast.arm):
-                    mean, low, high = percent(cost.tokens)
-                    word = worded(costs)[contrast.arm]
-                    cells.append(f"{mean:+.0f} ({low:.0f} to {high:.0f}) {word}")
-            rows += [[contrast.says, *cells]] if cells else []
-        return "\n".join(f"|{'|'.join(row)}|" for row in rows) if places else ""
+            if contrast.arm in self.sizes.costs["M"]:
+                cells = [self._size_cell(contrast.arm, *place) for place in places]
+                rows.append([contrast.says, *cells])
+        return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+
+    def _size_cell(self, arm: str, size: str, words: Mapping[str, str]) -> str:
+        mean, low, high = percent(self.sizes.costs[size][arm].tokens)
+        return f"{mean:+.0f} ({low:.0f} to {high:.0f}) {words[arm]}"
+
+    def tokens(self, arm: str, size: str) -> str:
+        """Return what a form costs at a size in per cent of the tokens."""
+        return f"{percent(self.sizes.costs[size][arm].tokens)[0]:.0f}"
 
     def cost(self, arm: str, text: str, steps: int = 0) -> str:
         """Return a cost with its interval, by default after the longest training."""
@@ -161,10 +166,10 @@ class Page:
         return f"{-100 * cost.saved / cost.params:+.0f} %" if cost.saved else "0"
 
     def _seeds(self, text: str, steps: int) -> str:
-        """Return the numbers of pairs of a column, as "32 to 68"."""
+        """Return the numbers of pairs of a column, as "32-68"."""
         of = [c for c in self.lengths.costs.values() if (c.text, c.steps) == (text, steps)]
         found = sorted({cost.estimate.seeds for cost in of if not cost.contrast.once})
-        return f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
+        return f"{found[0]}-{found[-1]}" if len(found) > 1 else f"{found[0]}"
 
     def trained(self) -> tuple[int, float]:
         """Return the number of all trainings, and the hours of one core of those on processors."""

@@ -94,8 +94,8 @@ class Sizes:
         """Return the parameters of the book's form at a size, and the seeds of its costs."""
         of = (t for t in self.trainings if (t.world, t.arm) == (f"source-{size}", STANDARD))
         params = next(of).params
-        seeds = {cost.nats.seeds for cost in self.costs[size].values()}
-        return f"{params / 1e6:.2f} M, {min(seeds)} to {max(seeds)} seeds"
+        seeds = sorted({cost.nats.seeds for cost in self.costs[size].values()})
+        return f"{params / 1e6:.2f} M, {' or '.join(map(str, seeds))} seeds"
 
     def costs_at(self, size: str, rates: Mapping[str, float]) -> Costs:
         """Return the costs at one size, each form at a factor of the rates."""
