@@ -8,6 +8,7 @@ and returns a record, both as JSON objects; it has text and plugins at the same 
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -169,6 +170,8 @@ def _dask_client(address: str) -> Iterator[Any]:
         import distributed
     except ImportError as error:
         raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
+    if not re.fullmatch(r"((tcp|tls|wss?|ucxx?)://)?[\w.\[\]:-]+:\d+", address):
+        raise ConfigError(f"--on '{address}': a scheduler's address is like tcp://10.0.0.2:8786")
     for name in ("distributed", "distributed.client"):
         # Real problems arrive as errors.
         logging.getLogger(name).setLevel(logging.CRITICAL)

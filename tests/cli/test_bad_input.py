@@ -109,7 +109,8 @@ REFUSALS = [
     ("compare --budgets", 2, "No such option '--budgets'"),
     ("compare --until-decided", 2, "No such option '--until-decided'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
-    ("compare --on ray://a", 1, "no scheduler answers at ray://a: start one with"),
+    ("compare --on ray://a", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
+    ("compare --on ssh:localhost", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
 ]
