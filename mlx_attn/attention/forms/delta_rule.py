@@ -33,7 +33,7 @@ from mlx_attn.attention.layer import (
 Gates = Float[mx.array, "B H T_k gates"]
 State = Float[mx.array, "B H K D"]
 
-W_BETA = {"W_beta": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False)}
+W_BETA = {"W_beta": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False)}  # C -> H
 
 
 def write_strength(layer: MapWeights, x: Inputs) -> Gates:
@@ -65,7 +65,7 @@ def delta_heads(
     U = (I + L)^-1 diag(beta) (V - diag(e^g) K S)        heads = (Q K^T * D) U + diag(e^g) Q S
     S' = e^(g_T) S + (K * e^(g_T - g))^T U
     """
-    q, k = _unit_length(q, k)
+    q, k = _unit_length(q, k)  # [B, H, T, K] both
     v = repeat_heads(v, q.shape[1])
     beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)

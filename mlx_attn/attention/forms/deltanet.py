@@ -31,7 +31,7 @@ from mlx_attn.attention.layer import (
 )
 
 _DECAY = {
-    "W_decay": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False),
+    "W_decay": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False),  # C -> H
     "decay_bias": lambda config: mx.full((config.n_maps,), math.log(math.expm1(0.01))),
     "log_rate": lambda config: mx.log(mx.linspace(1, 16, config.n_maps)),
 }
@@ -41,7 +41,7 @@ _DECAY = {
 
 def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> Gates:
     """Return beta, from 0 to `largest`, and log alpha of each token."""
-    step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])
+    step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])  # [B, T, H], above 0
     # [B, T, H] -> [B, H, T, 1], at most 0
     log_alpha = split_heads(-mx.exp(layer["log_rate"]) * step, layer.config.n_maps)
     # [B, H, T, 2]: beta, log alpha
@@ -49,7 +49,7 @@ def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> Gates:
 
 
 _DELTA: dict[str, Any] = {
-    "reads_keys": True,
+    "reads_keys": True,  # instead of scores
     "recurs": delta_heads,
     "multiply_adds": inverse_cost,
     "refuses": refuses_other_scores,
@@ -89,7 +89,7 @@ def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Sc
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of the state's value for k: this is how a state can count modulo 2.
     """
-    return delta_weights(q, k, gates)
+    return delta_weights(q, k, gates)  # [B, H, T_q, T_k]; scores are not read
 
 
 row(

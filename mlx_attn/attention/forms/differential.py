@@ -57,7 +57,7 @@ def paired(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
         **OUT_PROJ,
-        "W_lambda": lambda config: nn.Linear(config.d_in, config.n_heads, bias=False),
+        "W_lambda": lambda config: nn.Linear(config.d_in, config.n_heads, bias=False),  # C -> H
     },
     affine=False,
     refuses=lambda config: "" if config.score == "paired" else _PAIRED,
@@ -65,6 +65,7 @@ def paired(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 def differential_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Subtract two softmaxes over the same keys and values."""
     weight = split_heads(mx.sigmoid(layer["W_lambda"](x)), layer.config.n_heads)  # [B, H, T, 1]
+    # [B, 2 H, T, D] -> [B, H, T, D]
     return linear_output(layer, heads[:, ::2] - weight * heads[:, 1::2], x)
 
 

@@ -14,7 +14,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice, split_heads
     "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
     shift_invariant=True,
     source="forgetting transformer, arXiv:2503.02130",
-    weights={"W_forget": lambda config: nn.Linear(config.d_in, config.n_maps, bias=True)},
+    weights={"W_forget": lambda config: nn.Linear(config.d_in, config.n_maps, bias=True)},  # C -> H
     # [B, T, H] -> [B, H, T, 1]
     remembers=lambda layer, x: split_heads(
         nn.log_sigmoid(layer["W_forget"](x)), layer.config.n_maps

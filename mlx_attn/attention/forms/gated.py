@@ -18,7 +18,7 @@ from mlx_attn.attention.maps import linear_output
 
 GATED_OUTPUT = {
     **OUT_PROJ,
-    "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),
+    "W_gate": lambda config: nn.Linear(config.d_in, out_width(config), bias=False),  # C -> H D
 }
 
 
@@ -29,7 +29,7 @@ GATED_OUTPUT = {
     source="gated attention, arXiv:2505.06708 (headwise)",
     weights={
         **OUT_PROJ,
-        "W_gate": lambda config: nn.Linear(config.d_in, config.n_heads, bias=False),
+        "W_gate": lambda config: nn.Linear(config.d_in, config.n_heads, bias=False),  # C -> H
     },
     affine=False,
 )
@@ -45,7 +45,7 @@ def gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Gate every number of the heads' output, or each head as a whole."""
     # [B, H, T, D], or [B, H, T, 1] if a head has one gate.
     gates = split_heads(mx.sigmoid(layer["W_gate"](x)), layer.config.n_heads)
-    return linear_output(layer, heads * gates, x)
+    return linear_output(layer, heads * gates, x)  # [B, T, d_out]
 
 
 row(

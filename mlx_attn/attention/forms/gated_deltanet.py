@@ -19,7 +19,7 @@ from mlx_attn.attention.layer import (
 )
 from mlx_attn.attention.maps import linear_output
 
-_GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}
+_GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}  # [D], the same for all heads
 
 
 def _normed(layer: MapWeights, heads: Heads) -> Heads:

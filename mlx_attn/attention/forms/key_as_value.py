@@ -8,7 +8,7 @@ from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Values, choice
 def _needs_other_keys(config: AttentionConfig) -> str:
     """Refuse keys that are not one for each value head, and as wide as the values."""
     score = config.choice("score")
-    keys, values = score.shape(config), (config.n_kv_heads, config.value_dim)
+    keys, values = score.shape(config), (config.n_kv_heads, config.value_dim)  # heads, width
     if score.cache == "kv" and keys == values:
         return ""
     return (

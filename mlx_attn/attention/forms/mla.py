@@ -49,7 +49,7 @@ def _latent_refuses(config: AttentionConfig) -> str:
     source="multi-head latent attention, DeepSeek-V2, arXiv:2405.04434",
     weights={
         **W_QUERY,
-        "W_latent": lambda config: nn.Linear(config.d_in, config.latent_dim, bias=False),
+        "W_latent": lambda config: nn.Linear(config.d_in, config.latent_dim, bias=False),  # C -> L
         "W_up_key": lambda config: nn.Linear(
             config.latent_dim, config.n_heads * config.head_dim, bias=False
         ),

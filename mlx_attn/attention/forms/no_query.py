@@ -49,7 +49,7 @@ def no_query(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 )
 def no_key(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Take the head's own slice of x as its key, the mirror image of `no_query`."""
-    q = split_heads(layer.W_query(x), layer.config.n_heads)
+    q = split_heads(layer.W_query(x), layer.config.n_heads)  # [B, H, T, C / H_kv]
     return q, split_heads(x, layer.config.n_kv_heads)  # [B, T, C] -> [B, H_kv, T, C / H_kv]
 
 

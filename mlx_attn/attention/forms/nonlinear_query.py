@@ -14,6 +14,7 @@ from mlx_attn.machine.operations import gelu
     "q_h = (x + norm(gelu(norm(x) W_down) W_up))[slice h] / 2, k_h = x W_key_h",
     source="Karbevski, arXiv:2603.13381",
     weights={
+        # Two halves of W_query's numbers, C -> C / 2 -> C.
         "W_down": lambda config: nn.Linear(config.d_in, config.d_in // 2, bias=config.qkv_bias),
         "W_up": lambda config: nn.Linear(config.d_in // 2, config.d_in, bias=config.qkv_bias),
         **W_KEY,

@@ -45,7 +45,7 @@ def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 )
 def self_mask(layer: MapWeights, s: Scores) -> Scores:
     """Keep tokens from attending to themselves, except the first, which sees nothing else."""
-    T_q, T_k = s.shape[2:]
+    T_q, T_k = s.shape[2:]  # of [B, H, T_q, T_k]
     # The queries are the last T_q of the T_k tokens: [T_q, 1].
     query = mx.arange(T_k - T_q, T_k)[:, None]
     # Finite, unlike the mask: the first token's row would otherwise be all minus infinity, and NaN.

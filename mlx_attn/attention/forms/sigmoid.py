@@ -14,6 +14,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     "w_h = sigmoid(s_h + b_h)",
     source="sigmoid attention, arXiv:2409.04431",
     weights={
+        # [H]: without a sum that weights share, it keeps them small at the start.
         "weight_bias": lambda config: mx.full((config.n_maps,), -math.log(config.context_length))
     },
 )

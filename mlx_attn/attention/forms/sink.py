@@ -30,7 +30,7 @@ def off_by_one(layer: MapWeights, s: Scores) -> Scores:
     "sink",
     "w_h = e^s_h / (e^b_h + sum e^s_h)",
     source="learned sinks, gpt-oss, 2025",
-    weights={"sink": lambda config: mx.zeros((config.n_maps,))},
+    weights={"sink": lambda config: mx.zeros((config.n_maps,))},  # [H]: at first off_by_one
 )
 def sink(layer: MapWeights, s: Scores) -> Scores:
     """Add a trained logit per head that attends to nothing."""

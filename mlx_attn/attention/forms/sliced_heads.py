@@ -30,7 +30,7 @@ class SlicedLinear(nn.Module):
     def __init__(self, n_heads: int, slice_dim: int, head_dim: int, bias: bool):
         super().__init__()
         self.n_heads = n_heads
-        self.weight = mx.zeros((n_heads * head_dim, slice_dim))
+        self.weight = mx.zeros((n_heads * head_dim, slice_dim))  # drawn by the layer
         if bias:
             self.bias = mx.zeros((n_heads * head_dim,))
 
@@ -47,7 +47,7 @@ class SlicedLinear(nn.Module):
         return (diagonal * self._blocks()[:, :, None]).reshape(self.weight.shape[0], -1)
 
     def _blocks(self) -> Float[mx.array, "H D slice_dim"]:
-        return self.weight.reshape(self.n_heads, -1, self.weight.shape[1])
+        return self.weight.reshape(self.n_heads, -1, self.weight.shape[1])  # [H, D, slice]
 
 
 def _sliced(config: AttentionConfig, n_heads: int, width: int) -> SlicedLinear:

@@ -6,7 +6,7 @@ row(
     "sliding-window",
     "a token sees only the last 32 tokens, and only these are cached; --window N",
     "w_h(i, j) = 0 where i - j >= window",
-    window=32,
+    window=32,  # tokens; --window N
     source="Longformer, arXiv:2004.05150",
 )
 row(
@@ -14,6 +14,6 @@ row(
     "layers with a window of 32 alternate with layers that see all; --global-every K",
     "w_h(i, j) = 0 where i - j >= window, in every other layer",
     window=32,
-    global_every=2,
+    global_every=2,  # every second layer sees all
     source="Gemma 2, arXiv:2408.00118",
 )

@@ -14,7 +14,7 @@ from mlx_attn.machine.operations import softmax
     input_weights=(),
     shift_invariant=True,
     source="talking-heads attention, arXiv:2003.02436",
-    weights={"talk_logits": lambda config: mx.eye(config.n_maps)},
+    weights={"talk_logits": lambda config: mx.eye(config.n_maps)},  # [H, H]
     multiply_adds=lambda config: config.n_maps**2 * config.context_length,
 )
 def talking_logits(layer: MapWeights, s: Scores) -> Scores:
@@ -29,7 +29,7 @@ def talking_logits(layer: MapWeights, s: Scores) -> Scores:
     "w_h = sum_g R_hg softmax(s_g)",
     shift_invariant=True,
     source="talking-heads attention, arXiv:2003.02436",
-    weights={"talk_weights": lambda config: mx.eye(config.n_maps)},
+    weights={"talk_weights": lambda config: mx.eye(config.n_maps)},  # [H, H]
     multiply_adds=lambda config: config.n_maps**2 * config.context_length,
 )
 def talking_weights(layer: MapWeights, s: Scores) -> Scores:

@@ -14,7 +14,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, choice
     score_factor=lambda layer: mx.exp(layer["log_temperature"]),
     shift_invariant=True,
     source="the trained scale of query-key normalization, arXiv:2010.04245, one per head",
-    weights={"log_temperature": lambda config: mx.zeros((config.n_maps,))},
+    weights={"log_temperature": lambda config: mx.zeros((config.n_maps,))},  # [H]: e^0 = 1
 )
 def temperature(layer: MapWeights, s: Scores) -> Scores:
     """Multiply each head's scores by a trained sharpness."""

@@ -32,7 +32,7 @@ def _reads_more_than_x(config: AttentionConfig) -> str:
     "v_h = l_1 v_h of the first layer + l_2 x W_value_h",
     input_weights=("W_value",),
     source="value residual learning, arXiv:2410.17897",
-    weights={**W_VALUE, "value_mix": lambda config: mx.array([0.5, 0.5])},
+    weights={**W_VALUE, "value_mix": lambda config: mx.array([0.5, 0.5])},  # l_1, l_2
     carries=True,
     affine=False,
     refuses=_reads_more_than_x,
