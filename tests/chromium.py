@@ -14,7 +14,7 @@ MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 
 
 def find_chromium() -> str | None:
-    """Return the browser's program, None if there is none."""
+    """Return the path of the browser's program, or None."""
     found = next(filter(None, map(shutil.which, PROGRAMS)), None)
     return found or (MAC if sys.platform == "darwin" and Path(MAC).exists() else None)
 
@@ -47,7 +47,7 @@ class Browser:
     def open(
         self, address: str, width: int = 1280, height: int = 900, dark: bool = False
     ) -> "Browser":
-        """A new tab with a page; what earlier tabs said is forgotten."""
+        """Open a page in a new tab, and forget the messages of earlier tabs."""
         if self._target:
             self.call("Target.closeTarget", {"targetId": self._target}, None)
         target = self.call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
@@ -74,7 +74,7 @@ class Browser:
         return reply["result"].get("value")
 
     def photograph(self) -> bytes:
-        """What the window shows, as a PNG."""
+        """Take a picture of the window, as a PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def call(self, method: str, parameters: Any = None, session: Any = ...) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def room(file: Path) -> str:
 
 
 def is_shown(file: Path) -> bool:
-    """Whether a file is about how things look, not what they are."""
+    """Tell if a file is about the looks of things."""
     return file.name in SHOWS or room(file) in ("ui", "api", "cli")
 
 
@@ -155,7 +155,7 @@ UNMISTAKABLE = {name for names in CHOICE_NAMES.values() for name in names if "_"
 
 
 def names_a_choice(node: ast.AST) -> bool:
-    """Whether a piece of code decides something by the name of a choice, or lists such names."""
+    """Tell if a piece of code decides something by the name of a choice, or lists such names."""
     match node:
         case ast.Compare():
             sides = [node.left, *node.comparators]
@@ -196,7 +196,7 @@ def _key(node: ast.AST) -> str:
 
 
 def test_no_choice_of_a_map_is_named_outside_of_attention():
-    """What others ask of a choice is a fact of `Choice`, so that a user's choice has it too.
+    """Other rooms ask for a fact of `Choice`, which a user's choice has too.
 
     But a conversion leads to a form by its name.
     """
@@ -249,7 +249,7 @@ ONE_DOOR: dict[tuple[str, ...], list[str]] = {
     # Paths of a user.
     ("click.Path",): ["cli/options.py"],
     (".expanduser",): ["files.py"],
-    # What commands print. Elsewhere consoles print, which show control characters as pictures too.
+    # Output of commands. Elsewhere consoles print, which also show control characters as pictures.
     ("click.echo", "click.secho", "click.style"): ["cli/output.py"],
     ("stdout.write", "stderr.write"): ["cli/sample.py"],
 }
@@ -280,7 +280,7 @@ def test_a_file_can_be_read_in_one_sitting():
 
 
 def test_package_and_tests_keep_their_line_budgets():
-    """A budget is lowered by what is deleted; who raises one says why in the commit."""
+    """A budget falls with every deletion; the commit that raises one gives the reason."""
     root = PACKAGE.parent
     totals = {name: sum(map(lines, (root / name).rglob("*.py"))) for name in BUDGETS}
     assert {name: total for name, total in totals.items() if total > BUDGETS[name]} == {}
@@ -311,5 +311,5 @@ def test_no_module_imports_itself_by_way_of_others():
     left = {name: modules_used(file) & {*MODULES} - {name} for name, file in MODULES.items()}
     while free := {name for name, used in left.items() if not used & {*left}}:
         left = {name: used for name, used in left.items() if name not in free}
-    # What is left lies on a circle, or imports a module of one.
+    # The rest lies on a circle, or imports a module of one.
     assert not left, {name: sorted(used & {*left}) for name, used in left.items()}

@@ -1,4 +1,4 @@
-"""Whether MLX can compile is found out without starting a compiler."""
+"""The test for a compiler starts none."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
-"""Every variant of the table serves for all that a variant is for, or says in a line why not.
+"""Every variant of the table works everywhere, or is refused in a line.
 
-Trained, saved, resumed bit for bit, sampled with its caches, probed and tracked; and what it costs
-and converts to is what docs/variants.md says.
+Trained, saved, resumed bit for bit, sampled with its caches, probed and tracked; and
+docs/variants.md has its cost and conversions.
 """
 
 from itertools import islice
@@ -63,7 +63,7 @@ def test_a_form_serves_for_everything_or_says_why_not(form, corpus, tmp_path):
     decodes_with_caches_as_it_reads(strong)
     is_probed_and_tracked_or_refused(strong)
     if variant := VARIANTS.get(form.get("variant", "")):
-        # What it costs, and each conversion as exact, with an error, or refused with the reason.
+        # Its cost, and each conversion: exact, with an error, or refused.
         shown = card(variant, model_cost(config_of(VARIANTS["standard"])))
         assert f"{shown}\n\n" in PAGE.read_text(encoding="utf-8") + "\n"
 
@@ -103,7 +103,7 @@ def with_opinions(model: GPT) -> GPT:
 
 
 def decodes_with_caches_as_it_reads(model: GPT) -> None:
-    """The likeliest tokens, beyond the context's end, are those of whole forward passes."""
+    """The likeliest tokens, beyond the context's end too, equal those by whole forward passes."""
     text, start, context = [3, 1, 4, 1, 5], 0, model.config.context_length
     decoded = list(islice(decode(DecodingState(model), text, Sampler(GREEDY)), 12))
     for (token,) in decoded:

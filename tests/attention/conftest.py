@@ -41,7 +41,7 @@ def text(seed: int = 0, batch: int = 2, T: int = 12, C: int = 16) -> mx.array:
 def decoded(
     module: Attention, x: mx.array, pieces: list[int], cache: KVCache | None = None
 ) -> mx.array:
-    """What the layer computes when it reads a text in pieces, with a cache."""
+    """Read a text in pieces with a cache, and return the layer's outputs."""
     config, start, read = module.config, 0, []
     cache = cache or make_cache(x.shape[1], config.cache_window, config.caches_tokens)
     for length in pieces:

@@ -101,7 +101,7 @@ def test_a_variant_is_found_by_a_name_in_any_spelling_and_an_unknown_one_answere
 
 
 def computes(**choices: Any) -> bool:
-    """Whether a layer is made; its shapes are known without computing anything."""
+    """Try to make a layer, and check its shapes, which needs no computation."""
     try:
         module = Attention(AttentionConfig(**{**SMALL, **choices}))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What holds for every form of the book's attention, whatever its weights are.
+"""Properties of every form of the book's attention, for any weights.
 
 Causality and decoding are laws, which test_laws.py tries.
 """

@@ -1,4 +1,4 @@
-"""A mixing may read queries, keys and numbers of x beside the scores, in training and decoding."""
+"""A mixing may read queries, keys and numbers of x as well as scores, in training and decoding."""
 
 from typing import Any
 

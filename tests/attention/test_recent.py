@@ -1,4 +1,4 @@
-"""Variants from papers compute what an independent reference in NumPy computes, gradients too.
+"""Variants from papers equal an independent reference in NumPy, and so do their gradients.
 
 Causality and decoding of all variants are laws, which test_laws.py tries.
 """
@@ -229,7 +229,7 @@ def queries_keys_values(c: AttentionConfig, w: Arrays, x: np.ndarray, i: int) ->
 
 
 def nonlinear(x: np.ndarray, w: Arrays) -> np.ndarray:
-    """The query of a narrow network beside x."""
+    """Compute the query: the mean of x and a narrow network's output."""
     y = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w["norm_in.weight"]
     y = y @ w["W_down.weight"].T
     y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))

@@ -55,7 +55,7 @@ def untrained_run(path: Path, tokenizer: Tokenizer, **record: Any) -> Run:
 def made_once(tmp_path_factory) -> Callable[..., Path]:
     """Makes a folder with a story and what these commands leave there, once for all tests.
 
-    `in_a_copy` of it a test may change what it likes.
+    A test may change a copy of it: `in_a_copy`.
     """
 
     def make(*commands: list[str]) -> Path:
@@ -124,13 +124,13 @@ def refused(result: Result, code: int) -> str:
 
 
 def done(result: Result) -> str:
-    """What a command that succeeds writes to stdout."""
+    """Return the stdout of a command that must succeed."""
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def completions(line: str) -> set[str]:
-    """What a shell offers for the last word of a line."""
+    """Return the words that a shell offers for the last one of a line."""
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     shown = subprocess.run(
         [sys.executable, "-m", "mlx_attn"],

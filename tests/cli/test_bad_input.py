@@ -22,7 +22,7 @@ def trained(made_once) -> Path:
 
 @pytest.fixture
 def run(trained, in_a_copy) -> Path:
-    """A finished run, beside texts and files that cannot be used."""
+    """A finished run, in a folder with texts and files that cannot be used."""
     folder = in_a_copy(trained)
     (folder / "one.txt").write_text("a")
     (folder / "capitals.txt").write_text(STORY.upper())

@@ -85,7 +85,7 @@ def test_a_second_signal_quits_at_once(train, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_interrupts(number):
     said = []
-    # Under nohup a shell has the tests ignore SIGHUP, and what is ignored stays so.
+    # Under nohup a shell makes the tests ignore SIGHUP, and children inherit that.
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with graceful_interrupt(lambda: said.append("asked")) as asked:

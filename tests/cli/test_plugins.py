@@ -53,7 +53,7 @@ def file(text: str, name: str = "mine.py") -> str:
     return name
 
 
-# What a run says of its files.
+# A run records its files.
 
 
 def test_a_run_records_the_files_that_it_uses(trained, talk, train):

@@ -79,7 +79,7 @@ class FormulaRunner(Runner):
     rate and the arm's best one, squared, plus noise that is a function of the trial.
 
     Attributes:
-        effects: What each arm's loss is higher by.
+        effects: How much higher each arm's loss is.
         best_rates: The best learning rates; where none is given, 0.01.
         diverges: Arms whose trials all diverge.
         noise: Standard deviation of the noise.
@@ -113,7 +113,7 @@ class FormulaRunner(Runner):
         steps = trial.settings.training.steps
         best = self.best_rates.get(trial.arm, 0.01)
         octaves = math.log2(trial.settings.training.lr / best)
-        # Only of what arms and trials differ in: a setting added to the package redraws nothing.
+        # Only settings in which trials differ: a new setting of the package redraws nothing.
         facts = {key: trial.flat.get(key) for key in NOISE_KEYS}
         number = zlib.crc32(json.dumps([facts, 0], sort_keys=True).encode())
         noise = np.random.default_rng(number).normal() * self.noise
@@ -178,7 +178,7 @@ def runner(tmp_path: Path) -> FormulaRunner:
 
 @pytest.fixture
 def conclusion() -> Callable[[ComparisonConfig, Any], Comparison]:
-    """What a comparison ends with."""
+    """Runs a comparison and returns its result."""
 
     def conclude(protocol: ComparisonConfig, runner: Any) -> Comparison:
         *_, last = ComparisonRun(protocol, runner)

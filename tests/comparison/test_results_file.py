@@ -1,4 +1,4 @@
-"""Losses that another program wrote are judged as those of a comparison."""
+"""Losses that another program wrote are judged like a comparison's."""
 
 import pytest
 

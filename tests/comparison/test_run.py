@@ -1,4 +1,4 @@
-"""Whole comparisons, with trainings by formula: what is trained, resumed and concluded."""
+"""Whole comparisons, with trainings by formula: trainings, resuming, conclusions."""
 
 from math import log
 

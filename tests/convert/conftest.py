@@ -110,6 +110,6 @@ def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
 
 
 def convert_exactly(model: GPT, to: str, **options: Any) -> GPT:
-    """Convert a copy in float64, where the device has it."""
+    """Convert a copy in float64, if the device has it."""
     with float64():
         return convert(of_type(model, mx.float64), to, **options)

@@ -109,7 +109,7 @@ def test_balanced_factors_are_the_best_of_their_rank(seed, rows, columns, rank):
 
 
 def test_the_package_decomposes_no_matrix_with_mlx():
-    """Metal has no kernel for any: the call would raise on a Mac and nowhere else."""
+    """Metal lacks these kernels: the call would fail on a Mac and nowhere else."""
     texts = {path: path.read_text("utf-8") for path in Path(mlx_attn.__file__).parent.rglob("*.py")}
     calls = {p: re.findall(r"(?:mx|mlx\.core)\.linalg\.(\w+)", text) for p, text in texts.items()}
     assert {name for names in calls.values() for name in names} <= {"norm"}

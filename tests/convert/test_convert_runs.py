@@ -58,7 +58,7 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
 
 @pytest.fixture
 def pretends():
-    """A score map that is affine with the weights of the trial, and not with those of the model."""
+    """A score map that is affine with the weights of the trial, and not with the model's."""
     separate = choice_of("score", "separate")
 
     @choice("score", "pretends", "", weights=separate.weights, shape=separate.shape)

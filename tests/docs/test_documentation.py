@@ -49,7 +49,7 @@ def test_the_differences_of_loss_on_the_cards_are_those_of_the_records():
 
 
 def test_the_readme_has_the_lines_that_install_train_and_test():
-    """On lines of their own: CI runs the last one as it stands."""
+    """On separate lines: CI runs the last one unchanged."""
     assert "\npip install -e . && python train.py\n" in readme()
     assert "\npip install -e '.[dev]' && pytest\n" in readme()
 

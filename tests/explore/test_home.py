@@ -18,7 +18,7 @@ NAMES = "[...document.querySelectorAll('.group tbody th')].map((cell) => cell.in
 
 
 def report(run, losses, planned=0, reason="done"):
-    """Write what a training would."""
+    """Write the reports of a training."""
     run.add_report({"event": "start", "step": 0, "params": 1234})
     for n, loss in enumerate(losses, 1):
         steps = {"step": n, "steps": planned or len(losses), "tokens": 100 * n}

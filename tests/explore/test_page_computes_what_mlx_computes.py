@@ -160,7 +160,7 @@ def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
         assert page.run(code) == tokenizer.encode(text).tolist(), text
 
 
-# What is switched off.
+# Switches.
 
 
 def loss_without(run, layer: int, head: int) -> float:

@@ -1,4 +1,4 @@
-"""What a person sees and does in the page: answers, switches, losses, silence."""
+"""The page as a person uses it: answers, switches, losses, no errors."""
 
 import re
 import time
@@ -14,7 +14,7 @@ TEXT = "Ben sees one of them; then it is gone?"
 
 
 def settled(page, expression: str, expected: object = True):
-    """The value of an expression, once it is what is expected or two seconds have passed."""
+    """Wait up to two seconds for an expression to have the expected value, and return it."""
     end = time.monotonic() + 2
     while (found := page.run(expression)) != expected and time.monotonic() < end:
         pass

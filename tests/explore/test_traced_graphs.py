@@ -1,4 +1,4 @@
-"""The page's interpreter against MLX: primitives, lengths of text, plugins, and what is refused."""
+"""The page's interpreter against MLX: primitives, lengths of text, plugins, refusals."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ X = mx.random.normal((2, 3, 4), key=mx.random.key(1))
 Y = mx.random.uniform(0.5, 2.0, (2, 3, 4), key=mx.random.key(2))
 WHERE = mx.array([[2, 0], [1, 2]])
 
-# What each line is there for is the primitive that MLX makes of it.
+# Each line is here for the primitives that MLX makes of it.
 FUNCTIONS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
     "signs and steps": lambda x, y: mx.abs(x) + mx.sign(x) + mx.floor(x) + mx.ceil(x) - mx.round(x),
     "powers": lambda x, y: mx.exp(x) + mx.expm1(x) + mx.power(y, x) + mx.square(x),

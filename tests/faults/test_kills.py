@@ -59,7 +59,7 @@ def run(folder: Path, command: str, number: int = 0, deadly: int = 0) -> tuple[i
 
 
 def learned(path: Path) -> dict[str, Any]:
-    """All that a training leaves but what depends on the clock."""
+    """Return everything in a run that does not depend on the clock."""
     saved = open_run(path)
     reports = [timeless(r) for r in saved.metrics() if r["event"] not in ("start", "end")]
     checkpoint, facts = load_arrays(saved.checkpoint)

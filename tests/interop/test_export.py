@@ -1,4 +1,4 @@
-"""Export: the route of every form, what is written, what stands in the way, and what stays."""
+"""Export: the route of every form, the files, the obstacles, and files that must not change."""
 
 import hashlib
 import json

@@ -209,7 +209,7 @@ class Tensor:
 
 @pytest.fixture
 def torch(monkeypatch):
-    """PyTorch as a stand-in that loads the given content."""
+    """A fake PyTorch that loads the given content."""
     asked = SimpleNamespace(Tensor=Tensor, content={})
 
     def load(path, map_location, weights_only):

@@ -73,7 +73,7 @@ print(json.dumps(model(mx.array([[5, 1, 30, 7]]))[0].tolist()))
 
 
 def answer(program: str, *arguments: str) -> Any:
-    """What a program prints, in the Python with mlx-lm, transformers and torch."""
+    """Run a program in the Python with mlx-lm, transformers and torch, and read its output."""
     told = subprocess.run(
         [PYTHON, "-c", program, *arguments],
         capture_output=True,

@@ -16,7 +16,7 @@ TOKENS = mx.array(np.arange(32)[None] % 11)
 
 
 class Wrapped(nn.Module):
-    """A linear layer with a low-rank term beside it, as LoRA layers are built."""
+    """A linear layer plus a low-rank term, like a LoRA layer."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()

@@ -16,7 +16,7 @@ from mlx_attn.text.tokenizers import train_tokenizer
 
 
 class Echo(GPT):
-    """A model that says the alphabet on from the last letter it read, and a full stop after z."""
+    """A model that continues the alphabet from the last letter, with a full stop after z."""
 
     def features(self, tokens, caches=None):
         return tokens[..., None].astype(mx.float32)

@@ -1,4 +1,4 @@
-"""Whole conversations, without a terminal. The model says the alphabet on from what it reads."""
+"""Whole conversations, without a terminal. The model continues the alphabet."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is typed into a terminal or a pipe, and what it shows."""
+"""Input from a terminal or a pipe, and its output."""
 
 import io
 import os

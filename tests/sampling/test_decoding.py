@@ -135,7 +135,7 @@ def decoded(model, prompt, n) -> list[int]:
 
 
 def recomputed(model, prompt, n) -> list[int]:
-    """The likeliest tokens by whole forward passes over what the window's rule leaves."""
+    """The likeliest tokens by whole forward passes over the part of the text in the context."""
     context = model.config.context_length
     text, start = list(prompt), 0
     for _ in range(n):

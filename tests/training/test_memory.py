@@ -30,7 +30,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
         check_memory(config, batch_size)
 
 
-# What a training will take, beside what it takes.
+# The forecast, and the memory that a training takes.
 
 
 @pytest.mark.parametrize("work", [14e9, 16e6], ids=["the whole batch", "two parts of it"])

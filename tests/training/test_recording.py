@@ -1,4 +1,4 @@
-"""What is kept of a training: samples in its run, and with `--log-to` its numbers elsewhere."""
+"""Records of a training: samples in its run, and with `--log-to` its numbers elsewhere."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ from mlx_attn.training.recording import (
 
 @pytest.fixture
 def service(monkeypatch):
-    """Stands in for wandb, trackio and tensorboardX: notes what it is told."""
+    """A fake wandb, trackio and tensorboardX that keeps all calls."""
     told = []
     writer = SimpleNamespace(
         add_scalar=lambda name, value, step: told.append((step, {name: value})),

@@ -1,4 +1,4 @@
-"""A training that was interrupted goes on as if it had never stopped, bit for bit."""
+"""A training that was interrupted continues as if it had never stopped, bit for bit."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_it_may_stop_before_the_first_step_at_a_validation_or_at_the_end(
     assert losses(first) + losses(second) == losses(expected)
     assert validations(first) + validations(second) == validations(expected)
     assert resumed.progress.best.val_loss == min(loss for _, loss in validations(expected))
-    # The clock goes on, and each start has one step that is not timed.
+    # The clock continues, and each start has one step that is not timed.
     seconds = [report.seconds for report in first + second if isinstance(report, Stepped)]
     assert seconds == sorted(seconds)
     assert resumed.progress.timed_steps == STEPS - (2 if stop_at == 3 else 1)

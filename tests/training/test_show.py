@@ -23,7 +23,7 @@ EVALUATED = Evaluated(step=400, tokens=102400, evaluation=LOSSES, best=True, sec
 
 
 class Terminal(io.StringIO):
-    """What a terminal is sent."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""A task is trained and validated on its scored tokens alone."""
+"""A task is trained and validated only on its scored tokens."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What `verify` compares with is right by itself, and what is broken makes it fail."""
+"""`verify` fails if something is broken, and names it."""
 
 import mlx.core as mx
 import numpy as np

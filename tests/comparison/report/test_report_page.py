@@ -1,4 +1,4 @@
-"""The report as a page: what is in it and what is not."""
+"""The report as a page: its contents, and that it loads nothing and runs no script."""
 
 import re
 from dataclasses import replace

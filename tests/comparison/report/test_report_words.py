@@ -23,9 +23,9 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
 
 def test_numbers_are_shown_so_that_nothing_misleads():
     assert [places(delta) for delta in (0.5, 0.004, 0.0001, 0.0)] == [3, 4, 5, 3]
-    # A difference has its sign, and zero has no minus.
+    # A difference has a sign; zero is never negative.
     assert [signed(-0.0001, 3), signed(0.0126, 3)] == ["+0.000", "+0.013"]
-    # No end of an interval is rounded to zero that is beside it.
+    # An end of an interval near zero is not rounded to zero.
     assert between((-0.0333, -0.00016), 3) == "-0.033 to -0.0002"
     assert number(None, 2) == between(None, 2) == "-"
 

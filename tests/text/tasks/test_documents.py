@@ -13,11 +13,11 @@ from mlx_attn.text.tasks import TASKS, draw, task_of
 
 tasks = pytest.mark.parametrize("task", TASKS)
 
-# The distribution of the next symbol given those before it, by who knows the task alone.
+# Exact solvers: the distribution of the next symbol, from the task's rule and the text so far.
 
 
 def solve_copy(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
-    """In the second half what stands half a document back, before anything."""
+    """Return, in the second half, the symbol half a document earlier; before, all symbols."""
     half = TASKS["copy"].length // 2
     if len(seen) >= half:
         return {seen[len(seen) - half]: 1.0}

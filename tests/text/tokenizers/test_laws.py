@@ -1,4 +1,4 @@
-"""What every tokenizer promises, whatever its kind."""
+"""Promises of every kind of tokenizer."""
 
 import functools
 import json
