@@ -3,11 +3,12 @@
     pip install torch transformers mlx-lm
     python benchmarks/gpu.py --presets tiny,macbook,gpt2
 
-Each case is a process of its own, because MLX reads once whether products round to TF32. All
-compile at the same time; then they are timed one after another, each with ours and the others in
-turns. A training step is the book's model with AdamW, as in `with_torch.py`; decoding is a GPT-2
-with random weights that transformers made, so that all must write the same tokens. A case that
-fails, or is not ready in time, is one line.
+Each case is a process of its own, because MLX reads once whether products round to TF32. Those of a
+preset compile at the same time, or one after another if it is large; then each is timed alone, ours
+and the others in turns. A training step is the book's model with AdamW, as in `with_torch.py`;
+decoding is a GPT-2 with random weights that transformers made, so that all must write the same
+tokens. A case that fails, or is not ready in time, is one line. Answers are kept in a file, and the
+same command goes on.
 """
 
 import importlib
@@ -34,21 +35,23 @@ import mlx.core as mx
 import numpy as np
 import peers
 import with_torch
+from rich.console import Console
 
 from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Timed
 from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
 from mlx_attn.machine.facts import chip_name
 from mlx_attn.machine.streams import keep_buffers
-from mlx_attn.model.config import GPTConfig, config_from
+from mlx_attn.model.config import GPTConfig, config_from, find_preset
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.ui.terminal import count, stdout_console
+from mlx_attn.ui.terminal import count
 
 MOST_TOKENS = 8192
 """Tokens of a batch at most, so that all cases fit into the GPU's memory at once."""
+LARGE = 10_000  # tokens in the vocabulary of a model whose cases need the GPU's memory alone
 PRODUCTS = {"float32": "0", "TF32": "1", "bfloat16": "1"}
 """The kinds of a training step's products, with MLX's switch for TF32."""
 
@@ -65,10 +68,15 @@ class Case:
         return f"{self.work} {self.preset} {self.products}"
 
 
-def cases(presets: Sequence[str]) -> list[Case]:
-    """Return every case, the largest last."""
-    train = [Case("train", preset, products) for preset in presets for products in PRODUCTS]
-    return [*train, *(Case("decode", preset, "float32") for preset in presets)]
+def groups(presets: Sequence[str]) -> list[list[Case]]:
+    """Return the cases that compile together; one of a large model compiles alone."""
+    found: list[list[Case]] = []
+    for preset in presets:
+        train = [Case("train", preset, products) for products in PRODUCTS]
+        of_preset = [*train, Case("decode", preset, "float32")]
+        is_large = find_preset(preset).vocab_size > LARGE
+        found += [[case] for case in of_preset] if is_large else [of_preset]
+    return found
 
 
 # One case, in its own process.
@@ -190,6 +198,9 @@ def measure(case: Case, seconds: float) -> None:
     works, tokens = make(*setups["standard"], case)
     works["ours"]()
     mx.clear_cache()
+    torch: Any = importlib.import_module("torch")
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     click.echo("ready")
     sys.stdin.readline()
     times = speed.interleaved(works, seconds)
@@ -237,12 +248,15 @@ def answers(
 
 def _answer(process: subprocess.Popen[str], said: str, seconds: float) -> dict[str, Any] | str:
     if said.strip() != "ready":
-        return "failed before it was ready"
+        return said.strip() or "ended before it was ready"
     try:
         told, _ = process.communicate("go\n", timeout=4 * seconds + 90)
-        return json.loads(told)
-    except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+    except subprocess.TimeoutExpired as error:
         return one_line(error)
+    try:
+        return json.loads(told)
+    except json.JSONDecodeError:
+        return told.strip() or "ended before it was timed"
 
 
 def row_of(answer: dict[str, Any]) -> dict[str, str]:
@@ -257,34 +271,47 @@ def row_of(answer: dict[str, Any]) -> dict[str, str]:
     return cells
 
 
+def print_tables(kept: Mapping[str, Any]) -> None:
+    """Print a table of each kind of work."""
+    click.echo(f"{chip_name()}, MLX {version('mlx')}")
+    for work in ("train", "decode"):
+        rows = {name: row_of(kept[name]) for name in kept if name.startswith(work)}
+        headings = list(dict.fromkeys(heading for cells in rows.values() for heading in cells))
+        table = show.table_of(f"{show.TITLES[work]}, tokens/s", headings)
+        for name, cells in rows.items():
+            table.add_row(name, *(cells.get(heading, "-") for heading in headings))
+        if rows:
+            Console(width=140).print(table, "", sep="\n")
+
+
 @click.command(help=__doc__)
 @click.option("--presets", default="tiny,macbook,gpt2", metavar="A,B", show_default=True)
 @click.option("--seconds", default=8.0, metavar="X", show_default=True, help="timing of a case")
 @click.option("--patience", default=150.0, metavar="X", show_default=True, help="for compiling")
 @click.option("--only", default="", metavar="TEXT", help="only cases with this in their name")
+@click.option("--out", default="gpu.json", metavar="FILE", show_default=True, help="the answers")
 @click.option("--case", "named", default="", hidden=True)
-def command(presets: str, seconds: float, patience: float, only: str, named: str) -> None:
+def command(presets: str, seconds: float, patience: float, only: str, out: str, named: str) -> None:
     """Measure all cases, or the one that is named."""
     if named:
         warnings.simplefilter("ignore")
-        return measure(Case(*named.split()), seconds)
-    wanted = [case for case in cases(presets.split(",")) if only in str(case)]
-    rows: dict[str, dict[str, dict[str, str]]] = {"train": {}, "decode": {}}
-    for case, answer in answers(wanted, seconds, patience):
-        if isinstance(answer, str):
-            click.echo(f"{case}: {answer}", err=True)
-            continue
-        rows[case.work][f"{case.preset}, {case.products}"] = cells = row_of(answer)
-        click.echo(f"{case}: {cells}", err=True)
-    click.echo(f"{chip_name()}, MLX {version('mlx')}")
-    for work, lines in rows.items():
-        headings = list(dict.fromkeys(name for cells in lines.values() for name in cells))
-        table = show.table_of(f"{show.TITLES[work]}, tokens/s", headings)
-        for name, cells in lines.items():
-            table.add_row(name, *(cells.get(heading, "-") for heading in headings))
-        if lines:
-            stdout_console().print(table, "", sep="\n")
-    return None
+        try:
+            measure(Case(*named.split()), seconds)
+        except Exception as error:
+            click.echo(one_line(error))
+        return
+    file = Path(out)
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for group in groups(presets.split(",")):
+        wanted = [case for case in group if only in str(case) and str(case) not in kept]
+        for case, answer in answers(wanted, seconds, patience) if wanted else ():
+            if isinstance(answer, str):
+                click.echo(f"{case}: {answer}", err=True)
+                continue
+            click.echo(f"{case}: {row_of(answer)}", err=True)
+            kept[str(case)] = answer
+            file.write_text(json.dumps(kept))
+    print_tables(kept)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ def machine_facts() -> dict[str, Any]:
     """Return versions, chip, memory and BLAS."""
     import mlx.core as mx
 
+    from mlx_attn.machine.device import on_gpu, repeats_bits
+    from mlx_attn.machine.layers import MOST_ROWS
+
+    repeats = f"yes, up to {MOST_ROWS} tokens in the vocabulary" if on_gpu() else "yes"
     loaded = blas.preload()
     return versions() | {
         "metal": mx.metal.is_available(),
@@ -83,7 +87,7 @@ def machine_facts() -> dict[str, Any]:
         "memory_bytes": machine_memory(),
         "blas": loaded.library or ("Accelerate" if sys.platform == "darwin" else "MLX's own"),
         "blas_note": loaded.note,
-        "MLX_ENABLE_TF32": os.environ.get("MLX_ENABLE_TF32"),
+        "same_bits_twice": repeats if repeats_bits() else "not known",
     }
 
 

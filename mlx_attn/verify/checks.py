@@ -238,7 +238,7 @@ def golden_model(settings: dict[str, Any]) -> tuple[GPT, Array]:
 
 
 def same_bits_twice(bound: float) -> Iterator[Comparison]:
-    """Two trainings of a seed; bound: no bit on a Linux processor, elsewhere the order of sums."""
+    """Two trainings of a seed; bound: no bit on Linux, elsewhere the order of sums."""
     first, again = _training("auto"), _training("auto")
     # The first step follows the gradient's sign, which rounding sets near 0.
     loose = 0.0 if device.repeats_bits() else 2e-2

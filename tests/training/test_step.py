@@ -171,7 +171,7 @@ def test_shares_weigh_what_they_score():
     assert sum(parts) / sum(weights) == pytest.approx(float(whole), rel=1e-6)
 
 
-def test_a_validation_on_several_streams_is_that_of_one(trainer, corpus, monkeypatch):
+def test_a_validation_on_several_streams_is_that_of_one(trainer, corpus, monkeypatch, on_processor):
     model, losses = trainer().model, []
     for cores in (1, 3):
         monkeypatch.setattr("mlx_attn.training.evaluation.cores", lambda count=cores: count)
