@@ -1,6 +1,7 @@
 import gc
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlx_attn.errors import ConfigError
@@ -52,7 +53,20 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
 
 
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, corpus, monkeypatch):
+    """Two windows of few tokens and two layers, which take a second, are all that is tried."""
+    tried = []
+
+    def measured(settings, corpus, tokens):
+        tried.append((settings.training.batch_size, settings.model["n_layers"]))
+        return np.array([1.0, 0.0, 1.0, 9e9, 9e9])
+
     monkeypatch.setattr("mlx_attn.training.forecast._WORK", 5e4)
-    small, large = (forecast(trainer(n_layers=n, batch_size=64), corpus) for n in (8, 32))
-    assert (small.peak_memory, large.peak_memory) == (0, 0)
-    assert large.step_seconds > small.step_seconds > 0
+    monkeypatch.setattr("mlx_attn.training.forecast._measure_batch", measured)
+    small, large, batch = (
+        forecast(trainer(n_layers=layers, batch_size=size), corpus)
+        for layers, size in ((8, 64), (32, 64), (8, 128))
+    )
+    assert tried == [(2, 2)] * 3
+    assert small.peak_memory == 0
+    assert batch.step_seconds == 2 * small.step_seconds
+    assert 3 < large.step_seconds / small.step_seconds < 4
