@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -99,30 +100,16 @@ def wanted(study: Study, done: Iterable[Training]) -> Iterator[Wanted]:
 
     Those at the rates that a search chose come once all of its trainings are finished.
     """
-    for size in study.sizes:
-        yield from _of_seeds(study, size, study.seeds[size])
-    # The search at S comes first.
-    for size in reversed(study.sizes):
-        yield from _of_search(study, size)
-    for size, found in own_rates(study, done).items():
-        for seed in study.seeds[size]:
-            for arm in study.forms:
-                yield Wanted(size=size, arm=arm, seed=seed, rate=found[arm])
-
-
-def _of_seeds(study: Study, size: str, seeds: Iterable[int]) -> Iterator[Wanted]:
     standard, *others = study.forms
-    for seed in seeds:
-        for arm in (standard, SHORTER, *others):
+    for size, seeds in study.seeds.items():
+        for seed, arm in product(seeds, (standard, SHORTER, *others)):
             yield Wanted(size=size, arm=arm, seed=seed)
-
-
-def _of_search(study: Study, size: str) -> Iterator[Wanted]:
-    search = study.searches[size]
-    for seed in search.seeds:
-        for arm in study.forms:
-            for rate in search.factors:
-                yield Wanted(size=size, arm=arm, seed=seed, rate=rate)
+    for size, search in study.searches.items():
+        for seed, arm, rate in product(search.seeds, study.forms, search.factors):
+            yield Wanted(size=size, arm=arm, seed=seed, rate=rate)
+    for size, rates in own_rates(study, done).items():
+        for seed, arm in product(study.seeds[size], study.forms):
+            yield Wanted(size=size, arm=arm, seed=seed, rate=rates[arm])
 
 
 def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[str, float]]:

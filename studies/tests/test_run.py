@@ -1,5 +1,6 @@
 """The study of two sizes is trained in the registered order, and goes on after a stop."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from mlx_attn.errors import ConfigError
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.corpus import Corpus, Split
 from studies import run
-from studies.plan import SHORTER, Study, Wanted, registered, wanted
+from studies.plan import SHORTER, Search, Study, Wanted, registered, wanted
 from studies.trainings import Training
 
 STUDY = registered()
@@ -94,3 +97,30 @@ def test_the_matrix_s_learns_at_half_of_the_package_s_rate(tmp_path, monkeypatch
     assert half.loss == again.loss != whole.loss
     assert (half.tokens, half.products, half.commit) == (1024, "float32", "c")
     assert [step for step, _ in half.curve] == [1, 2, 3, 4]
+
+
+def test_one_command_trains_all_in_processes_and_then_nothing(tmp_path, monkeypatch):
+    text, records = tmp_path / "python.txt", tmp_path / "two-sizes.jsonl"
+    text.write_text("for x in range(10):\n    print(x)\n" * 40, encoding="utf-8")
+    digest = hashlib.sha256(text.read_bytes()).hexdigest()
+    of = {"sha256": digest, "validation": 100}
+    search = Search(factors=(1.0,), seeds=(10_400,))
+    tiny = {"n_layers": 1, "emb_dim": 8, "n_heads": 2, "batch_size": 1, "steps": 5}
+    changes = {
+        "text": msgspec.structs.replace(STUDY.text, **of),
+        "sizes": {"S": tiny},
+        "seeds": {"S": (400,)},
+        "searches": {"S": search},
+        "shared": {**STUDY.shared, "context_length": 16},
+    }
+    study = msgspec.structs.replace(STUDY, **changes)
+    monkeypatch.setattr(run, "registered", lambda: study)
+    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
+    arguments = [str(text), str(records), "--workers", "1", "--commit", "c"]
+    first, second = (CliRunner().invoke(run.command, arguments) for _ in range(2))
+    assert (first.exit_code, second.exit_code, second.output) == (0, 0, "")
+    assert first.output.splitlines()[-1].startswith("11 of 11: source-S merged, seed 10400")
+    assert {t.arm for t in run.kept(records)} == {*STUDY.forms, SHORTER}
+    text.write_text("another text", encoding="utf-8")
+    refused = CliRunner().invoke(run.command, arguments)
+    assert isinstance(refused.exception, ConfigError)
