@@ -186,9 +186,12 @@ def _usage(error: click.ClickException) -> str:
     if context:
         flag, extra = _FLAGS.get(context.info_name or ""), re.search(r"unexpected.+\((.+)\)", line)
         if flag and extra:
-            named = extra[1].split()
-            flag = "--data" if Path(named[0]).exists() else flag
-            more = f": write {flag} {','.join(named) if flag == '--variants' else named[0]}"
+            names = extra[1].split()
+            if Path(names[0]).exists():
+                flag = "--data"
+            elif context.info_name == "compare":
+                names = [*dict.fromkeys(["standard", *names])]  # the first is the control
+            more = f": write {flag} {','.join(names) if flag == '--variants' else names[0]}"
         more += f" (see '{context.command_path} --help')"
     return line + more
 

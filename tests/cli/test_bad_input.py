@@ -66,6 +66,7 @@ REFUSALS = [
     ("train merged", 2, "extra argument (merged): write --variant merged (see"),
     ("train story.txt", 2, "write --data story.txt"),
     ("compare standard merged", 2, "write --variants standard,merged"),
+    ("compare merged", 2, "write --variants standard,merged"),
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
