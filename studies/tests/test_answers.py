@@ -68,6 +68,8 @@ def test_the_readme_s_findings_are_on_the_page():
     said = re.findall(NUMBER, found)
     assert len(said) >= 5
     assert [number for number in said if number not in TEXT] == []
+    (of_sizes,) = re.findall(r"With 0\.8 M parameters: (.+?)\.\n", found)
+    assert of_sizes in TEXT
 
 
 def test_the_package_s_numbers_round_to_those_of_the_page():
