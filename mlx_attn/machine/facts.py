@@ -41,6 +41,11 @@ def user_directory(kind: str) -> Path:
     return Path(named or Path.home() / usual[kind]) / "mlx_attn"
 
 
+# Kernels that MLX compiles for an NVIDIA GPU would lie in /tmp, which a restart empties.
+_kernels = user_directory("cache") / "kernels" / version("mlx")
+os.environ.setdefault("MLX_PTX_CACHE_DIR", str(_kernels))
+
+
 def machine_memory() -> int:
     """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

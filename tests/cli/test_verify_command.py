@@ -8,7 +8,8 @@ from mlx_attn.verify import checks
 
 
 def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
-    without_compiler = {**os.environ, "PATH": str(tmp_path / "nowhere")}
+    changes = {"PATH": str(tmp_path / "nowhere"), "MLX_ATTN_DEVICE": "cpu"}
+    without_compiler = {**os.environ, **changes}
     command = [sys.executable, "-m", "mlx_attn", "verify", "--json"]
     done = subprocess.run(
         command, cwd=tmp_path, env=without_compiler, capture_output=True, text=True, check=False
@@ -25,6 +26,7 @@ def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
 
 def test_what_is_wrong_is_named_and_ends_with_1(run_command, monkeypatch):
     monkeypatch.setattr(checks, "CHECKS", (checks.products, checks.golden_losses))
+    monkeypatch.setenv("MLX_ATTN_DEVICE", "cpu")
     monkeypatch.setattr(attention, "ROPE_BASE", 500.0)
     result = run_command("verify")
     lines = result.stdout.splitlines()
