@@ -200,7 +200,7 @@ def judge(
     """Judge all arms of a comparison.
 
     Args:
-        contrasts: By arm, one or more.
+        contrasts: By arm.
         margin: In nats per token: smaller differences count as none.
         confidence: That no arm is called better or worse falsely, of all together.
         worth: The mean difference of the reference arm, which lacks the part in question; it caps

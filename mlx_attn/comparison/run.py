@@ -220,12 +220,10 @@ def verdicts_of(
             tuning_seeds=config.seeds_for_tuning,
         )
     reference = config.reference.name if config.reference else ""
-    if reference not in contrasts:
-        return judge(contrasts, margin, config.confidence)
     # It takes no share of the arms' correction.
-    alone = {reference: contrasts.pop(reference)}
+    alone = {reference: contrasts.pop(reference)} if reference in contrasts else {}
     of_reference = judge(alone, margin, config.confidence)
-    worth = of_reference[reference].mean
+    worth = of_reference[reference].mean if alone else None
     return judge(contrasts, margin, config.confidence, worth) | of_reference
 
 
@@ -236,9 +234,5 @@ def solving_of(config: ComparisonConfig, trainings: Mapping[str, Trainings]) -> 
         return {}
     reference = config.reference.name if config.reference else ""
     arms = {arm: each for arm, each in steps.items() if arm != reference}
-    judged = judge_solving(arms, config.confidence)
-    if reference in steps:
-        control = next(iter(steps))
-        alone = {control: steps[control], reference: steps[reference]}
-        judged[reference] = judge_solving(alone, config.confidence)[reference]
-    return judged
+    alone = {arm: each for arm, each in steps.items() if arm in (next(iter(steps)), reference)}
+    return judge_solving(arms, config.confidence) | judge_solving(alone, config.confidence)

@@ -165,17 +165,11 @@ def _doubts(verdicts: Mapping[str, Verdict]) -> list[str]:
     ]
 
 
-def summary_lines(comparison: Comparison) -> list[str]:
-    """Return the answer for every arm and the notes, one line each."""
-    answers = [answer_of(comparison, arm)[1] for arm in comparison.judged]
-    return [visible(line) for line in (*answers, *notes_of(comparison))]
-
-
 def comparison_parts(comparison: Comparison) -> Iterator[Any]:
     """Yield the answers in bold, the notes, and the tables."""
-    answers = len(comparison.judged)
-    for place, line in enumerate(summary_lines(comparison)):
-        yield Text(line, "bold" if place < answers else "")
+    for arm in comparison.judged:
+        yield Text(visible(answer_of(comparison, arm)[1]), "bold")
+    yield from (Text(visible(note)) for note in notes_of(comparison))
     yield ""
     yield from tables_of(comparison)
 

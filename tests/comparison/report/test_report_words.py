@@ -5,12 +5,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mlx_attn.comparison.show import comparison_parts, summary_lines
+from mlx_attn.comparison.show import answer_of, comparison_parts, notes_of
 from mlx_attn.comparison.tables import between, number, places, signed
 
 
 def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
-    same, worse, unknown, *notes = summary_lines(comparison())
+    made = comparison()
+    same, worse, unknown = (answer_of(made, arm)[1] for arm in made.judged)
+    notes = notes_of(made)
     assert same.startswith("merged is the same as standard within 0.02 nats per token: +0.00")
     assert worse.startswith("no-out-proj is worse than standard: +0.1")
     assert " nats per token on average, 95 % interval +0.1" in worse
