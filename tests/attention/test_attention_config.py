@@ -115,9 +115,8 @@ def computes(**choices: Any) -> bool:
     return True
 
 
-SCORES = [
-    score for score in choices_of("score") if score != "earlier"
-]  # a layer of its own has no earlier one
+SCORES = [score for score in choices_of("score") if score != "earlier"]
+"""All but that of a layer which reads an earlier layer's keys: here there is one layer."""
 RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 """Scores and a setting that excludes them, whatever the other maps are."""
 
@@ -127,10 +126,10 @@ RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 )
 @pytest.mark.parametrize("score", SCORES)
 def test_forms_of_the_three_maps(score, settings):
-    made = [
-        computes(score=score, value=value, output=output, **settings)
-        for value, output in product(choices_of("value"), choices_of("output"))
-    ]
+    pairs = product(choices_of("value"), choices_of("output"))
+    if settings != {"position": "alibi"}:  # a setting of the scores: not every pair again
+        pairs = (pair for pair in pairs if "linear" in pair or score == "latent")
+    made = [computes(score=score, value=v, output=y, **settings) for v, y in pairs]
     assert any(made) == ((score, *settings.values()) not in RULED_OUT)
 
 
