@@ -303,8 +303,8 @@ class Attention(MapWeights):
 
     def remembered(self, x: Inputs) -> Entries:
         """Return the numbers of the tokens x that the hooks and the mixing read."""
-        functions = (choice.remembers for choice in self.maps.with_memory)
-        return tuple(remembers(self, x) for remembers in functions if remembers)
+        hooks: tuple[Any, ...] = self.maps.with_memory
+        return tuple(hook.remembers(self, x) for hook in hooks)
 
     def normalize_and_rotate(self, y: Heads, offset: Position) -> Heads:
         """Return queries or keys over their root mean square and rotated, if asked for."""

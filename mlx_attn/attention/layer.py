@@ -149,22 +149,14 @@ class Maps:
     output: OutputMap
     logits: tuple[LogitsHook, ...]
     mixing: Mixing
-    position: tuple[Choice, ...] = ()  # a user's own, in the heads
+    position: tuple[Choice, ...]  # a user's own, in the heads
+    with_memory: tuple[Hook, ...]  # the hooks, and last the mixing, that read numbers of x too
+    caches_keys_only: bool  # decoding caches no values: keys, or x as the key, give them
 
     @property
     def all(self) -> tuple[Choice, ...]:
         """All of them, in the order in which weights are drawn."""
         return self.score, self.value, self.output, *self.logits, self.mixing, *self.position
-
-    @property
-    def with_memory(self) -> tuple[Hook, ...]:
-        """The hooks, and last the mixing, that read further numbers of each token."""
-        return tuple(choice for choice in (*self.logits, self.mixing) if choice.remembers)
-
-    @property
-    def caches_keys_only(self) -> bool:
-        """Return True if decoding caches no values: keys, or x as the key, give them."""
-        return self.score.cache != "kv" or self.value.cache != "kv"
 
 
 @dataclass(slots=True)
@@ -307,7 +299,14 @@ def maps_of(config: AttentionConfig) -> Maps:
     if config.cross_layer == "reader":  # of the keys and values of an earlier layer
         one |= {name: choice_of(name, "earlier") for name in ("score", "value")}
     one["value"] = one["output"].contains_value or one["value"]
-    return Maps(logits=config.choices("logits"), position=config.choices("position"), **one)
+    logits = config.choices("logits")
+    return Maps(
+        **one,
+        logits=logits,
+        position=config.choices("position"),
+        with_memory=tuple(hook for hook in (*logits, one["mixing"]) if hook.remembers),
+        caches_keys_only=one["score"].cache != "kv" or one["value"].cache != "kv",
+    )
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
