@@ -23,6 +23,8 @@ from mlx_attn.text import characters
 
 END_OF_TEXT = "<|endoftext|>"
 """The special token of GPT-2 that ends a text."""
+_ENDS = ("</s>", "<|end_of_text|>")
+"""That of other tokenizers."""
 _FILE = "tokenizer.library.json"
 _PAIRS = {"merges.txt": "vocab.json", "vocab.bpe": "encoder.json"}
 """Files of merges and the ids beside them: GPT-2's by Hugging Face, and by OpenAI."""
@@ -35,7 +37,7 @@ class ForeignTokenizer(characters.Tokenizer):
 
     Attributes:
         content: The text of its tokenizer.json.
-        end: The id of `<|endoftext|>`; None without it. Written in a text, it is one token.
+        end: The id of the token that ends a text; None without it. In a text, it is one token.
         merges: One merge a line, if these and `end` give every id, as for GPT-2; else "".
 
     Raises:
@@ -53,8 +55,8 @@ class ForeignTokenizer(characters.Tokenizer):
         ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         if sorted(ids.values()) != [*range(len(ids))]:
             raise ValueError("its ids are not 0, 1, 2, ... without gaps")
-        self.end = ids.get(END_OF_TEXT)
-        self.end_of_text = "" if self.end is None else END_OF_TEXT
+        self.end_of_text = next((end for end in (END_OF_TEXT, *_ENDS) if end in ids), "")
+        self.end = ids.get(self.end_of_text)
         self.merges = _merges_of(record, ids)
         self.kind = "gpt2" if self.merges else "foreign"
         super().__init__(_pieces(record, ids), vocab_size=len(ids))

@@ -59,6 +59,12 @@ def end_beside(content: dict[str, Any]) -> None:
     del content["model"]["vocab"][END_OF_TEXT]
 
 
+def end_of_llama(content: dict[str, Any]) -> None:
+    """Another name of the token."""
+    content["model"]["vocab"]["</s>"] = content["model"]["vocab"].pop(END_OF_TEXT)
+    content["added_tokens"][0]["content"] = "</s>"
+
+
 def with_digits(content: dict[str, Any]) -> None:
     """Rules that GPT-2 does not have, and a second special token."""
     steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
@@ -66,7 +72,7 @@ def with_digits(content: dict[str, Any]) -> None:
     content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD]"})
 
 
-@pytest.mark.parametrize("change", [lambda content: None, end_first, end_beside, with_digits])
+@pytest.mark.parametrize("change", [end_first, end_beside, end_of_llama, with_digits])
 def test_the_ids_are_the_library_s_also_after_saving(change, tmp_path):
     folder = written(tmp_path, change)
     theirs = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -75,7 +81,8 @@ def test_the_ids_are_the_library_s_also_after_saving(change, tmp_path):
     for each in (tokenizer, load_tokenizer(tmp_path / "run")):
         assert each.encode(TEXT).tolist() == theirs.encode(TEXT).ids
         assert each.decode(each.encode(TEXT)) == TEXT
-    assert tokenizer.kind == ("foreign" if change is with_digits else "gpt2")
+    assert tokenizer.kind == ("gpt2" if change in (end_first, end_beside) else "foreign")
+    assert tokenizer.end_of_text == ("</s>" if change is end_of_llama else END_OF_TEXT)
 
 
 @pytest.mark.parametrize("names", [("merges.txt", "vocab.json"), ("vocab.bpe", "encoder.json")])
