@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.comparison import stages, tables
-from mlx_attn.comparison.judging import Verdict
+from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
 from mlx_attn.comparison.result import Comparison, Tuning
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.tables import (
@@ -25,7 +25,6 @@ from mlx_attn.comparison.tables import (
     percent,
     places,
     probability,
-    seeds_needed,
     signed,
 )
 from mlx_attn.comparison.trial import Diverged
@@ -81,15 +80,23 @@ def _finding(comparison: Comparison, arm: str, verdict: Verdict) -> str:
     else:
         claim = f"{arm} is {verdict.word} than {control}"
     share = "" if verdict.share is None else f", {percent(verdict.share)} of what the part is worth"
-    more = ""
-    if verdict.seeds_needed is not None and verdict.interval:
-        more = f"; a new comparison with {seeds_needed(verdict)} seeds would decide"
-        # The interval is of one arm; the p-value is corrected for all of them.
-        if not verdict.interval[0] <= 0 <= verdict.interval[1]:
-            more = f"; corrected for all arms, p is {probability(verdict.p_holm)}{more}"
+    more = _more_seeds(verdict)
+    # The interval is of one arm; the p-value is corrected for all of them.
+    if more and verdict.interval and not verdict.interval[0] <= 0 <= verdict.interval[1]:
+        more = f"; corrected for all arms, p is {probability(verdict.p_holm)}{more}"
     # "within 0.02 nats per token" has named the unit.
     unit = "" if verdict.word == "the same" else f" {UNIT}"
     return f"{claim}: {_numbers(comparison, verdict, unit)}{share}{more}."
+
+
+def _more_seeds(verdict: Verdict) -> str:
+    """Return the seeds that would decide, as the end of a sentence; "" if these do."""
+    if verdict.seeds_needed is None or not verdict.interval:
+        return ""
+    if verdict.seeds_needed >= MOST_SEEDS:
+        # The error of tuning stays, however many there are.
+        return f"; fewer than {MOST_SEEDS} seeds would not decide"
+    return f"; a new comparison with {verdict.seeds_needed} seeds would decide"
 
 
 def _margin_text(comparison: Comparison, verdict: Verdict) -> str:
@@ -205,10 +212,9 @@ def verdict_lines(
         if verdict.interval:
             low, high = verdict.interval
             shown = f"{interval_name(confidence)} {low:+.4g} to {high:+.4g}"
-        more = f"; {seeds_needed(verdict)} seeds would decide" if verdict.seeds_needed else ""
         pairs = plural(len(verdict.differences), "pair")
         answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
-        yield f"{answer} ({shown}, {pairs}){more}"
+        yield f"{answer} ({shown}, {pairs}){_more_seeds(verdict)}"
     yield from _doubts(verdicts)
 
 

@@ -52,3 +52,17 @@ def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judg
 def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, complaint):
     with pytest.raises(error, match=complaint):
         judged(text)
+
+
+@pytest.mark.parametrize(
+    ("losses", "end"),
+    [
+        ((1.01, 1.0, 1.02), "3 pairs); a new comparison with 10 seeds would decide"),
+        ((0.8, 1.2, 1.0), "3 pairs); fewer than 1000 seeds would not decide"),
+        ((1.1,), "too few for an interval, 1 pair)"),
+    ],
+)
+def test_what_is_not_known_has_the_seeds_that_would_decide(judged, losses, end):
+    rows = [f"a,{i},1\nb,{i},{loss}" for i, loss in enumerate(losses)]
+    found = judged("\n".join(["arm,seed,loss", *rows]))
+    assert next(verdict_lines("a", found, 0.95)).endswith(end)
