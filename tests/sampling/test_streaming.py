@@ -30,14 +30,6 @@ def test_the_pieces_are_the_text_of_their_tokens_and_the_last_has_a_finish_reaso
     assert [p.statistics.finish_reason for p in pieces] == [None] * 49 + ["length"]
 
 
-def test_statistics_count_tokens_and_time(gpt):
-    last = list(stream_generate(gpt(), BYTES, "Once", GREEDY, 8))[-1].statistics
-    assert (last.prompt_tokens, last.tokens, last.finish_reason) == (4, 8, "length")
-    assert last.tok_s > 0
-    long = next(stream_generate(gpt(context_length=12), BYTES, "Once upon a time", GREEDY))
-    assert (long.statistics.prompt_tokens, long.statistics.prompt_read) == (16, 6)
-
-
 def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
     with pytest.raises(ConfigError, match="'d'"):
         stream_generate(gpt(vocab_size=3), CharacterTokenizer.train("abc"), "abcd")
