@@ -25,8 +25,8 @@ def refuses(c):
 
 
 @choice("mixing", "difference", "w_2i - l w_2i+1", weights=VECTORS, refuses=refuses)
-def difference(a, s):
-    q1, k1, q2, k2 = a.vectors
+def difference(layer, s):
+    q1, k1, q2, k2 = layer.vectors
     noise = mx.exp(mx.sum(q1 * k1)) - mx.exp(mx.sum(q2 * k2)) + LAMBDA
     w = mx.softmax(s, axis=-1)  # [B, H, T_q, T_k]
     return mx.repeat(w[:, ::2] - noise * w[:, 1::2], 2, axis=1)
@@ -35,10 +35,10 @@ def difference(a, s):
 @choice(
     "output", "head_norm", "norm(heads) out_proj", weights=OUTPUT, init=LINEAR.init, affine=False
 )
-def output(a, heads, x):
+def output(layer, heads, x):
     y = merge_heads(heads)  # [B, T, H D]
-    pairs = a.norm(y.reshape(*y.shape[:2], -1, 2 * a.config.value_dim))
-    return a.out_proj((1 - LAMBDA) * pairs.reshape(y.shape))
+    pairs = layer.norm(y.reshape(*y.shape[:2], -1, 2 * layer.config.value_dim))
+    return layer.out_proj((1 - LAMBDA) * pairs.reshape(y.shape))
 
 
 formula = "norm((softmax_2i - lambda softmax_2i+1) v_i) out_proj"

@@ -11,17 +11,17 @@ import mlx.core as mx
 from mlx_attn.attention import Variant, choice, register
 
 
-def rates(a):
-    return (1 - 2.0 ** (-5 - mx.arange(a.config.n_heads)))[:, None, None]  # gamma [H, 1, 1]
+def rates(layer):
+    return (1 - 2.0 ** (-5 - mx.arange(layer.config.n_heads)))[:, None, None]  # gamma [H, 1, 1]
 
 
-def by_state(a, q, k, v, state):
+def by_state(layer, q, k, v, state):
     k, v = (mx.repeat(y, q.shape[1] // y.shape[1], axis=1) for y in (k, v))
     S = mx.zeros((*k.shape[:2], k.shape[3], v.shape[3])) if state is None else state
     heads = []
     for t in range(q.shape[2]):
-        S = rates(a) * S + k[:, :, t, :, None] * v[:, :, t, None]
-        heads.append(a.config.scale * q[:, :, t, None] @ S)
+        S = rates(layer) * S + k[:, :, t, :, None] * v[:, :, t, None]
+        heads.append(layer.config.scale * q[:, :, t, None] @ S)
     return mx.concatenate(heads, axis=2), S
 
 
@@ -32,9 +32,9 @@ def reason(c):
 
 
 @choice("mixing", "retention", "gamma_h^(i-j) s_h(i, j)", recurs=by_state, refuses=reason)
-def retention(a, s):
+def retention(layer, s):
     i, j = mx.arange(s.shape[3] - s.shape[2], s.shape[3])[:, None], mx.arange(s.shape[3])
-    return mx.where(s > -mx.inf, rates(a) ** mx.maximum(i - j, 0) * s, 0.0)
+    return mx.where(s > -mx.inf, rates(layer) ** mx.maximum(i - j, 0) * s, 0.0)
 
 
 register(

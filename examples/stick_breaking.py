@@ -13,7 +13,7 @@ from mlx_attn.attention import Variant, choice, register
 
 
 @choice("mixing", "stick", "b_ij prod_(j<k<=i) (1 - b_ik), b = sigmoid(s)")
-def stick(a, s):
+def stick(layer, s):
     seen = s > -mx.inf
     left = mx.where(seen, nn.log_sigmoid(-s), 0.0)  # log(1 - b)
     nearer = left.sum(axis=-1, keepdims=True) - mx.cumsum(left, axis=-1)

@@ -12,13 +12,13 @@ from mlx_attn.attention import Variant, choice, register
 
 
 @choice("logits", "talk", "s_h = sum_g P_gh score_g", weights={"P": lambda c: mx.eye(c.n_heads)})
-def mix_logits(a, s):
-    return mx.einsum("bgij,gh->bhij", s, a.P)
+def mix_logits(layer, s):
+    return mx.einsum("bgij,gh->bhij", s, layer.P)
 
 
 @choice("mixing", "talk", "sum_g R_gh softmax(s_g)", weights={"R": lambda c: mx.eye(c.n_heads)})
-def mix_weights(a, s):
-    return mx.einsum("bgij,gh->bhij", mx.softmax(s, axis=-1), a.R)
+def mix_weights(layer, s):
+    return mx.einsum("bgij,gh->bhij", mx.softmax(s, axis=-1), layer.R)
 
 
 register(Variant(name="talk", logits="talk", mixing="talk", formula="softmax(s P) R", summary=""))

@@ -11,5 +11,5 @@ START = {"sharpness": lambda config: mx.zeros((config.n_heads, 1, 1))}
 
 
 @choice("logits", "sharpness", "s_h = e^t_h score_h", weights=START)
-def sharpen(a, s):
-    return mx.exp(a.sharpness) * s  # [B, H, T_q, T_k]
+def sharpen(layer, s):
+    return mx.exp(layer.sharpness) * s  # [B, H, T_q, T_k]

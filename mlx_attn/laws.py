@@ -170,8 +170,8 @@ def _wrong_outputs(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield the faults of y: random, read from other tokens, or decoded differently."""
     if x.shape[1] <= TOKENS and differ(layer(x, None, Carry()), y, SAME):
         yield (
-            "computes something else each time: draw random numbers only if a.training, or once, "
-            "as a weight"
+            "computes something else each time: draw random numbers only if layer.training, or "
+            "once, as a weight"
         )
     yield from _wrong_reading(lambda x: layer(x, None, Carry()), x, y)
     if len(x) > 1:

@@ -140,20 +140,15 @@ def project_values_first(layer: "Attention", T_q: int, T_k: int) -> bool:
 
 
 class Attention(MapWeights):
-    """One causal self-attention layer of any variant.
-
-    Attributes:
-        slopes: ALiBi's slope of every attention map, or none.
-        has_hooks: Whether a hook changes scores or weights.
-        reads_in_order: Whether the cache must return its tokens in order of position.
-    """
+    """One causal self-attention layer of any variant."""
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
         slopes = config.slopes() if config.position == "alibi" else ()
-        # NumPy's, because an array of MLX would be a weight.
+        # ALiBi's, of every attention map; NumPy's, because an array of MLX would be a weight.
         self.slopes = np.repeat(slopes, self.maps.score.queries_per_head)
         self.has_hooks = config.has_hooks
+        # Hooks, and keys that are rotated when they are read, need the cache in order of position.
         self.reads_in_order = self.has_hooks or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
         )

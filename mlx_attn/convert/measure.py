@@ -262,10 +262,9 @@ def convert_run(
     outcome = _measure_outcome(before, after, corpus, fold_norm)
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    facts |= {"params": outcome.after.params}
     # A loss on only a part of the text cannot be compared.
     best = outcome.after.evaluation if outcome.after.tokens == corpus.val.n_scored else None
-    facts |= evaluation_record(best) if best else {}
+    facts |= {"params": outcome.after.params, **(evaluation_record(best) if best else {})}
     settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
     # The new run is at step 0, from which `train --resume` trains on.
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
@@ -314,10 +313,6 @@ class RankPoint:
     metrics: ModelMetrics
     error: float
 
-    def record(self) -> dict[str, Any]:
-        """Return all of it as one JSON object."""
-        return {"rank": self.rank, "figures": self.metrics.record(), "error": self.error}
-
 
 @dataclass(frozen=True, slots=True)
 class RankCurve:
@@ -329,7 +324,10 @@ class RankCurve:
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
-        points = [point.record() for point in self.points]
+        points = [
+            {"rank": point.rank, "figures": point.metrics.record(), "error": point.error}
+            for point in self.points
+        ]
         return {"to": self.to, "original": self.original.record(), "points": points}
 
 
