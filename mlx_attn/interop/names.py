@@ -121,7 +121,7 @@ _OPENAI = (
 )
 _OTHERS = (
     (r"\.ff\.gate\.|experts|\.fc1\.0\.", "a mixture of experts"),
-    (r"\.ff\.fc3\.|\.self_attn\.|\.feed_forward\.", "a model like Llama or Qwen"),
+    (r"\.ff\.fc3\.|\.self_attn\.|\.feed_forward\.", "another architecture, such as Llama or Qwen"),
     (r"\.heads\.\d+\.W_query", "the MultiHeadAttentionWrapper of chapter 3"),
     (r"lora_?[ab]?\b", "LoRA, which PyTorch must first add to the weights that it adapts"),
 )
