@@ -7,6 +7,7 @@ import click
 
 from mlx_attn.cli.options import UserPath
 from mlx_attn.cli.output import emit
+from mlx_attn.errors import plural
 
 if TYPE_CHECKING:
     from mlx_attn.model.config import GPTConfig
@@ -83,10 +84,12 @@ def _model_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the same for people."""
     from mlx_attn.ui.terminal import memory
 
-    sizes = (
-        "{n_layers} layers, {n_heads} heads, width {emb_dim}, context {context_length}, "
-        "{vocab_size} tokens"
-    )
+    model = facts["model"]
+    heads = plural(model["n_heads"], "head")
+    if model["n_kv_heads"] != model["n_heads"]:
+        heads += f" ({model['n_kv_heads']} of keys and values)"
+    sizes = f"{plural(model['n_layers'], 'layer')}, {heads}, width {model['emb_dim']}"
+    sizes += f", context {model['context_length']}, {plural(model['vocab_size'], 'token')}"
     weights = f"{facts['parameters']:,}; {memory(facts['weights'])} in float32"
     cache = f"{memory(facts['cache'])} at full context"
-    return [("model", sizes.format(**facts["model"])), ("parameters", weights), ("cache", cache)]
+    return [("model", sizes), ("parameters", weights), ("cache", cache)]
