@@ -130,12 +130,14 @@ def test_a_killed_worker_changes_no_number(cluster, runner, brief, tmp_path):
 @pytest.mark.slow
 def test_whoever_stops_listening_frees_the_worker(cluster, runner, protocol, brief):
     cluster.add()
-    endless = protocol("standard", "no-query, steps=1000000", seeds=1, tune=False, delta=0.01)
+    # A worker that is there begins with the first trial.
+    assert len(trained(ComparisonRun(replace(brief, seeds=1), runner))) == 2
+    endless = protocol("merged", "no-query, steps=1000000", seeds=1, tune=False, delta=0.01)
 
     def press_ctrl_c(count: int) -> None:
         raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
         trained(ComparisonRun(endless, runner), press_ctrl_c)
-    assert len(list(runner.store.folder.iterdir())) == 1
+    assert len(list(runner.store.folder.iterdir())) == 3
     assert trained(ComparisonRun(brief, runner))
