@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from mlx_attn.errors import ConfigError, RunError, plural
+from mlx_attn.files import write_text
 from studies import answers, trainings
 from studies.lengths import table
 from studies.plan import registered
@@ -22,19 +23,17 @@ def command() -> None:
 @command.command()
 def write() -> None:
     """Write the page, its figure, and the numbers that `mlx-attn answers` prints."""
-    for path in answers.write():
+    for path, content in answers.contents().items():
+        write_text(path, content)
         click.echo(path)
 
 
 @command.command()
 def verify() -> None:
     """Compute the page, its figure and its numbers from the records again."""
-    found = [*answers.verify()]
-    for complaint in found[:_COMPLAINTS]:
-        click.echo(complaint, err=True)
-    if found:
-        do = "does" if len(found) == 1 else "do"
-        raise click.ClickException(f"{plural(len(found), 'thing')} {do} not agree")
+    if found := [*answers.verify()]:
+        shown = "\n".join(found[:_COMPLAINTS])
+        raise RunError(f"{plural(len(found), 'disagreement')} with the records\n{shown}")
     click.echo("records, page, figure and answers.json agree")
 
 

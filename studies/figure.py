@@ -43,9 +43,7 @@ def length_figure(lengths: Lengths) -> "Figure":
 def _draw(axis, costs: list[Cost], shift: float, colour: str) -> None:
     """Draw one arm's costs by length, with their intervals."""
     means = [cost.estimate.mean for cost in costs]
-    ends = [cost.estimate.interval() for cost in costs]
-    reach = [[m - low for m, (low, _) in zip(means, ends, strict=True)]]
-    reach += [[high - m for m, (_, high) in zip(means, ends, strict=True)]]
+    reach = [cost.estimate.reach() for cost in costs]
     tokens = [cost.tokens * shift for cost in costs]
     label = costs[0].contrast.says.replace("`", "") if costs else ""
     look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.2}

@@ -8,17 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import Any, Self
 
 import msgspec
 
 from studies.mixed import Estimate, between_searches, estimate, words
-from studies.trainings import STANDARD, TUNING, Training, differences, losses, read
-
-SHORT = 300
-"""Steps of the studies with the most searches: the distance between searches is measured there."""
+from studies.trainings import SHORT, STANDARD, TUNING, Training, differences, losses, rates_at, read
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,11 +87,6 @@ class Cost:
     saved: int
     tokens: float
 
-    @property
-    def name(self) -> tuple[str, str, int]:
-        """Arm, text and steps."""
-        return self.contrast.arm, self.text, self.steps
-
 
 class Lengths:
     """All costs of the data set.
@@ -117,15 +111,20 @@ class Lengths:
         """Read the committed records."""
         return cls(read("lengths"), table())
 
+    def worlds(self, text: str, steps: int) -> list[tuple[str, str]]:
+        """Return study and world of all trainings on a text of this length."""
+        at = text, steps
+        return [name for name, t in self._of_world.items() if (t.text, t.steps) == at]
+
     def studies(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
         """Return the differences by seed of each study that asked a contrast."""
-        found = dict[str, list[float]]()
-        for (study, world), training in self._of_world.items():
-            if (training.text, training.steps) == (text, steps) and study not in contrast.without:
-                asked = study, world, contrast.arm, contrast.control
-                if by_seed := differences(self._losses, *asked):
-                    found[study] = by_seed
-        return found
+        arms = contrast.arm, contrast.control
+        found = {
+            study: differences(self._losses, study, world, *arms)
+            for study, world in self.worlds(text, steps)
+            if study not in contrast.without
+        }
+        return {study: by_seed for study, by_seed in found.items() if by_seed}
 
     def searches(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
         """Return the differences by seed of each search; studies of one search are joined."""
@@ -147,27 +146,23 @@ class Lengths:
 
     @cached_property
     def costs(self) -> dict[tuple[str, str, int], Cost]:
-        """Every contrast that is measured, by arm, text and steps."""
+        """Every contrast that is measured, by arm, text and steps.
+
+        Words are corrected over the contrasts that are asked together.
+        """
         found = dict[tuple[str, str, int], Cost]()
-        for text, steps in self._places():
+        for (text, steps), once in product(self._places(), (False, True)):
+            asked = {c.arm: c for c in self.table.contrasts if c.once == once}
             estimates = {
-                contrast.arm: estimate([*groups.values()], self.between)
-                for contrast in self.table.contrasts
+                arm: estimate([*groups.values()], self.between)
+                for arm, contrast in asked.items()
                 if (groups := self.searches(contrast, text, steps))
             }
-            said = self._words(estimates, self.table.texts[text].margin)
-            for contrast in self.table.contrasts:
-                if contrast.arm in estimates:
-                    cost = self._cost(contrast, text, steps, estimates[contrast.arm], said)
-                    found[cost.name] = cost
-        return found
-
-    def _words(self, estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:
-        """Return the words of one text and length, corrected over the contrasts asked together."""
-        found = dict[str, str]()
-        for once in (False, True):
-            arms = [c.arm for c in self.table.contrasts if c.once == once and c.arm in estimates]
-            found |= words({arm: estimates[arm] for arm in arms}, margin)
+            margin = self.table.texts[text].margin
+            small = [arm for arm, one in estimates.items() if one.within(margin)]
+            said = words(estimates, small)
+            for arm, one in estimates.items():
+                found[arm, text, steps] = self._cost(asked[arm], text, steps, one, said[arm])
         return found
 
     def _places(self) -> list[tuple[str, int]]:
@@ -177,26 +172,19 @@ class Lengths:
         texts = [*self.table.texts]
         return sorted(fits, key=lambda pair: (texts.index(pair[0]), -pair[1]))
 
-    def _cost(
-        self, contrast: Contrast, text: str, steps: int, of: Estimate, said: Mapping[str, str]
-    ) -> Cost:
+    def _cost(self, contrast: Contrast, text: str, steps: int, of: Estimate, word: str) -> Cost:
         settings = self.table.texts[text].settings
         params = self._params[text, contrast.control]
-        control = [
-            loss
-            for (study, world, arm), by_seed in self._losses.items()
-            if arm == contrast.control
-            and (place := self._of_world.get((study, world)))
-            and (place.text, place.steps) == (text, steps)
-            for loss in by_seed.values()
+        by_world = [
+            self._losses.get((*world, contrast.control), {}) for world in self.worlds(text, steps)
         ]
         return Cost(
             contrast=contrast,
             text=text,
             steps=steps,
             estimate=of,
-            word=said[contrast.arm],
-            loss=sum(control) / len(control),
+            word=word,
+            loss=fmean(loss for by_seed in by_world for loss in by_seed.values()),
             params=params,
             saved=params - self._params[text, contrast.arm],
             tokens=steps * settings["batch_size"] * settings["context_length"] / params,
@@ -215,8 +203,7 @@ def command(of: Table, contrast: Contrast, text: str, steps: int, seeds: int) ->
     After 300 steps each form searches for its own rates; at other lengths they follow the rule.
     """
     place = of.texts[text]
-    factor = (SHORT / steps) ** 0.25
-    rates = {name: round(rate * factor, 4) for name, rate in place.rates.items()}
+    rates = {name: round(rate, 4) for name, rate in rates_at(steps, place.rates).items()}
     settings = {**place.settings, **of.shared, **rates, "steps": steps, "seeds": seeds}
     control = next((c for c in of.contrasts if c.arm == contrast.control), None)
     arms = [arm(contrast.control, control.settings if control else {})]

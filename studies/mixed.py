@@ -11,7 +11,7 @@ error of its seeds and tau the standard deviation between searches.
   as wide as without their factor; k - 1 degrees for k searches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -50,10 +50,17 @@ class Estimate:
         """Probability of a mean as large if the difference is 0."""
         return float(2 * student.sf(abs(self.mean) / self.error, self.degrees))
 
+    def reach(self, confidence: float = CONFIDENCE) -> float:
+        """Return half of the interval's length."""
+        return float(student.ppf((1 + confidence) / 2, self.degrees)) * self.error
+
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Return the interval of the true difference."""
-        reach = float(student.ppf((1 + confidence) / 2, self.degrees)) * self.error
+        reach = self.reach(confidence)
         return self.mean - reach, self.mean + reach
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ±{self.reach():.3f}"
 
     def within(self, margin: float) -> bool:
         """Return True if the 90 % interval lies within the margin (two one-sided tests at 5 %)."""
@@ -129,12 +136,12 @@ def _pooled_errors(groups: Sequence[np.ndarray], means: np.ndarray) -> np.ndarra
     return np.sqrt(squares / (sizes.sum() - len(groups)) / sizes)
 
 
-def words(estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:
+def words(estimates: Mapping[str, Estimate], small: Container[str]) -> dict[str, str]:
     """Return the word for each arm of one text and length, one of those of `compare`.
 
     Better or worse: no difference is refuted with Holm's correction over the arms. The same: the
-    90 % interval lies within the margin. As it was registered, better and worse come first, while
-    `compare` calls a small difference the same.
+    arm is among the small ones, whose 90 % interval lies within the margin. As it was registered,
+    better and worse come first, while `compare` calls a small difference the same.
     """
     adjusted = holm(np.array([one.p_value for one in estimates.values()]))
     found = dict[str, str]()
@@ -142,5 +149,5 @@ def words(estimates: Mapping[str, Estimate], margin: float) -> dict[str, str]:
         if p_holm <= 1 - CONFIDENCE:
             found[name] = "worse" if one.mean > 0 else "better"
         else:
-            found[name] = "the same" if one.within(margin) else "not known"
+            found[name] = "the same" if name in small else "not known"
     return found

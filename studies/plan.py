@@ -5,11 +5,9 @@ and in which order.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,12 +17,10 @@ import msgspec
 from mlx_attn.files import digest
 from mlx_attn.training.config import Settings, resolve
 from studies.text import SourceText
-from studies.trainings import TUNING, Training
+from studies.trainings import Training, rates_at, searched
 
 SHORTER = "shorter"
 """The arm of trainings of the book's form with fewer tokens."""
-
-_RATES_AT = 300  # steps
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +55,11 @@ def registered() -> Study:
     return msgspec.toml.decode(file.read_bytes(), type=Study)
 
 
+def world(size: str) -> str:
+    """Return the text and the size, as records name them."""
+    return f"source-{size}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """A training that the study asks for."""
@@ -68,17 +69,12 @@ class Wanted:
     seed: int
     rate: float = 1.0  # factor of all learning rates
 
-    @property
-    def world(self) -> str:
-        """The text and the size, as records name them."""
-        return f"source-{self.size}"
-
     def settings(self, study: Study, file: Path) -> Settings:
         """Return all settings of the training on the text in a file."""
         size = study.sizes[self.size]
         # As the rule says for all tokens, also of a training that has fewer.
-        factor = self.rate * (_RATES_AT / size["steps"]) ** 0.25
-        rates = {name: rate * factor for name, rate in study.rates.items()}
+        by_rule = rates_at(size["steps"], study.rates)
+        rates = {name: self.rate * rate for name, rate in by_rule.items()}
         share = study.shorter if self.arm == SHORTER else 1.0
         steps = round(share * size["steps"])
         one_head = {"n_heads": 1} if self.arm == "one-head" else {}
@@ -117,19 +113,14 @@ def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[st
 
     One training that diverged rules a factor out.
     """
-    searched = defaultdict[tuple[str, str], dict[float, list[float]]](dict)
-    for t in done:
-        if t.seed >= TUNING:
-            by_rate = searched[t.world, t.arm]
-            by_rate.setdefault(t.rate, []).append(inf if t.loss is None else t.loss)
-    found = dict[str, dict[str, float]]()
+    of_arms, found = searched(done), dict[str, dict[str, float]]()
     for size, search in study.searches.items():
-        of_forms = {arm: searched[f"source-{size}", arm] for arm in study.forms}
-        trained = sum(len(one) for by_rate in of_forms.values() for one in by_rate.values())
+        of_forms = {arm: of_arms.get((study.name, world(size), arm), {}) for arm in study.forms}
+        trained = sum(len(seeds) for of in of_forms.values() for seeds in of.values())
         asked = len(search.seeds) * len(search.factors) * len(study.forms)
         if len(search.seeds) > 1 and trained == asked:
             found[size] = {
-                arm: min(by_rate, key=lambda rate: fmean(by_rate[rate]))
-                for arm, by_rate in of_forms.items()
+                arm: min(of, key=lambda rates: fmean(of[rates].values()))[0]
+                for arm, of in of_forms.items()
             }
     return found

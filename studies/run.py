@@ -1,7 +1,8 @@
 """`python -m studies.run TEXT RECORDS`: train the study of two sizes, several models at a time.
 
 Each finished training is a line of the file of records. The same command goes on after the last
-one, also on another machine; a run that is stopped loses the trainings that were not finished.
+one, also on another machine; a run that is stopped, perhaps by `timeout`, loses the trainings that
+were not finished.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from mlx_attn.training.loop import train
 from mlx_attn.training.optimizers import Muon
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.trainer import Diverged, Trainer
-from studies.plan import Study, Wanted, registered, wanted
+from studies.plan import Study, Wanted, registered, wanted, world
 from studies.trainings import Training, read
 
 
@@ -37,12 +38,8 @@ from studies.trainings import Training, read
 @click.argument("text", type=click.Path(path_type=Path, exists=True))
 @click.argument("records", type=click.Path(path_type=Path))
 @click.option("--workers", default=1, help="Trainings at a time.")
-@click.option("--seconds", type=float, default=None, help="Stop after these, finished or not.")
-@click.option("--size", default="", help="Train only models of this size, M or S.")
 @click.option("--commit", default="", help="The commit of this code, for the records.")
-def command(
-    text: Path, records: Path, workers: int, seconds: float | None, size: str, commit: str
-) -> None:
+def command(text: Path, records: Path, workers: int, commit: str) -> None:
     """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
     study = registered()
     if hashlib.sha256(text.read_bytes()).hexdigest() != study.text.sha256:
@@ -50,27 +47,19 @@ def command(
     corpus_of(text, study.text.validation)  # so that the workers find it prepared
     # As Ctrl-C does: the pool is left, and its processes end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    ends = None if seconds is None else time.monotonic() + seconds
     with worker_pool(workers) as pool:
-        while asked := missing(study, kept(records), size):
+        while asked := missing(study, kept(records)):
             futures = [pool.submit(trained, study, one, text, commit) for one in asked]
-            left = None if ends is None else max(0.0, ends - time.monotonic())
-            try:
-                for number, future in enumerate(as_completed(futures, left), 1):
-                    keep(records, record := future.result())
-                    click.echo(f"{number} of {len(asked)}: {_line(record)}")
-            except TimeoutError:
-                return
+            for number, future in enumerate(as_completed(futures), 1):
+                keep(records, record := future.result())
+                click.echo(f"{number} of {len(asked)}: {_line(record)}")
 
 
-def missing(study: Study, done: list[Training], size: str = "") -> list[Wanted]:
+def missing(study: Study, done: list[Training]) -> list[Wanted]:
     """Return the trainings that are asked and not finished, in order and each once."""
-    keys = {training.key for training in done}
-    asked = dict[str, Wanted]()
-    for one in wanted(study, done):
-        if (key := one.key(study)) not in keys and size in ("", one.size):
-            asked.setdefault(key, one)
-    return [*asked.values()]
+    asked = {one.key(study): one for one in wanted(study, done)}
+    finished = {training.key for training in done}
+    return [one for key, one in asked.items() if key not in finished]
 
 
 def kept(records: Path) -> list[Training]:
@@ -97,13 +86,10 @@ def corpus_of(text: Path, count: int) -> Corpus:
     return replace(corpus, val=part)
 
 
+@single_stream
 def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
     """Train a model on one thread, and return its record."""
     blas.use_threads(1)
-    return single_stream(_trained)(study, one, text, commit)
-
-
-def _trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
     trainer = Trainer(one.settings(study, text), corpus_of(text, study.text.validation))
     _slow_merged(trainer, study.merged_rate)
     curve, loss, params, reason, begun = [], None, 0, "", time.perf_counter()
@@ -124,7 +110,7 @@ def _trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
     facts = arithmetic()
     return Training(
         study=study.name,
-        world=one.world,
+        world=world(one.size),
         arm=one.arm,
         seed=one.seed,
         rate=one.rate,

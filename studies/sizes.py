@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import expm1, inf, log, sqrt
+from typing import Self
 
 import numpy as np
 from scipy.stats import t as student
 
 from studies.mixed import CONFIDENCE, Estimate, estimate, words
-from studies.plan import SHORTER, Study, own_rates
-from studies.trainings import STANDARD, Losses, Training, losses
+from studies.plan import SHORTER, Study, own_rates, registered, world
+from studies.trainings import STANDARD, TUNING, Losses, Training, by_rates, read
 
 MARGIN = 5.0  # per cent of the tokens: smaller costs count as none
 
@@ -47,12 +48,12 @@ class Cost:
     Attributes:
         nats: The difference in loss.
         tokens: The cost in the logarithm of tokens, with its 95 % interval.
-        is_small: Whether the 90 % interval lies within the margin.
+        word: With Holm's correction over the forms of the size.
     """
 
     nats: Estimate
     tokens: Ratio
-    is_small: bool
+    word: str
 
     @property
     def error(self) -> float:
@@ -60,15 +61,13 @@ class Cost:
         _, low, high = self.tokens
         return (high - low) / 2 / float(student.ppf((1 + CONFIDENCE) / 2, self.nats.degrees))
 
+    @property
+    def percent(self) -> Ratio:
+        """The cost in per cent of the tokens, with its interval."""
+        return percent(self.tokens)
+
 
 Costs = Mapping[str, Cost]  # by form
-
-
-def worded(costs: Costs) -> Mapping[str, str]:
-    """Return the word of each form of one size, with Holm's correction over the forms."""
-    found = words({arm: cost.nats for arm, cost in costs.items()}, margin=0.0)
-    small = [arm for arm, cost in costs.items() if cost.is_small and found[arm] == "not known"]
-    return {**found, **dict.fromkeys(small, "the same")}
 
 
 class Sizes:
@@ -81,18 +80,25 @@ class Sizes:
 
     def __init__(self, study: Study, trainings: list[Training]):
         self.study, self.trainings = study, trainings
+        self._losses = by_rates(t for t in trainings if t.seed < TUNING)
         rule = dict.fromkeys(study.forms, 1.0)
         self.costs = {size: self.costs_at(size, rule) for size in study.sizes}
 
+    @classmethod
+    def read(cls) -> Self:
+        """Read the registration and the committed records."""
+        study = registered()
+        return cls(study, read(study.name))
+
     def losses(self, size: str, arm: str, rate: float = 1.0) -> Losses:
         """Return the losses of an arm by seed; none if one of its trainings diverged."""
-        of_rate = [t for t in self.trainings if t.rate == rate]
-        found = losses(of_rate).get((self.study.name, f"source-{size}", arm), {})
+        of_arm = self._losses.get((self.study.name, world(size), arm), {})
+        found = of_arm.get((rate, ()), {})
         return found if inf not in found.values() else {}
 
     def named(self, size: str) -> str:
         """Return the parameters of the book's form at a size, and the seeds of its costs."""
-        of = (t for t in self.trainings if (t.world, t.arm) == (f"source-{size}", STANDARD))
+        of = (t for t in self.trainings if (t.world, t.arm) == (world(size), STANDARD))
         params = next(of).params
         seeds = sorted({cost.nats.seeds for cost in self.costs[size].values()})
         return f"{params / 1e6:.2f} M, {' or '.join(map(str, seeds))} seeds"
@@ -103,26 +109,25 @@ class Sizes:
         unit = log(1 / self.study.shorter)
         price = {seed: (shorter[seed] - standard[seed]) / unit for seed in {*standard} & {*shorter}}
         control = self.losses(size, STANDARD, rates[STANDARD])
-        found = dict[str, Cost]()
+        nats, tokens, small = dict[str, Estimate](), dict[str, Ratio](), set[str]()
         for arm in self.study.forms[1:]:
             mine = self.losses(size, arm, rates[arm])
             seeds = sorted({*mine} & {*control} & {*price})
             if len(seeds) > 1:
-                nats = np.array([mine[seed] - control[seed] for seed in seeds])
-                prices = np.array([price[seed] for seed in seeds])
-                tokens, narrow = fieller(nats, prices), fieller(nats, prices, 2 * CONFIDENCE - 1)
-                if tokens and narrow:
-                    is_small = max(map(abs, percent(narrow)[1:])) < MARGIN
-                    found[arm] = Cost(estimate([nats.tolist()], 0.0), tokens, is_small)
-        return found
+                of = np.array([mine[seed] - control[seed] for seed in seeds])
+                to = np.array([price[seed] for seed in seeds])
+                wide, narrow = fieller(of, to), fieller(of, to, 2 * CONFIDENCE - 1)
+                if wide and narrow:
+                    nats[arm], tokens[arm] = estimate([of.tolist()], 0.0), wide
+                    small |= {arm} if max(map(abs, percent(narrow)[1:])) < MARGIN else set()
+        said = words(nats, small)
+        return {arm: Cost(one, tokens[arm], said[arm]) for arm, one in nats.items()}
 
     def changes(self) -> Mapping[str, Estimate]:
         """Return the cost at M less that at S, in the logarithm of tokens, with Welch's degrees."""
         found = dict[str, Estimate]()
-        for arm in {**self.costs["M"], **self.costs["S"]}:
-            both = [self.costs[size].get(arm) for size in ("M", "S")]
-            large, small = both
-            if large and small:
+        for arm, large in self.costs["M"].items():
+            if small := self.costs["S"].get(arm):
                 squares = [(cost.error**2, cost.nats.degrees) for cost in (large, small)]
                 variance = sum(square for square, _ in squares)
                 found[arm] = Estimate(
@@ -141,7 +146,7 @@ class Sizes:
             found[name] = []
             for arm, (least, most) in bounds.items():
                 if cost := self.costs["M"].get(arm):
-                    _, low, high = percent(cost.tokens)
+                    _, low, high = cost.percent
                     found[name] += [arm] if high < least or low > most else []
         return found
 
@@ -152,7 +157,7 @@ class Sizes:
         for size, rates in own_rates(self.study, self.trainings).items():
             yield from _lines(f"{size}, own rates {rates}", self.costs_at(size, rates))
         changes = self.changes()
-        said = words(changes, margin=0.0)
+        said = words(changes, small=())
         for arm, change in changes.items():
             low, high = change.interval()
             yield (
@@ -165,11 +170,10 @@ class Sizes:
 
 
 def _lines(title: str, costs: Costs) -> Iterator[str]:
-    said = worded(costs)
     for arm, cost in costs.items():
         low, high = cost.nats.interval()
-        mean, least, most = percent(cost.tokens)
+        mean, least, most = cost.percent
         yield (
             f"{title}, {arm}: {cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), {mean:+.1f} %"
-            f" of the tokens ({least:+.1f} to {most:+.1f}), {said[arm]}, {cost.nats.seeds} seeds"
+            f" of the tokens ({least:+.1f} to {most:+.1f}), {cost.word}, {cost.nats.seeds} seeds"
         )

@@ -8,7 +8,7 @@ so that a changed digit or expectation is noticed.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, log
 from pathlib import Path
 from statistics import mean
@@ -27,6 +27,8 @@ REGISTERED = [Path(__file__).with_name(f"{name}.toml") for name in ("lengths-lat
 """Questions, forms, seeds, rates, test and expectations, written before the trainings they name."""
 
 STANDARD = "standard"  # the book's form, the control of most contrasts
+SHORT = 300
+"""Steps at which rates were searched for most often; those at others follow a rule."""
 TUNING = 10_000  # seeds from here on are of searches for rates, and no verdict uses them
 SOLVED = 0.2
 """The loss of a solved task, in nats per answer, whose floor is 0: four of five are right."""
@@ -72,11 +74,6 @@ class Training(
     def rates(self) -> tuple[float, tuple[tuple[str, float], ...]]:
         """All that its search chose."""
         return self.rate, tuple(sorted(self.changes.items()))
-
-    @property
-    def lowest(self) -> tuple[float, int]:
-        """The lowest loss of the curve, and its step."""
-        return min((loss, step) for step, loss in self.curve)
 
     @property
     def steps_to_solve(self) -> tuple[float, bool]:
@@ -147,29 +144,37 @@ Name = tuple[str, str, str]  # study, world and arm
 Losses = Mapping[int, float]  # by seed
 
 
-def losses(trainings: Iterable[Training]) -> dict[Name, Losses]:
+def rates_at(steps: int, rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates of a length from those at 300 steps: times (300 / steps)^(1/4)."""
+    factor = (SHORT / steps) ** 0.25
+    return {name: factor * rate for name, rate in rates.items()}
+
+
+def by_rates(trainings: Iterable[Training]) -> dict[Name, dict[Any, Losses]]:
+    """Return the losses by study, world and arm, then by rates, then by seed; inf if diverged."""
+    found = defaultdict[Name, defaultdict[Any, dict[int, float]]](lambda: defaultdict(dict))
+    for t in trainings:
+        found[t.study, t.world, t.arm][t.rates][t.seed] = inf if t.loss is None else t.loss
+    return {name: {**of_rates} for name, of_rates in found.items()}
+
+
+def searched(trainings: Iterable[Training]) -> dict[Name, dict[Any, Losses]]:
+    """Return the losses of searches, see `by_rates`."""
+    return by_rates(t for t in trainings if t.seed >= TUNING)
+
+
+def losses(trainings: Sequence[Training]) -> dict[Name, Losses]:
     """Return the losses of verdicts by study, world and arm: at the rates that the arm chose.
 
     Those are the rates with the most seeds, and of several the best ones of the search, as a search
-    was continued. A training that diverged has the loss inf.
+    was continued.
     """
-    verdicts = defaultdict[Name, dict[Any, dict[int, float]]](dict)
-    searched = defaultdict[Name, dict[Any, list[float]]](dict)
-    for t in trainings:
-        name, loss = (t.study, t.world, t.arm), inf if t.loss is None else t.loss
-        if t.seed < TUNING:
-            verdicts[name].setdefault(t.rates, {})[t.seed] = loss
-        else:
-            searched[name].setdefault(t.rates, []).append(loss)
-
-    def preference(name: Name, rates: Any) -> tuple[int, float]:
-        found = searched[name].get(rates)
-        return -len(verdicts[name][rates]), mean(found) if found else inf
-
-    return {
-        name: by_rates[min(by_rates, key=lambda rates: preference(name, rates))]
-        for name, by_rates in verdicts.items()
-    }
+    tuned, found = searched(trainings), dict[Name, Losses]()
+    for name, of_rates in by_rates(t for t in trainings if t.seed < TUNING).items():
+        means = {rates: mean(of.values()) for rates, of in tuned.get(name, {}).items()}
+        chosen = min(of_rates, key=lambda rates: (-len(of_rates[rates]), means.get(rates, inf)))
+        found[name] = of_rates[chosen]
+    return found
 
 
 def differences(

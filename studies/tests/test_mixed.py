@@ -52,17 +52,16 @@ def of(mean: float, error: float) -> Estimate:
 
 
 def test_each_word_has_its_case():
-    found = words(
-        {"up": of(0.05, 0.01), "down": of(-0.05, 0.01), "zero": of(0.0, 0.001), "?": of(0, 0.05)},
-        margin=0.01,
-    )
+    cases = {"up": of(0.05, 0.01), "down": of(-0.05, 0.01), "zero": of(0.0, 0.001)}
+    cases["?"] = of(0.0, 0.05)
+    found = words(cases, [name for name, one in cases.items() if one.within(0.01)])
     assert found == {"up": "worse", "down": "better", "zero": "the same", "?": "not known"}
 
 
 def test_a_word_counts_the_other_arms():
     alone, among = of(0.05, 0.022), {f"arm {place}": of(0.0, 0.05) for place in range(9)}
-    assert words({"one": alone}, 0.01)["one"] == "worse"
-    assert words({"one": alone, **among}, 0.01)["one"] == "not known"
+    assert words({"one": alone}, small=())["one"] == "worse"
+    assert words({"one": alone, **among}, small=())["one"] == "not known"
 
 
 def test_the_interval_of_two_searches_covers_the_truth_as_often_as_it_says():

@@ -14,14 +14,14 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.corpus import Corpus, Split
 from studies import run
-from studies.plan import SHORTER, Search, Study, Wanted, registered, wanted
+from studies.plan import SHORTER, Search, Study, Wanted, registered, wanted, world
 from studies.trainings import Training
 
 STUDY = registered()
 
 
 def record(one: Wanted, loss: float = 1.0) -> Training:
-    named = {"study": "two-sizes", "world": one.world, "arm": one.arm, "seed": one.seed}
+    named = {"study": "two-sizes", "world": world(one.size), "arm": one.arm, "seed": one.seed}
     return Training(
         **named, rate=one.rate, loss=loss, key=one.key(STUDY), params=1, seconds=1.0, curve=()
     )

@@ -10,7 +10,7 @@ from scipy import stats
 
 from studies.plan import SHORTER, registered
 from studies.run import missing
-from studies.sizes import MARGIN, Sizes, fieller, percent, worded
+from studies.sizes import MARGIN, Sizes, fieller
 from studies.trainings import TUNING, Training, read
 
 STUDY = registered()
@@ -35,11 +35,12 @@ def trainings(seeds: int = 4, **more: float) -> list[Training]:
 def test_a_cost_in_tokens_is_the_difference_divided_by_the_price_of_tokens():
     costs = Sizes(STUDY, trainings()).costs["M"]
     for arm, nats in TRUE.items():
-        mean, low, high = percent(costs[arm].tokens)
+        mean, low, high = costs[arm].percent
         assert low < 100 * (exp(nats / PRICE) - 1) < high
         assert mean == pytest.approx(100 * (exp(nats / PRICE) - 1), abs=1)
     said = {"no-out-proj": "worse", "no-query": "worse", "merged": "better"}
-    assert worded(costs) == {**said, "one-head": "the same"}
+    found = {arm: cost.word for arm, cost in costs.items()}
+    assert found == {**said, "one-head": "the same"}
 
 
 def test_fieller_s_interval_holds_the_ratios_that_a_paired_t_does_not_refute():
@@ -76,7 +77,7 @@ def test_every_number_is_told():
 
 
 def test_the_page_says_of_the_predictions_what_the_records_say():
-    sizes = Sizes(STUDY, read(STUDY.name))
+    sizes = Sizes.read()
     assert sizes.refuted() == {"constant-delay": [], "can-go": ["no-out-proj", "no-query"]}
     grown = {arm: change.interval()[0] > 0 for arm, change in sizes.changes().items()}
     assert grown == {"no-out-proj": True, "no-query": True, "one-head": True, "merged": False}

@@ -53,5 +53,5 @@ def test_steps_to_solve_are_interpolated_on_the_logarithm_of_the_loss():
 def test_a_ratio_of_steps_is_a_geometric_mean_over_seeds():
     runs = [training(seed=s, curve=((100 * s, 0.1),)) for s in (1, 2)]
     runs += [training(arm="x", seed=s, curve=((200 * s * s, 0.1),)) for s in (1, 2)]
-    assert ratios(runs, "x") == pytest.approx({"tales": (2 * 4) ** 0.5})
-    assert solved(runs)["tales"] == {"standard": (2, 2), "x": (2, 2)}
+    assert ratios(runs, "x") == pytest.approx([(2 * 4) ** 0.5])
+    assert solved(runs, "tales", "x") == "2 of 2"
