@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -110,11 +111,15 @@ class CharacterTokenizer(Tokenizer):
         codes = np.minimum(_code_points(text), len(self._tokens) - 1)
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
-            unknown = sorted(set(text) - set(self._characters))
+            known = set(self._characters)
+            unknown = sorted(set(text) - known)
+            advice = "leave that out, or train with the byte or bpe tokenizer, which read any text"
+            for form in ("NFC", "NFD"):
+                if known.issuperset(unicodedata.normalize(form, text)):
+                    advice = f"write it in Unicode's form {form}, as the training text does"
             raise ConfigError(
                 f"{plural(len(unknown), 'character')} not in the vocabulary of {self.vocab_size}: "
-                f"{_listed(unknown)}; leave that out, or train with the byte or bpe tokenizer, "
-                "which read any text"
+                f"{_listed(unknown)}; {advice}"
             )
         return tokens.astype(np.uint16)
 

@@ -136,6 +136,9 @@ def test_unknown_characters_are_named_in_one_short_line():
     with pytest.raises(ConfigError, match=r"26 characters .* 'h', \.\.\.;") as caught:
         train_tokenizer("char", "abc").encode(text)
     assert len(str(caught.value)) < 250
+    for trained, typed, form in (("re\u0301d", "r\xe9d", "NFD"), ("r\xe9d", "re\u0301d", "NFC")):
+        with pytest.raises(ConfigError, match=f"write it in Unicode's form {form}, as"):
+            train_tokenizer("char", trained).encode(typed)
 
 
 def test_a_text_is_read_symbol_by_symbol_from_a_newline_on():
