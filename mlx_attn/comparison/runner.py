@@ -1,8 +1,8 @@
 """Has the missing trials of a comparison trained by processes, or by workers of a Dask scheduler.
 
-Both are executors of `concurrent.futures`. Dask starts its workers by SSH, SLURM or Kubernetes,
-chooses one for each trial, and repeats the trial of a worker that was lost. A worker gets a trial
-and returns a record, both as JSON objects; it has text and plugins at the same paths.
+Both are executors of `concurrent.futures`. Dask starts its workers by SSH, SLURM or Kubernetes, and
+repeats the trial of a worker that was lost. A worker gets a trial and returns a record, both as
+JSON objects; it has text and plugins at the same paths.
 """
 
 import logging
@@ -110,8 +110,7 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
             outcome = single_stream(train_trial)(trial, stop)
         except Exception as error:
             # One line, since not every exception of a library or a plugin can be sent.
-            line = one_line(error) or type(error).__name__
-            raise RunError(plugins.plugin_error(error) or line) from None
+            raise RunError(plugins.plugin_error(error) or one_line(error) or repr(error)) from None
     return record_of(outcome)
 
 
@@ -173,8 +172,7 @@ def _dask_client(address: str) -> Iterator[Any]:
     if not re.fullmatch(r"((tcp|tls|wss?|ucxx?)://)?[\w.\[\]:-]+:\d+", address):
         raise ConfigError(f"--on '{address}': a scheduler's address is like tcp://10.0.0.2:8786")
     for name in ("distributed", "distributed.client"):
-        # Real problems arrive as errors.
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # real problems arrive as errors
     try:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
@@ -199,5 +197,4 @@ def _is_unwanted() -> bool:
 
     worker = distributed.get_worker()
     task = worker.state.tasks[worker.get_current_task()]
-    connected = distributed.Status.running, distributed.Status.paused
-    return task.state != "executing" or worker.status not in connected
+    return task.state != "executing" or worker.status.name not in ("running", "paused")
