@@ -1,6 +1,7 @@
 """`python -m studies`: write docs/answers.md from the records, verify it, show its numbers."""
 
-import sysconfig
+from importlib import import_module
+from inspect import getsource
 from pathlib import Path
 
 import click
@@ -61,13 +62,8 @@ def text(folder: Path) -> None:
 @command.command()
 def python_modules() -> None:
     """Print the text `python`: modules of this Python's library (that of the records is 3.11)."""
-    library = Path(sysconfig.get_path("stdlib"))
-    texts = list[str]()
-    for name in table().texts["python"].modules:
-        file = library / f"{name}.py"
-        file = file if file.exists() else library / name / "__init__.py"
-        texts.append(file.read_text(encoding="utf-8"))
-    click.echo("\n".join(texts), nl=False)
+    modules = map(import_module, table().texts["python"].modules)
+    click.echo("\n".join(map(getsource, modules)), nl=False)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,27 @@ import json
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import zip_longest
+from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from mlx_attn.errors import find_row
 from mlx_attn.records import read_record
-from mlx_attn.ui.plots import save_figure
-from studies import besides, trainings
-from studies.figure import length_figure
+from mlx_attn.ui.plots import COLOURS, panels, save_figure
+from studies import trainings
 from studies.lengths import Cost, Lengths, command
+from studies.mixed import Estimate, estimate
 from studies.sizes import Sizes
-from studies.trainings import ANSWERS, ROOT, SHORT, read
+from studies.trainings import ANSWERS, ROOT, SHORT, STANDARD, Training, differences, losses, read
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGE = ROOT / "docs" / "answers.md"
 FIGURE = ANSWERS / "figures" / "answer-lengths.svg"
@@ -35,6 +41,10 @@ HOLDS_FOR = (
 )
 
 _MOST = 12  # seeds that a command asks for
+_GREY = "#7f7f7f"
+_SIZE = (4.2, 3.6)  # inches of a panel
+_APART = 0.06  # octaves between the points of two arms
+_TICKS = (1, 2, 5, 10, 20)
 
 
 def length_table(lengths: Lengths) -> str:
@@ -94,6 +104,80 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"|{'|'.join(row)}|" for row in ruled)
 
 
+@cache
+def costs_of(name: str) -> dict[tuple[str, str], Estimate]:
+    """Return the cost of each arm in each world of another data set, over seeds."""
+    of, found = losses(read(name)), dict[tuple[str, str], Estimate]()
+    for study, world, arm in of:
+        by_seed = differences(of, (study, world, arm))
+        if arm != STANDARD and len(by_seed) > 1:
+            found[arm, world] = estimate([by_seed], 0.0)
+    return found
+
+
+def chapter5() -> dict[str, tuple[float, int]]:
+    """Return the lowest loss of each form's one training at the book's size, and its step."""
+    return {t.arm: min((loss, step) for step, loss in t.curve) for t in read("chapter5-gpt2")}
+
+
+def solved(trainings: Iterable[Training], world: str, arm: str) -> str:
+    """Return how many trainings of an arm solved a task, as "4 of 4"."""
+    done = [t.steps_to_solve[1] for t in trainings if (t.world, t.arm) == (world, arm)]
+    return f"{sum(done)} of {len(done)}"
+
+
+def ratios(trainings: Iterable[Training], arm: str) -> list[float]:
+    """Return how many times the standard form's steps an arm needs to solve a task, by world.
+
+    A geometric mean over seeds, and the smallest first. A training that never solved it counts with
+    all of its steps, so that the ratio is then at least this.
+    """
+    steps = defaultdict[tuple[str, str], dict[int, float]](dict)
+    for t in trainings:
+        steps[t.world, t.arm][t.seed] = log(t.steps_to_solve[0])
+    worlds = [world for world, of in steps if of == arm]
+    return sorted(
+        exp(fmean(steps[world, arm][s] - one for s, one in steps[world, STANDARD].items()))
+        for world in worlds
+    )
+
+
+def length_figure(lengths: Lengths) -> "Figure":
+    """Draw a panel for each text, with the 95 % interval of every cost.
+
+    The axis is in tokens for each parameter of the book's form, so that texts can be compared.
+    """
+    contrasts = [c for c in lengths.table.contrasts if not c.once]
+    texts = lengths.table.texts
+    figure, axes = panels(len(texts), len(texts), _SIZE, sharex=True, sharey=True)
+    for axis, (text, row) in zip(axes, texts.items(), strict=True):
+        axis.axhspan(-row.margin, row.margin, color=_GREY, alpha=0.15, linewidth=0)
+        axis.axhline(0, color=_GREY, linewidth=0.8)
+        for place, contrast in enumerate(contrasts):
+            shift = 2 ** (_APART * (place - (len(contrasts) - 1) / 2))
+            of_arm = [c for c in lengths.costs.values() if (c.contrast, c.text) == (contrast, text)]
+            _draw(axis, sorted(of_arm, key=lambda c: c.steps), shift, COLOURS[place])
+        axis.set_xscale("log")
+        axis.set_xticks(_TICKS, [f"{tick}" for tick in _TICKS])
+        axis.set_xticks([], minor=True)
+        axis.set_title(text)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    figure.supxlabel("tokens of training for each parameter; grey: the margin")
+    figure.supylabel("nats per token above the book's form")
+    return figure
+
+
+def _draw(axis, costs: list[Cost], shift: float, colour: str) -> None:
+    """Draw one arm's costs by length, with their intervals."""
+    means = [cost.estimate.mean for cost in costs]
+    reach = [cost.estimate.reach() for cost in costs]
+    tokens = [cost.tokens * shift for cost in costs]
+    label = costs[0].contrast.says.replace("`", "") if costs else ""
+    look = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1.2}
+    axis.errorbar(tokens, means, reach, label=label, **look)
+
+
 def trained() -> tuple[int, float]:
     """Return the number of all trainings, and the hours of one core of those on processors."""
     every = [training for name in trainings.names() for training in read(name)]
@@ -116,7 +200,10 @@ def page_text(lengths: Lengths) -> str:
         length_table=length_table,
         sizes=Sizes.read(),
         size_table=size_table,
-        besides=besides,
+        costs_of=costs_of,
+        chapter5=chapter5,
+        solved=solved,
+        ratios=ratios,
         read=read,
         identities=read_record(IDENTITIES),
         trained=trained,
@@ -125,7 +212,9 @@ def page_text(lengths: Lengths) -> str:
 
 def numbers(lengths: Lengths, page: str) -> str:
     """Return what `mlx-attn answers` prints, as JSON: the page's words and every number."""
-    answers = _answers(page)
+    # The bold sentences below each heading.
+    found = re.findall(r"^## (.+)\n\*\*(.+?)\*\*", page, re.MULTILINE)
+    answers = {title: answer.replace("`", "") for title, answer in found}
     rows = {
         name: {
             "question": one.title.replace("`", ""),
@@ -140,12 +229,6 @@ def numbers(lengths: Lengths, page: str) -> str:
     for cost in lengths.costs.values():
         rows[cost.contrast.question]["measured"].append(_row(cost))
     return json.dumps({"questions": rows}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _answers(page: str) -> dict[str, str]:
-    """Return the bold sentences below each heading of the page, without Markdown."""
-    found = re.findall(r"^## (.+)\n\*\*(.+?)\*\*", page, re.MULTILINE)
-    return {title: answer.replace("`", "") for title, answer in found}
 
 
 def _row(cost: Cost) -> dict[str, Any]:
@@ -223,9 +306,7 @@ def _changed(path: Path, right: str) -> Iterator[str]:
     written, expected = path.read_text(encoding="utf-8").splitlines(), right.splitlines()
     if path.suffix == ".svg" and _drawer(written) != _drawer(expected):
         return  # another version of matplotlib draws other lines of the same numbers
-    if len(written) != len(expected):
-        yield f"{path}: {len(written)} lines, and the records make {len(expected)}"
-    for place, (line, should) in enumerate(zip(written, expected, strict=False), 1):
+    for place, (line, should) in enumerate(zip_longest(written, expected, fillvalue=""), 1):
         if line != should:
             yield f"{path}, line {place}: '{line[:200]}', and the records say '{should[:200]}'"
 

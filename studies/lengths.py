@@ -118,9 +118,8 @@ class Lengths:
 
     def studies(self, contrast: Contrast, text: str, steps: int) -> dict[str, list[float]]:
         """Return the differences by seed of each study that asked a contrast."""
-        arms = contrast.arm, contrast.control
         found = {
-            study: differences(self._losses, study, world, *arms)
+            study: differences(self._losses, (study, world, contrast.arm), contrast.control)
             for study, world in self.worlds(text, steps)
             if study not in contrast.without
         }
@@ -136,11 +135,10 @@ class Lengths:
     @cached_property
     def between(self) -> float:
         """The standard deviation between searches, from all contrasts with three or more."""
+        asked = [contrast for contrast in self.table.contrasts if not contrast.without]
         each = [
             [*self.searches(contrast, text, SHORT).values()]
-            for contrast in self.table.contrasts
-            if not contrast.without
-            for text in self.table.texts
+            for contrast, text in product(asked, self.table.texts)
         ]
         return between_searches([groups for groups in each if len(groups) > 2])
 
@@ -193,8 +191,7 @@ class Lengths:
     def cost(self, arm: str, text: str, steps: int = 0) -> Cost | None:
         """Return a cost, by default after the longest training; None if it is not measured."""
         at = [c for c in self.costs.values() if (c.contrast.arm, c.text) == (arm, text)]
-        by_steps = {cost.steps: cost for cost in at}
-        return by_steps.get(steps or max(by_steps, default=0))
+        return next((c for c in at if steps in (0, c.steps)), None)  # the longest comes first
 
 
 def command(of: Table, contrast: Contrast, text: str, steps: int, seeds: int) -> str:
@@ -205,9 +202,8 @@ def command(of: Table, contrast: Contrast, text: str, steps: int, seeds: int) ->
     place = of.texts[text]
     rates = {name: round(rate, 4) for name, rate in rates_at(steps, place.rates).items()}
     settings = {**place.settings, **of.shared, **rates, "steps": steps, "seeds": seeds}
-    control = next((c for c in of.contrasts if c.arm == contrast.control), None)
-    arms = [arm(contrast.control, control.settings if control else {})]
-    arms += [arm(contrast.arm, contrast.settings)]
+    forms = {STANDARD: {}} | {one.arm: one.settings for one in of.contrasts}
+    arms = [arm(name, forms[name]) for name in (contrast.control, contrast.arm)]
     tuned = [] if steps == SHORT else ["--no-tune"]
     flags = [option(name, value) for name, value in settings.items()]
     return " ".join(["mlx-attn compare", *arms, *flags, *tuned])

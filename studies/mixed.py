@@ -113,10 +113,8 @@ def between_searches(contrasts: Sequence[Sequence[Sequence[float]]]) -> float:
     Its square is the variance of the searches' means minus the part that their seeds explain,
     averaged over contrasts with at least three searches.
     """
-    excess = list[float]()
-    for groups in contrasts:
-        means, errors = _means([np.array(group) for group in groups])
-        excess.append(float(means.var(ddof=1)) - float((errors**2).mean()))
+    each = [_means([np.array(group) for group in groups]) for groups in contrasts]
+    excess = [float(means.var(ddof=1) - (errors**2).mean()) for means, errors in each]
     return sqrt(max(0.0, sum(excess) / len(excess)))
 
 

@@ -17,7 +17,7 @@ import msgspec
 from mlx_attn.files import digest
 from mlx_attn.training.config import Settings, resolve
 from studies.text import SourceText
-from studies.trainings import Training, rates_at, searched
+from studies.trainings import Training, by_rates, rates_at
 
 SHORTER = "shorter"
 """The arm of trainings of the book's form with fewer tokens."""
@@ -113,7 +113,7 @@ def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[st
 
     One training that diverged rules a factor out.
     """
-    of_arms, found = searched(done), dict[str, dict[str, float]]()
+    of_arms, found = by_rates(done, of_searches=True), dict[str, dict[str, float]]()
     for size, search in study.searches.items():
         of_forms = {arm: of_arms.get((study.name, world(size), arm), {}) for arm in study.forms}
         trained = sum(len(seeds) for of in of_forms.values() for seeds in of.values())

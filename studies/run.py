@@ -5,8 +5,6 @@ one, also on another machine; a run that is stopped, perhaps by `timeout`, loses
 were not finished.
 """
 
-import hashlib
-import signal
 import time
 from concurrent.futures import as_completed
 from dataclasses import replace
@@ -16,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from mlx_attn.arrays import Arrays
+from mlx_attn.cli.main import signals_interrupt
 from mlx_attn.comparison.runner import worker_pool
 from mlx_attn.comparison.trial import CURVE_WINDOWS
 from mlx_attn.errors import ConfigError, RunError
@@ -31,6 +29,7 @@ from mlx_attn.training.optimizers import Muon
 from mlx_attn.training.step import TrainStep
 from mlx_attn.training.trainer import Diverged, Trainer
 from studies.plan import Study, Wanted, registered, wanted, world
+from studies.text import check
 from studies.trainings import Training, read
 
 
@@ -42,17 +41,17 @@ from studies.trainings import Training, read
 def command(text: Path, records: Path, workers: int, commit: str) -> None:
     """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
     study = registered()
-    if hashlib.sha256(text.read_bytes()).hexdigest() != study.text.sha256:
-        raise ConfigError(f"{text}: not the registered text: python -m studies text FOLDER")
+    check(str(text), text.read_bytes(), study.text.sha256)
     corpus_of(text, study.text.validation)  # so that the workers find it prepared
-    # As Ctrl-C does: the pool is left, and its processes end.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with worker_pool(workers) as pool:
+    with signals_interrupt(), worker_pool(workers) as pool:
         while asked := missing(study, kept(records)):
             futures = [pool.submit(trained, study, one, text, commit) for one in asked]
             for number, future in enumerate(as_completed(futures), 1):
                 keep(records, record := future.result())
-                click.echo(f"{number} of {len(asked)}: {_line(record)}")
+                click.echo(
+                    f"{number} of {len(asked)}: {record.world} {record.arm}, seed {record.seed}, "
+                    f"rates x {record.rate:g}: {record.loss or 'diverged'}, {record.seconds} s"
+                )
 
 
 def missing(study: Study, done: list[Training]) -> list[Wanted]:
@@ -92,7 +91,7 @@ def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
     blas.use_threads(1)
     trainer = Trainer(one.settings(study, text), corpus_of(text, study.text.validation))
     _slow_merged(trainer, study.merged_rate)
-    curve, loss, params, reason, begun = [], None, 0, "", time.perf_counter()
+    curve, loss, params, begun = [], None, 0, time.perf_counter()
     every = trainer.config.log_every
     try:
         for event in train(trainer):
@@ -105,8 +104,8 @@ def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
                 case events.Evaluated(evaluation=last):
                     loss = round(last.val_loss, 6)
                     curve.append((event.step, loss))
-    except Diverged as error:
-        loss, reason = None, str(error)
+    except Diverged:
+        loss = None
     facts = arithmetic()
     return Training(
         study=study.name,
@@ -115,7 +114,6 @@ def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
         seed=one.seed,
         rate=one.rate,
         loss=loss,
-        diverged=reason,
         curve=tuple(curve),
         key=one.key(study),
         params=params,
@@ -133,23 +131,15 @@ def _slow_merged(trainer: Trainer, share: float) -> None:
     """Give the matrices S, if there are any, a share of the rate of Muon's other matrices."""
     groups = trainer.optimizer.groups
     hidden = groups["hidden"]
-    own: Arrays = {}
-    others: Arrays = {}
-    for name, array in hidden.views().items():
-        (own if name.endswith("att.S.weight") else others)[name] = array
+    own = {name: a for name, a in hidden.views().items() if name.endswith("att.S.weight")}
     if own:
+        others = {name: a for name, a in hidden.views().items() if name not in own}
         momentum = trainer.config.muon_momentum
         groups["merged"] = Muon(own, share * hidden.peak, momentum)
         groups["hidden"] = Muon(others, hidden.peak, momentum)
         # The step that the trainer has knows the groups as they were.
         objective = trainer.step.objective
         trainer.step = TrainStep(trainer.model, trainer.optimizer, objective, trainer.config)
-
-
-def _line(training: Training) -> str:
-    loss = "diverged" if training.loss is None else f"{training.loss:.4f}"
-    name = f"{training.world} {training.arm}, seed {training.seed}, rates x {training.rate:g}"
-    return f"{name}: {loss}, {training.seconds:.0f} s"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from studies.mixed import CONFIDENCE, Estimate, estimate, words
 from studies.plan import SHORTER, Study, own_rates, registered, world
-from studies.trainings import STANDARD, TUNING, Losses, Training, by_rates, read
+from studies.trainings import STANDARD, Losses, Training, by_rates, read
 
 MARGIN = 5.0  # per cent of the tokens: smaller costs count as none
 
@@ -33,12 +33,6 @@ def fieller(of: np.ndarray, to: np.ndarray, confidence: float = CONFIDENCE) -> R
         return None
     half = sqrt(max(0.0, b**2 - a * c)) / a
     return m / p, b / a - half, b / a + half
-
-
-def percent(tokens: Ratio) -> Ratio:
-    """Return logarithms of tokens in per cent of the tokens."""
-    mean, low, high = (100 * expm1(one) for one in tokens)
-    return mean, low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,8 @@ class Cost:
     @property
     def percent(self) -> Ratio:
         """The cost in per cent of the tokens, with its interval."""
-        return percent(self.tokens)
+        mean, low, high = (100 * expm1(one) for one in self.tokens)
+        return mean, low, high
 
 
 Costs = Mapping[str, Cost]  # by form
@@ -80,7 +75,7 @@ class Sizes:
 
     def __init__(self, study: Study, trainings: list[Training]):
         self.study, self.trainings = study, trainings
-        self._losses = by_rates(t for t in trainings if t.seed < TUNING)
+        self._losses = by_rates(trainings, of_searches=False)
         rule = dict.fromkeys(study.forms, 1.0)
         self.costs = {size: self.costs_at(size, rule) for size in study.sizes}
 
@@ -98,8 +93,8 @@ class Sizes:
 
     def named(self, size: str) -> str:
         """Return the parameters of the book's form at a size, and the seeds of its costs."""
-        of = (t for t in self.trainings if (t.world, t.arm) == (world(size), STANDARD))
-        params = next(of).params
+        book = world(size), STANDARD
+        params = next(t.params for t in self.trainings if (t.world, t.arm) == book)
         seeds = sorted({cost.nats.seeds for cost in self.costs[size].values()})
         return f"{params / 1e6:.2f} M, {' or '.join(map(str, seeds))} seeds"
 
@@ -119,7 +114,8 @@ class Sizes:
                 wide, narrow = fieller(of, to), fieller(of, to, 2 * CONFIDENCE - 1)
                 if wide and narrow:
                     nats[arm], tokens[arm] = estimate([of.tolist()], 0.0), wide
-                    small |= {arm} if max(map(abs, percent(narrow)[1:])) < MARGIN else set()
+                    if max(abs(100 * expm1(end)) for end in narrow[1:]) < MARGIN:
+                        small.add(arm)
         said = words(nats, small)
         return {arm: Cost(one, tokens[arm], said[arm]) for arm, one in nats.items()}
 
@@ -141,9 +137,8 @@ class Sizes:
 
     def refuted(self) -> Mapping[str, list[str]]:
         """Return by prediction the forms whose interval at M lies outside of it."""
-        found = dict[str, list[str]]()
+        found = {name: list[str]() for name in self.study.predictions}
         for name, bounds in self.study.predictions.items():
-            found[name] = []
             for arm, (least, most) in bounds.items():
                 if cost := self.costs["M"].get(arm):
                     _, low, high = cost.percent

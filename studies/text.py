@@ -47,11 +47,10 @@ def write_source(of: SourceText, folder: Path) -> Path:
         RunError: A wheel or the text has another digest than the one that was registered.
     """
     archives = folder / "archives"
-    missing = [p for p in of.packages if not _wheel(archives, p)]
-    if missing:
+    if missing := [p for p in of.packages if not _wheel(archives, p)]:
         _download(missing, archives)
     text = source_bytes(of, archives)
-    _check("the text", text, of.sha256)
+    check("the text", text, of.sha256)
     path = folder / "python.txt"
     write_bytes(path, text)
     return path
@@ -64,9 +63,9 @@ def source_bytes(of: SourceText, archives: Path) -> bytes:
         wheel = _wheel(archives, package)
         if not wheel:
             raise RunError(f"{archives}: no wheel of {package.name} {package.version}")
-        _check(wheel.name, wheel.read_bytes(), package.sha256)
+        check(wheel.name, wheel.read_bytes(), package.sha256)
         # A copy of a module has its digest, and is left out.
-        modules |= {hashlib.sha256(m).digest(): m for m in _modules(wheel) if _fits(m, of)}
+        modules |= {hashlib.sha256(m).digest(): m for m in _modules(wheel, of)}
     text = b"\n\n".join(modules[digest] for digest in sorted(modules))
     if len(text) < of.characters:
         raise RunError(f"the packages hold {len(text):,} characters, not {of.characters:,}")
@@ -85,21 +84,19 @@ def _download(packages: list[Package], archives: Path) -> None:
         raise RunError(f"pip cannot download {', '.join(named)}: see its message above")
 
 
-def _modules(wheel: Path) -> Iterator[bytes]:
+def _modules(wheel: Path, of: SourceText) -> Iterator[bytes]:
+    """Yield the modules that have a usual length, only plain characters, and no long line."""
+    least, most = of.module_bytes
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name.endswith(".py"):
-                yield archive.read(name)
+            module = archive.read(name) if name.endswith(".py") else b""
+            longest = max(map(len, module.split(b"\n")))
+            is_plain = not module.translate(None, PLAIN)
+            if is_plain and longest <= of.line_bytes and least <= len(module) <= most:
+                yield module
 
 
-def _fits(module: bytes, of: SourceText) -> bool:
-    """Return whether a module has a usual length, only plain characters, and no long line."""
-    least, most = of.module_bytes
-    if not least <= len(module) <= most or module.translate(None, PLAIN):
-        return False
-    return max(map(len, module.split(b"\n"))) <= of.line_bytes
-
-
-def _check(what: str, content: bytes, sha256: str) -> None:
+def check(what: str, content: bytes, sha256: str) -> None:
+    """Refuse content with another digest than the one that was registered."""
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise RunError(f"{what}: its SHA-256 is {found}, not {sha256}")

@@ -46,7 +46,6 @@ class Training(
     rate: float  # factor of all learning rates of the world
     changes: dict[str, float] = {}  # other settings that its search chose, as query_key_lr
     loss: float | None  # nats per token of the whole validation text; None if it diverged
-    diverged: str = ""
     curve: tuple[tuple[int, float], ...] = ()  # steps, and the loss of a part of that text
     key: str
     params: int
@@ -141,7 +140,7 @@ def complaints(folder: Path = RECORDS) -> Iterator[str]:
 
 
 Name = tuple[str, str, str]  # study, world and arm
-Losses = Mapping[int, float]  # by seed
+Losses = dict[int, float]  # by seed
 
 
 def rates_at(steps: int, rates: Mapping[str, float]) -> dict[str, float]:
@@ -150,17 +149,14 @@ def rates_at(steps: int, rates: Mapping[str, float]) -> dict[str, float]:
     return {name: factor * rate for name, rate in rates.items()}
 
 
-def by_rates(trainings: Iterable[Training]) -> dict[Name, dict[Any, Losses]]:
-    """Return the losses by study, world and arm, then by rates, then by seed; inf if diverged."""
-    found = defaultdict[Name, defaultdict[Any, dict[int, float]]](lambda: defaultdict(dict))
+def by_rates(trainings: Iterable[Training], of_searches: bool) -> dict[Name, dict[Any, Losses]]:
+    """Return the losses of verdicts or of searches by name, rates and seed; inf if diverged."""
+    found = defaultdict[Name, dict[Any, Losses]](dict)
     for t in trainings:
-        found[t.study, t.world, t.arm][t.rates][t.seed] = inf if t.loss is None else t.loss
-    return {name: {**of_rates} for name, of_rates in found.items()}
-
-
-def searched(trainings: Iterable[Training]) -> dict[Name, dict[Any, Losses]]:
-    """Return the losses of searches, see `by_rates`."""
-    return by_rates(t for t in trainings if t.seed >= TUNING)
+        if (t.seed >= TUNING) == of_searches:
+            of_seeds = found[t.study, t.world, t.arm].setdefault(t.rates, {})
+            of_seeds[t.seed] = inf if t.loss is None else t.loss
+    return {**found}
 
 
 def losses(trainings: Sequence[Training]) -> dict[Name, Losses]:
@@ -169,21 +165,15 @@ def losses(trainings: Sequence[Training]) -> dict[Name, Losses]:
     Those are the rates with the most seeds, and of several the best ones of the search, as a search
     was continued.
     """
-    tuned, found = searched(trainings), dict[Name, Losses]()
-    for name, of_rates in by_rates(t for t in trainings if t.seed < TUNING).items():
+    tuned, found = by_rates(trainings, of_searches=True), dict[Name, Losses]()
+    for name, of_rates in by_rates(trainings, of_searches=False).items():
         means = {rates: mean(of.values()) for rates, of in tuned.get(name, {}).items()}
         chosen = min(of_rates, key=lambda rates: (-len(of_rates[rates]), means.get(rates, inf)))
         found[name] = of_rates[chosen]
     return found
 
 
-def differences(
-    of: Mapping[Name, Losses],
-    study: str,
-    world: str,
-    arm: str,
-    control: str = STANDARD,
-) -> list[float]:
+def differences(of: Mapping[Name, Losses], name: Name, control: str = STANDARD) -> list[float]:
     """Return an arm's loss minus the control's, by seed, for the seeds that both have."""
-    mine, theirs = of.get((study, world, arm), {}), of.get((study, world, control), {})
+    mine, theirs = of.get(name, {}), of.get((*name[:2], control), {})
     return [mine[seed] - theirs[seed] for seed in sorted({*mine} & {*theirs})]

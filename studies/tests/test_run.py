@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import RunError
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.corpus import Corpus, Split
 from studies import run
@@ -123,4 +123,5 @@ def test_one_command_trains_all_in_processes_and_then_nothing(tmp_path, monkeypa
     assert {t.arm for t in run.kept(records)} == {*STUDY.forms, SHORTER}
     text.write_text("another text", encoding="utf-8")
     refused = CliRunner().invoke(run.command, arguments)
-    assert isinstance(refused.exception, ConfigError)
+    assert isinstance(refused.exception, RunError)
+    assert f"not {digest}" in str(refused.exception)

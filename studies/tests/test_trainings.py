@@ -3,7 +3,7 @@
 import pytest
 
 from mlx_attn.errors import RunError
-from studies.besides import ratios, solved
+from studies.answers import ratios, solved
 from studies.trainings import RECORDS, Training, complaints, losses, names, read, seal
 
 
