@@ -129,8 +129,7 @@ def lengths() -> tuple[Length, Length]:
     def at(steps: int, world: str, studies: Sequence[str], many: bool) -> Length:
         alone = [v for s in studies for v in by_name[s, world, STANDARD].values()]
         pairs = [
-            [d for s in studies for d in differences(by_name, s, world, form, STANDARD)]
-            for form in FORMS
+            [d for s in studies for d in differences(by_name, (s, world, form))] for form in FORMS
         ]
         groups = [[np.array(alone)], [np.array(each) for each in pairs]]
         centred = [np.concatenate([g - g.mean() for g in group]) for group in groups]
