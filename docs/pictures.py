@@ -107,8 +107,8 @@ def _photograph(page: Path, window: tuple[int, int], name: str) -> None:
     _in_both_themes(page, window, take)
 
 
-_RESTED = "new Promise((done) => setTimeout(done, 400))"
-"""Resolves when the page has drawn the requested state."""
+_RESTED = "new Promise((done) => setTimeout(done, 4000))"
+"""Resolves when the page has drawn the requested state, and counted the loss without each head."""
 
 # A person's hand: a pointer that moves to an element, and acts there.
 
