@@ -74,7 +74,7 @@ def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> 
 
 GROUPS: dict[str, dict[str, str]] = {
     "Make": {
-        "demo": "See what this is about in two minutes: train, compare, look.",
+        "demo": "See what this is about in three minutes: train, compare, look.",
         "train": "Train a tiny GPT with any attention.",
         "data": "Show, fetch and generate the texts to train on.",
     },
