@@ -193,10 +193,7 @@ def real_by_one_run(random: Random, length: Length) -> tuple[np.ndarray, np.ndar
     best, true = length.run(random, (NIGHTS,)), np.zeros(NIGHTS)
     found, nulls = np.full((NIGHTS, len(FORMS)), inf), np.zeros(NIGHTS)
     gains = np.array([*length.gains, 0.0])
-    for night in range(1, MOST_NIGHTS + 1):
-        if np.isfinite(found).all():
-            break
-        which = places(random, found)
+    for night, which in nights(random, found):
         for k in range(IDEAS):
             gain = gains[which[:, k]]
             loss = true - gain + length.run(random, (NIGHTS,))
@@ -206,6 +203,14 @@ def real_by_one_run(random: Random, length: Length) -> tuple[np.ndarray, np.ndar
             found[rows[real], which[real, k]] = night
             nulls += (kept & (gain == 0)) * (night == 1)
     return found, nulls
+
+
+def nights(random: Random, found: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each night with the places of its real changes, until all of them are kept."""
+    for night in range(1, MOST_NIGHTS + 1):
+        if np.isfinite(found).all():
+            return
+        yield night, places(random, found)
 
 
 def places(random: Random, found: np.ndarray) -> np.ndarray:
@@ -224,10 +229,7 @@ def real_by_compare(
     """Return the same as `real_by_one_run`."""
     found, nulls = np.full((NIGHTS, len(FORMS)), inf), np.zeros(NIGHTS)
     gains = np.array([*length.gains, 0.0])
-    for night in range(1, MOST_NIGHTS + 1):
-        if np.isfinite(found).all():
-            break
-        which = places(random, found)
+    for night, which in nights(random, found):
         pairs = pairs_of(random, length, n) - gains[which][..., None]
         kept = better(pairs, levels(rule, 1 + IDEAS * (night - 1)))
         for form in range(len(FORMS)):
