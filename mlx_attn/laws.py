@@ -60,7 +60,7 @@ def check_choices(layer: Attention) -> None:
             declared affine and is not.
     """
     _check_shapes(layer)
-    own = [choice for choice in layer.maps.all if not choice.is_built_in]
+    own = [choice for choice in layer.maps.all if choice.foreign_functions]
     # By identity: another function under the same name has to be tried again.
     key = (layer.config, *map(id, own))
     if key in _passed:

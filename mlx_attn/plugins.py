@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.choices import CHOICES, MAPS, choice_of
+from mlx_attn.attention.choices import CHOICES, MAPS, Choice, choice_of
 from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes
@@ -105,12 +105,18 @@ def _present() -> list[Plugin]:
     loaded = {name for plugin in _loaded.values() for name in plugin.names}
     imported: dict[Path, list[str]] = {}
     for map_name, table in CHOICES.items():
-        for choice in table.values():
+        for choice in filter(None, table.values()):
             name = f"{map_name}={choice.name}"
-            if name not in loaded and not choice.is_built_in:
-                imported.setdefault(choice.file, []).append(name)
+            if name not in loaded and choice.foreign_functions:
+                imported.setdefault(_file_of(choice), []).append(name)
     modules = [Plugin(path, _digest(path), tuple(names)) for path, names in imported.items()]
     return [*_loaded.values(), *modules]
+
+
+def _file_of(choice: Choice) -> Path:
+    """Return the file that a user's choice was defined in, or the name that Python has for none."""
+    codes = (getattr(function, "__code__", None) for function in choice.foreign_functions)
+    return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
 
 
 def _sha256(path: Path) -> str:

@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlx_attn.attention.catalog import VARIANTS, Variant, find_variant
-from mlx_attn.attention.choices import TRIALS, Choice, choice_of, import_forms
+from mlx_attn.attention.choices import Choice, choice_of, import_forms
 from mlx_attn.attention.config import AttentionConfig
 
 if TYPE_CHECKING:
     from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
-    from mlx_attn.attention.catalog import register
-    from mlx_attn.attention.layer import MapWeights, choice
+    from mlx_attn.attention.catalog import choice, register
+    from mlx_attn.attention.layer import MapWeights
 
 __all__ = [
     "VARIANTS",
@@ -31,19 +31,10 @@ __all__ = [
 ]
 
 
-def _try_a_users_choices(layer: Any) -> None:
-    """Hold a layer to the laws, which are above this room: nothing here imports them."""
-    import_module("mlx_attn.laws").check_choices(layer)
-
-
-TRIALS.append(_try_a_users_choices)
-
-
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that the command line's help is quick."""
     if name in __all__:
         import_forms()  # so that a plugin cannot take the name of one
-        homes = {"MapWeights": "layer", "choice": "layer", "register": "catalog"}
-        home = homes.get(name, "attention")
-        return getattr(import_module(f"{__name__}.{home}"), name)
+        homes = {"MapWeights": "layer", "choice": "catalog", "register": "catalog"}
+        return getattr(import_module(f"{__name__}.{homes.get(name, 'attention')}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

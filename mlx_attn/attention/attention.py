@@ -12,6 +12,7 @@ same steps for any of them.
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any, cast
 
 import mlx.core as mx
@@ -27,7 +28,7 @@ from mlx_attn.attention.cache import (
     StateCache,
     arange,
 )
-from mlx_attn.attention.choices import MAPS, TRIALS
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,
@@ -154,9 +155,9 @@ class Attention(MapWeights):
         )
         self.dropout = nn.Dropout(config.drop_rate)
         # A reader needs the layer before, which has the same choices of a user's and tries them.
-        if config.cross_layer != "reader" and not all(c.is_built_in for c in self.maps.all):
-            for trial in TRIALS:
-                trial(self)
+        if config.cross_layer != "reader" and any(c.foreign_functions for c in self.maps.all):
+            # By name: the laws are above this room, and forward passes do without them.
+            import_module("mlx_attn.laws").check_choices(self)
 
     def __call__(
         self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
@@ -351,7 +352,7 @@ class StandardAttention(Attention):
         if config.position == "rope":  # before caching, so that no key is rotated twice
             q, k = rope(q, start), rope(k, start)
         if cache is not None:  # the keys and values of earlier tokens too: [B, H_kv, T_k, D]
-            (k, v), positions = cache.extend((k, v), self.reads_in_order)
+            (k, v), positions = cache.extend((k, v))
         # weights = softmax(scale q k^T + mask): [B, H, T, T_k] in float32, where -inf hides later
         # keys and ALiBi lowers far ones. Fused kernels add up `weights v` without storing them.
         heads = self.attend(q, k, v, positions)  # [B, H, T, D_v]

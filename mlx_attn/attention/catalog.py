@@ -4,11 +4,11 @@ Each row stands after its functions, in `maps` or `forms`. The command line, the
 documentation and the parametrised tests read them.
 """
 
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
-from mlx_attn.attention.choices import CHOICES, MAPS, Choice, import_forms, positions
+from mlx_attn.attention.choices import CHOICES, KINDS, MAPS, Choice, import_forms
 from mlx_attn.errors import ConfigError, find_row
 
 FORMS, PAPERS, REFERENCES, YOURS = GROUPS = ("forms", "papers", "reference arms", "yours")
@@ -107,16 +107,41 @@ def register(entry: Choice | Variant) -> None:
     Raises:
         ConfigError: The name is taken.
     """
-    table: dict[str, Any] = VARIANTS.rows if isinstance(entry, Variant) else CHOICES[entry.map]
-    taken = {*(positions() if table is CHOICES["position"] else table)}
-    names = {entry.name}
-    if isinstance(entry, Variant):  # an alias is a name, too
-        taken |= {row.alias for row in VARIANTS.rows.values()} - {""}
-        names |= {entry.alias} - {""}
-    if taken & names:
-        name = min(taken & names)
+    table = VARIANTS.rows if isinstance(entry, Variant) else CHOICES[entry.map]
+    # An alias is a name, too.
+    names = {entry.name, getattr(entry, "alias", "")} - {""}
+    taken = {*table} | {getattr(row, "alias", "") for row in table.values()}
+    if names & taken:
+        name = min(names & taken)
         raise ConfigError(f"'{name}' is registered already: choose another name")
-    table[entry.name] = entry
+    table[entry.name] = cast(Any, entry)
+
+
+def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
+    """Register the decorated function as a choice of a map, or as a position in the heads.
+
+    A `same_as=` is taken, too, and nothing reads it.
+
+    Raises:
+        ConfigError: There is no such map, its choices have no such fact, or the name is taken.
+    """
+    if map_name not in KINDS:
+        raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
+    kind = KINDS[map_name]
+    facts.pop("same_as", None)
+    known = [fact.name for fact in fields(kind) if fact.name not in ("name", "formula", "apply")]
+    if unknown := [f"{fact}=" for fact in facts if fact not in known]:
+        own = ", ".join(f"{fact}=" for fact in known)
+        raise ConfigError(
+            f"{map_name}={name}: a choice of this map has no {' and no '.join(unknown)}: "
+            f"it may have {own}"
+        )
+
+    def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
+        register(kind(name=name, formula=formula, apply=apply, **facts))
+        return apply
+
+    return register_it
 
 
 def row(name: str, summary: str, formula: str = "", group: str = PAPERS, **settings: Any) -> None:

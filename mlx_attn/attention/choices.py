@@ -5,11 +5,10 @@ the heads. `maps` and `forms` register the package's choices when they are impor
 does the same. Laws compare a user's facts with the numbers that its functions compute.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import unwrap
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mlx_attn.errors import ConfigError
@@ -28,9 +27,6 @@ MAPS = {
     "mixing": "softmax",
 }
 """What a variant chooses, three maps and two hooks between score and value, with the standard."""
-
-POSITIONS = ("learned", "alibi", "rope", "none")
-"""The package's positions; a user's are choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +54,8 @@ class Choice:
     refuses: Callable[[Any], str] = lambda config: ""
 
     @property
-    def is_built_in(self) -> bool:
-        """Return True if all its functions are the package's own."""
-        return not self._foreign
-
-    @property
-    def file(self) -> Path:
-        """The file that a user's choice was defined in, or the name that Python has for none."""
-        codes = (getattr(function, "__code__", None) for function in self._foreign)
-        return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
-
-    @property
-    def _foreign(self) -> list[Callable[..., Any]]:
+    def foreign_functions(self) -> list[Callable[..., Any]]:
+        """Its functions that a user wrote; the package's own choices have none."""
         facts = [getattr(self, fact.name) for fact in fields(self)]
         functions = [unwrap(fact) for fact in (*facts, *self.weights.values()) if callable(fact)]
         return [f for f in functions if not f.__module__.startswith("mlx_attn.")]
@@ -178,46 +164,23 @@ class PositionInHeads(Choice):
 _KINDS = ScoreMap, ValueMap, OutputMap, LogitsHook, Mixing, PositionInHeads
 KINDS: dict[str, type[Choice]] = {kind.map: kind for kind in _KINDS}
 
-
-def make_choice(map_name: str, name: str, **facts: Any) -> Choice:
-    """Return a choice of a map. A `same_as=` is taken, too, and nothing reads it.
-
-    Raises:
-        ConfigError: There is no such map, or its choices have no such fact.
-    """
-    if map_name not in KINDS:
-        raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
-    facts.pop("same_as", None)
-    known = {fact.name: None for fact in fields(KINDS[map_name])}
-    if unknown := [f"{fact}=" for fact in facts if fact not in known]:
-        own = [f"{fact}=" for fact in known if fact not in ("name", "formula", "apply")]
-        raise ConfigError(
-            f"{map_name}={name}: a choice of this map has no {' and no '.join(unknown)}: "
-            f"it may have {', '.join(own)}"
-        )
-    return KINDS[map_name](name=name, **facts)
-
-
 CHOICES: dict[str, dict[str, Any]] = {map_name: {} for map_name in KINDS}
-"""Every registered choice by map and name; of positions only a user's."""
+"""Every registered choice by map and name."""
+# The model, the mask or a kernel computes the package's positions; a user's are choices.
+CHOICES["position"] |= dict.fromkeys(("learned", "alibi", "rope", "none"))
 
 
 def choice_of(map_name: str, name: str) -> Any:
-    """Return the named choice of a map.
+    """Return the named choice of a map; None for a position of the package.
 
     Raises:
         ConfigError: No choice has that name; the message lists all names.
     """
     table = choices_of(map_name)
     if name not in table:
-        raise unknown_choice(map_name, name, table)
+        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
+        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
     return table[name]
-
-
-def unknown_choice(map_name: str, name: str, names: Iterable[str]) -> ConfigError:
-    """Return the error for a name that no choice has; a user's own needs its file."""
-    known = f"{map_name}='{name}' must be one of {', '.join(names)}; your own needs its file:"
-    return ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
 
 
 def choices_of(map_name: str) -> Mapping[str, Any]:
@@ -230,12 +193,3 @@ def import_forms() -> None:
     """Import the package's choices and the field's variants, which register themselves."""
     # By name and late: they import this module, and MLX, which `--help` does without.
     import_module("mlx_attn.attention.forms")
-
-
-def positions() -> tuple[str, ...]:
-    """Return every position, the package's and the user's."""
-    return (*POSITIONS, *CHOICES["position"])
-
-
-TRIALS: list[Callable[[Any], None]] = []
-"""Called with every new layer that has a user's choices, before it computes; see `laws`."""

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mlx_attn.attention.choices import CHOICES, MAPS, choice_of, positions, unknown_choice
+from mlx_attn.attention.choices import MAPS, choice_of
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_settings, setting
 
@@ -71,8 +71,6 @@ class AttentionConfig(AttentionSettings):
     def __post_init__(self):
         check_settings(self)
         check_bounds(self, dict.fromkeys(("d_in", "d_out", "context_length"), (1, math.inf)))
-        if self.position not in positions():
-            raise unknown_choice("position", self.position, positions())
         self._derive_sizes()
         self._check_sizes()
         self._check_combination()  # last, because a choice reads the derived sizes
@@ -126,17 +124,15 @@ class AttentionConfig(AttentionSettings):
         )
 
     def choice(self, map_name: str) -> Any:
-        """Return the choice of score, value, output or mixing."""
+        """Return the choice of score, value, output or mixing; of position a user's or None."""
         return choice_of(map_name, getattr(self, map_name))
 
     def choices(self, map_name: str) -> tuple[Any, ...]:
         """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
         words = getattr(self, map_name)
-        if map_name == "position":
-            return (CHOICES["position"][words],) if words in CHOICES["position"] else ()
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")
-        return (self.choice(map_name),)
+        return (chosen,) if (chosen := self.choice(map_name)) else ()
 
     @property
     def n_maps(self) -> int:

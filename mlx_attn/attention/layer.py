@@ -7,7 +7,6 @@ Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the l
 formulas are the matrices that act on x from the right, as in q = x W_query.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache, Positions
-from mlx_attn.attention.catalog import register
 from mlx_attn.attention.choices import (
     MAPS,
     Choice,
@@ -27,7 +25,6 @@ from mlx_attn.attention.choices import (
     ScoreMap,
     ValueMap,
     choice_of,
-    make_choice,
 )
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
@@ -307,13 +304,3 @@ def maps_of(config: AttentionConfig) -> Maps:
         with_memory=tuple(hook for hook in (*logits, one["mixing"]) if hook.remembers),
         caches_keys_only=one["score"].cache != "kv" or one["value"].cache != "kv",
     )
-
-
-def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
-    """Register the decorated function as a choice of a map, or as a position in the heads."""
-
-    def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
-        register(make_choice(map_name, name, formula=formula, apply=apply, **facts))
-        return apply
-
-    return register_it

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     W_KEY,
@@ -28,7 +28,6 @@ from mlx_attn.attention.layer import (
     Queries,
     Scores,
     Values,
-    choice,
     matrix_of,
     merge_heads,
     split_heads,

@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS, choices_of, positions
+from mlx_attn.attention.choices import MAPS, choices_of
 from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean
@@ -218,7 +218,7 @@ class SectionedCommand(click.Command):
 
 
 _TYPES: dict[str, click.ParamType] = {
-    "position": Named(positions),
+    "position": Named(partial(choices_of, "position")),
     "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
     **{key: Named(partial(choices_of, key), "+") for key in MAPS},

@@ -10,9 +10,9 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, make_cache
+from mlx_attn.attention.catalog import choice
 from mlx_attn.attention.choices import CHOICES, choices_of
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import choice
 
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": 12, "n_heads": 4}
 Arrays = dict[str, np.ndarray]

@@ -7,8 +7,8 @@ Each head has a mixing vector m_h, the weights of the shared coordinates for it.
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import FORMS, row
-from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries, choice
+from mlx_attn.attention.catalog import FORMS, choice, row
+from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries
 
 
 @choice(

@@ -4,7 +4,7 @@ With kv_sharing=N the first layer of N makes keys and values, `cross_layer="sour
 read them, `cross_layer="reader"`.
 """
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_QUERY,
@@ -14,7 +14,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Values,
-    choice,
     split_heads,
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.forms.delta_rule import (
     W_BETA,
     Gates,
@@ -20,15 +20,7 @@ from mlx_attn.attention.forms.delta_rule import (
     write_strength,
 )
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost
-from mlx_attn.attention.layer import (
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    Scores,
-    choice,
-    split_heads,
-)
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 
 _DECAY = {
     "W_decay": lambda config: nn.Linear(config.d_in, config.n_maps, bias=False),  # C -> H

@@ -6,7 +6,7 @@ head_h = softmax(q_2h k_h^T) v_h - sigmoid(x W_lambda)_h softmax(q_2h+1 k_h^T) v
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     W_KEY,
@@ -16,7 +16,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Outputs,
     Queries,
-    choice,
     split_heads,
 )
 from mlx_attn.attention.maps import linear_output

@@ -1,15 +1,7 @@
 """Heads lose the direction of their token's own value (arXiv:2603.09078)."""
 
-from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import (
-    OUT_PROJ,
-    Heads,
-    Inputs,
-    MapWeights,
-    Outputs,
-    choice,
-    repeat_heads,
-)
+from mlx_attn.attention.catalog import choice, row
+from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs, repeat_heads
 from mlx_attn.attention.maps import linear_output
 
 

@@ -4,8 +4,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import MapWeights, Scores, choice, split_heads
+from mlx_attn.attention.catalog import choice, row
+from mlx_attn.attention.layer import MapWeights, Scores, split_heads
 
 
 @choice(

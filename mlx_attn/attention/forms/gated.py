@@ -1,16 +1,18 @@
-"""Heads are multiplied by gates between 0 and 1 that x sets (arXiv:2505.06708)."""
+"""Heads are multiplied by gates between 0 and 1 that x sets (arXiv:2505.06708).
+
+head_h = sigmoid(x W_gate)_h * softmax(score_h) x V_h
+"""
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.layer import (
     OUT_PROJ,
     Heads,
     Inputs,
     MapWeights,
     Outputs,
-    choice,
     out_width,
     split_heads,
 )

@@ -6,17 +6,9 @@ and wider values than keys.
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.forms.gated import GATED_OUTPUT
-from mlx_attn.attention.layer import (
-    OUT_PROJ,
-    Heads,
-    Inputs,
-    MapWeights,
-    Outputs,
-    choice,
-    merge_heads,
-)
+from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs, merge_heads
 from mlx_attn.attention.maps import linear_output
 
 _GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}  # [D], the same for all heads

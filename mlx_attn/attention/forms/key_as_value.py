@@ -1,8 +1,8 @@
 """The key is the value, too (arXiv:2606.04032, arXiv:2606.21848): half the cache."""
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Values, choice
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Values
 
 
 def _needs_other_keys(config: AttentionConfig) -> str:

@@ -2,9 +2,9 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.forms.delta_rule import refuses_other_scores
-from mlx_attn.attention.layer import Keys, MapWeights, Queries, Scores, choice, repeat_heads
+from mlx_attn.attention.layer import Keys, MapWeights, Queries, Scores, repeat_heads
 
 
 @choice(

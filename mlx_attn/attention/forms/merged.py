@@ -7,17 +7,9 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    Initializer,
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    choice,
-    split_heads,
-)
+from mlx_attn.attention.layer import Initializer, Inputs, Keys, MapWeights, Queries, split_heads
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 

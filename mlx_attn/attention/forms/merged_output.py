@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.choices import ValueMap
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.merged import Array
@@ -14,7 +14,6 @@ from mlx_attn.attention.layer import (
     Inputs,
     MapWeights,
     Outputs,
-    choice,
     merge_heads,
     out_width,
 )

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_QUERY,
@@ -20,7 +20,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Values,
-    choice,
     matrix_of,
     split_heads,
 )

@@ -1,17 +1,8 @@
 """No W_query or no W_key: a head takes its own slice of x (arXiv:2510.23912)."""
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    W_KEY,
-    W_QUERY,
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    choice,
-    split_heads,
-)
+from mlx_attn.attention.layer import W_KEY, W_QUERY, Inputs, Keys, MapWeights, Queries, split_heads
 
 
 def needs_slices(word: str, heads: int, width: int, config: AttentionConfig) -> str:

@@ -3,9 +3,9 @@
 import mlx.core as mx
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.forms.no_query import needs_slices
-from mlx_attn.attention.layer import Heads, Inputs, Keys, MapWeights, Values, choice, split_heads
+from mlx_attn.attention.layer import Heads, Inputs, Keys, MapWeights, Values, split_heads
 
 
 def _slice_after(layer: MapWeights, y: Float[mx.array, "B H T C"]) -> Heads:

@@ -2,9 +2,9 @@
 
 import mlx.nn as nn
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.forms.no_query import needs_slices
-from mlx_attn.attention.layer import W_KEY, Inputs, Keys, MapWeights, Queries, choice, split_heads
+from mlx_attn.attention.layer import W_KEY, Inputs, Keys, MapWeights, Queries, split_heads
 from mlx_attn.machine.operations import gelu
 
 

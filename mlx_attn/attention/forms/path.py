@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
@@ -18,7 +18,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Scores,
-    choice,
     repeat_heads,
     split_heads,
 )

@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import REFERENCES, row
-from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
+from mlx_attn.attention.catalog import REFERENCES, choice, row
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores
 
 
 @choice(

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.layer import (
     W_QUERY,
     Inputs,
@@ -10,7 +10,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Scores,
-    choice,
     split_heads,
 )
 

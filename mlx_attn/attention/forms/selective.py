@@ -3,9 +3,9 @@
 import mlx.core as mx
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, choice
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores
 from mlx_attn.machine.operations import softmax
 
 

@@ -4,8 +4,8 @@ import math
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import MapWeights, Scores, choice
+from mlx_attn.attention.catalog import choice, row
+from mlx_attn.attention.layer import MapWeights, Scores
 
 
 @choice(

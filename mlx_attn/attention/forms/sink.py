@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
-from mlx_attn.attention.layer import MapWeights, Scores, choice
+from mlx_attn.attention.catalog import choice, row
+from mlx_attn.attention.layer import MapWeights, Scores
 
 
 def _softmax_with(s: Scores, extra: mx.array) -> Scores:

@@ -8,9 +8,9 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, row
+from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import choice, merge_heads, split_heads
+from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.attention.maps import linear_after, linear_value, separate
 
 

@@ -5,18 +5,9 @@ The paper leaves the first layer's values as they are; here they are multiplied 
 
 import mlx.core as mx
 
-from mlx_attn.attention.catalog import row
+from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    W_VALUE,
-    Carry,
-    Inputs,
-    Keys,
-    MapWeights,
-    Values,
-    choice,
-    split_heads,
-)
+from mlx_attn.attention.layer import W_VALUE, Carry, Inputs, Keys, MapWeights, Values, split_heads
 
 
 def _reads_more_than_x(config: AttentionConfig) -> str:
