@@ -2,8 +2,11 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from functools import partial
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +29,7 @@ from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.files import lock
 
 if TYPE_CHECKING:
+    from mlx_attn.comparison.judging import Verdict
     from mlx_attn.comparison.run import ComparisonRun
 
 _MADE_HERE = {"variant", "seed", "eval_every", "log_every", "track"}
@@ -37,6 +41,9 @@ _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
 
 _FROM_DELTA = "0.01"
 """The margin of `--from`, in nats per token."""
+
+STATUS = {"better": 0, "worse": 10, "the same": 11, "not known": 12}
+"""The exit status that `--exit-code` gives each word."""
 
 _subject, _run = partial(grouped, "What to compare"), partial(grouped, "The run")
 _OPTIONS: list[click.Option] = [
@@ -89,7 +96,22 @@ _OPTIONS: list[click.Option] = [
         metavar="ADDRESS",
         help="train on the workers of a Dask scheduler, such as tcp://mac1.local:8786",
     ),
+    _run(
+        "--minutes",
+        "limit",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="X",
+        help="end after this time; the same command continues",
+        rare=True,
+    ),
     _run("--json", "as_json", is_flag=True, help="the result as one JSON object", rare=True),
+    _run(
+        "--exit-code",
+        is_flag=True,
+        help="exit with the word on the second of two arms: better 0, worse 10, the same 11, not "
+        "known 12",
+        rare=True,
+    ),
     *(
         option
         for option in TRAIN_OPTIONS
@@ -122,7 +144,9 @@ def command(
     on: str,
     config: Path | None,
     dry_run: bool,
+    limit: float | None,
     as_json: bool,
+    exit_code: bool,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -132,8 +156,10 @@ def command(
     the same fresh seeds, batches and validation windows, and the differences to the first arm, the
     control, are judged in pairs: better, worse, the same or not known.
     """
+    deadline = monotonic() + 60 * limit if limit else inf
     if results:
-        _judge_file(results, options["delta"], options["confidence"], as_json)
+        answer = _judge_file(results, options["delta"], options["confidence"], as_json)
+        _exit_with(answer, exit_code)
         return
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
@@ -143,7 +169,7 @@ def command(
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
-    run, directory = open_comparison(settings, asked, out, jobs, on)
+    run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
     for line in run.corpus.notes:
         note(line)
     if dry_run:
@@ -151,22 +177,35 @@ def command(
         emit(dict(rows), as_json, lambda: [rows])
         return
     with lock(directory):
-        _train_and_judge(run, directory, as_json, quiet)
+        answer = _train_and_judge(run, directory, as_json, quiet)
+    _exit_with(answer, exit_code)
 
 
-def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> None:
-    """Show the verdicts on losses that any program wrote."""
+def _exit_with(answer: Mapping[str, Any], wanted: bool) -> None:
+    """End with the status of a word."""
+    if not wanted:
+        return
+    if not answer:
+        raise click.UsageError("--exit-code is the word on one arm: compare it with the control")
+    click.get_current_context().exit(STATUS[answer["verdict"]])
+
+
+def _judge_file(
+    file: Path, delta: str | None, confidence: float | None, as_json: bool
+) -> dict[str, Any]:
+    """Show the verdicts on losses that any program wrote; return the answer."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.result import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
     context = click.get_current_context()
-    used = ("results", "delta", "confidence", "as_json")
+    used = ("results", "delta", "confidence", "as_json", "exit_code")
     ignored = [
-        f"--{name.replace('_', '-')}"
-        for name in context.params
-        if name not in used and context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in used
+        and context.get_parameter_source(str(option.name)) == ParameterSource.COMMANDLINE
     ]
     if ignored:
         raise click.UsageError(
@@ -183,21 +222,52 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json
     control = next(iter(losses))
     rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
     lines = verdict_lines(control, verdicts, config.confidence)
-    emit({"control": control, "verdicts": rows}, as_json, lambda: lines)
+    answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts, {})
+    emit({"control": control, "verdicts": rows, **answer}, as_json, lambda: lines)
+    return answer
 
 
-def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> None:
-    """Compare, keep the result and its report, and show the verdicts on stdout."""
+def _train_and_judge(
+    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool
+) -> dict[str, Any]:
+    """Compare, keep the result and its report, show the verdicts on stdout; return the answer."""
     from mlx_attn.comparison.report import REPORT, conclude
-    from mlx_attn.comparison.runner import KEPT
+    from mlx_attn.comparison.runner import KEPT, OutOfTime
     from mlx_attn.comparison.show import Display, comparison_parts
     from mlx_attn.ui.terminal import stderr_console
 
+    arms = [arm.name for arm in run.config.arms[1:]]
     with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
         try:
             comparison = conclude(run, directory, display)
+        except OutOfTime as error:
+            answer = _answer(dict.fromkeys(arms, "not known"), {}, dict.fromkeys(arms, str(error)))
+            emit(answer, as_json, lambda: [f"not known: {error}"])
+            return answer
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
-    page = directory / REPORT
-    emit(comparison.as_dict(), as_json, lambda: [*comparison_parts(comparison), "", page])
+    page, verdicts = directory / REPORT, comparison.verdicts
+    # Without a result, an arm that diverged is worse than one that did not.
+    words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}
+    answer = _answer(words, verdicts, comparison.diverged)
+    record = {**comparison.as_dict(), **answer}
+    emit(record, as_json, lambda: [*comparison_parts(comparison), "", page])
+    return answer
+
+
+def _answer(
+    words: Mapping[str, str], verdicts: "Mapping[str, Verdict]", reasons: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the answer to one arm; nothing for several. Without a verdict there is a reason."""
+    if len(words) != 1:
+        return {}
+    ((arm, word),) = words.items()
+    verdict = verdicts.get(arm)
+    return {
+        "verdict": word,
+        "difference": verdict and verdict.mean,
+        "interval": verdict and verdict.interval,
+        "seeds": len(verdict.differences) if verdict else 0,
+        "reason": reasons.get(arm, ""),
+    }

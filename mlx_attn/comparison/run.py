@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log
+from math import inf, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -113,15 +113,21 @@ class ComparisonRun:
 
 
 def open_comparison(
-    settings: Mapping[str, Any], command: str, out: Path | None = None, jobs: int = 0, on: str = ""
+    settings: Mapping[str, Any],
+    command: str,
+    out: Path | None = None,
+    jobs: int = 0,
+    on: str = "",
+    deadline: float = inf,
 ) -> tuple[ComparisonRun, Path]:
     """Return the comparison that settings describe, and its directory: `out`, or one in runs/.
 
-    Settings and command are those of `ComparisonConfig.of`; jobs and on those of `Runner`.
+    Settings and command are those of `ComparisonConfig.of`; the last three those of `Runner`.
     """
     config = ComparisonConfig.of(settings, name=out.name if out else "", command=command)
     directory = out or RUNS / config.name
-    return ComparisonRun(config, Runner(Store(directory / "trainings"), jobs, on)), directory
+    store = Store(directory / "trainings")
+    return ComparisonRun(config, Runner(store, jobs, on, deadline)), directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from mlx_attn import plugins
@@ -35,6 +37,10 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _one_at_a_time = threading.Lock()
 
 
+class OutOfTime(RunError):
+    """The time is over before all trials are trained."""
+
+
 class Runner:
     """Trains trials.
 
@@ -42,14 +48,15 @@ class Runner:
         store: Where results are kept, and looked for first.
         jobs: Processes of this machine; 0 is one for every core, and one on a GPU.
         on: The address of a Dask scheduler whose workers train instead.
+        deadline: When to end, on the clock `time.monotonic`.
 
     Raises:
         ConfigError: Dask is not installed.
         RunError: No scheduler answers.
     """
 
-    def __init__(self, store: Store, jobs: int = 0, on: str = ""):
-        self.store, self._on = store, on
+    def __init__(self, store: Store, jobs: int = 0, on: str = "", deadline: float = inf):
+        self.store, self._on, self._deadline = store, on, deadline
         self.size = jobs or concurrent_trainings(os.cpu_count() or 1)
         if on:
             with _dask_client(on) as client:
@@ -62,6 +69,7 @@ class Runner:
 
         Raises:
             RunError: A training failed, a worker refused it, or all that train were lost.
+            OutOfTime: The deadline has come.
         """
         here, stop = arithmetic(), _is_unwanted if self._on else never
         with _dask_client(self._on) if self._on else worker_pool(self.size) as opened:
@@ -70,12 +78,20 @@ class Runner:
                 executor.submit(train_order, asdict(trial), here, stop): trial
                 for trial in self.store.missing(trials)
             }
-            for future in futures.as_completed(ordered):
+            for future in self._in_time(ordered):
                 trial = ordered[future]
                 outcome = self._outcome(future, trial)
                 # Stored before it is reported, so that no error after this loses the trial.
                 self.store[trial] = outcome
                 yield trial, outcome
+
+    def _in_time(self, ordered: Mapping[Any, Trial]) -> Iterator[Any]:
+        """Yield the futures as they are done, until the deadline."""
+        left = max(0.0, self._deadline - time.monotonic()) if self._deadline < inf else None
+        try:
+            yield from futures.as_completed(ordered, left)
+        except TimeoutError as error:
+            raise OutOfTime(f"the time is over before the trainings; {KEPT}") from error
 
     def _outcome(self, future: futures.Future[Object], trial: Trial) -> Outcome:
         try:

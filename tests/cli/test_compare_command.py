@@ -81,6 +81,35 @@ def test_runs_of_another_program_are_judged_and_nothing_is_trained(tmp_path, run
     assert "leave out --seeds" in line
 
 
+@pytest.mark.parametrize(
+    ("losses", "word", "status"),
+    [((0.9, 0.91), "better", 0), ((1.2, 1.21), "worse", 10), ((1.0, 1.5), "not known", 12)],
+)
+def test_the_exit_status_is_the_word_if_asked_for(tmp_path, run_command, losses, word, status):
+    file = tmp_path / "results.csv"
+    rows = [f"a,{seed},1\na,{seed + 2},1.001" for seed in range(2)]
+    rows += [f"b,{seed},{losses[seed % 2]}" for seed in range(4)]
+    file.write_text("\n".join(["arm,seed,loss", *rows]))
+    result = run_command("compare", "--from", str(file), "--json", "--exit-code")
+    assert result.exit_code == status
+    answer = json.loads(result.stdout)
+    assert (answer["verdict"], answer["seeds"]) == (word, 4)
+    assert answer["interval"] == answer["verdicts"]["b"]["interval"]
+    file.write_text(file.read_text() + "\n".join(["", "c,0,1", "c,1,1"]))
+    line = refused(run_command("compare", "--from", str(file), "--quiet"), 2)
+    assert "leave out --quiet" in line
+    assert run_command("compare", "--from", str(file), "--exit-code").exit_code == 2
+
+
+def test_a_comparison_whose_time_is_over_is_not_known_and_goes_on(workshop, run_command):
+    flags = ["--variants=standard,no-query", *SMALL, "--jobs=1", "--json", "--exit-code"]
+    result = run_command("compare", *flags, "--minutes=1e-9")
+    assert result.exit_code == 12
+    answer = json.loads(result.stdout)
+    assert (answer["verdict"], answer["difference"], answer["seeds"]) == ("not known", None, 0)
+    assert "the same command continues" in answer["reason"]
+
+
 def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
     compare, workshop, monkeypatch
 ):
