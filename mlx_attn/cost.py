@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.model.config import GPTConfig
@@ -40,7 +40,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
     more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
     # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
-    cache = make_cache(1, caches_tokens=config.caches_tokens)
+    cache = KVCache(1, caches_tokens=config.caches_tokens)
     if config.cross_layer != "reader":
         layer(mx.zeros((1, 1, config.d_in)), cache, Carry())
     cached = sum(array.size for array in cache.buffers)

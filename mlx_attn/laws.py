@@ -19,7 +19,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import Positions, make_cache
+from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.choices import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
@@ -241,7 +241,7 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield how the outputs with a cache differ from y."""
     T, window = x.shape[1], layer.config.cache_window
     for places in _PIECES if T <= TOKENS else ([T // 3, T - 2, T - 1],):
-        cache = make_cache(T + 3, window, layer.config.caches_tokens)
+        cache = KVCache(T + 3, window, layer.config.caches_tokens)
         cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
         read = [layer(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]

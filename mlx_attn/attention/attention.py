@@ -25,7 +25,6 @@ from mlx_attn.attention.cache import (
     KVCache,
     Position,
     Positions,
-    StateCache,
     arange,
 )
 from mlx_attn.attention.choices import MAPS
@@ -175,12 +174,12 @@ class Attention(MapWeights):
         positions, start = Positions.of_text(x.shape[1]), cache.offset if cache else 0
         q, k = self.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
         if self.config.cross_layer == "reader":  # of the keys and values of an earlier layer
-            if isinstance(cache, StateCache):
+            if cache is not None:
                 cache.advance(x.shape[1])
             k, v, positions = (carry or Carry()).read()
             q = self.normalize_and_rotate(q, positions.query)
             return self.output(self.attend(q, k, v, positions), x)
-        if isinstance(cache, StateCache):
+        if cache is not None and not cache.caches_tokens:
             return self.output(self._attend_by_state(x, q, k, cache, carry), x)
         if self.maps.caches_keys_only:
             entries = (k,)
@@ -201,15 +200,16 @@ class Attention(MapWeights):
         return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
 
     def _attend_by_state(
-        self, x: Inputs, q: Queries, k: Keys, cache: StateCache, carry: Carry | None
+        self, x: Inputs, q: Queries, k: Keys, cache: KVCache, carry: Carry | None
     ) -> Heads:
         """Attend by a state, in the mask's float32."""
-        start, v = cache.offset, self.value(self.value_input(x, k), k, cache, carry)
+        v, state = self.value(self.value_input(x, k), k, cache, carry), cache.buffers or [None]
+        start = cache.advance(x.shape[1])
         q, k = self.normalize_and_rotate(q, start), self.normalize_and_rotate(k, start)
         read = (array.astype(mx.float32) for array in (q, k, v, *self.remembered(x)))
         advance = cast(Callable[..., Any], self.maps.mixing.recurs)
         # The heads of the new tokens, [B, H, T, D], and the state after them, such as [B, H, K, D].
-        heads, *cache.buffers = advance(self, *read, cache.advance(x.shape[1]))
+        heads, *cache.buffers = advance(self, *read, *state)
         return heads.astype(x.dtype)
 
     def _attend_by_keys(

@@ -47,24 +47,27 @@ class Positions(NamedTuple):
 class KVCache:
     """The cached arrays of one attention layer, [B, heads, slots, width] each, by position.
 
-    Token t is in slot t. `offset` is the number of tokens read, the position of the next one.
+    Token t is in slot t; with a window, in slot t mod slots, where it overwrites the token that has
+    left the window. A layer that recurs keeps a state instead, as many bytes after 8000 tokens as
+    after one, and a layer that reads the keys and values of an earlier one keeps nothing.
 
     Args:
-        length: Tokens that there is room for.
+        length: Tokens that may be read.
+        window: Tokens that a query sees, itself included: as many slots are enough. 0: all.
+        caches_tokens: Whether it has slots, or a state.
     """
 
-    def __init__(self, length: int):
-        self.length = length
-        self.offset: Position = 0
-        self.buffers: list[mx.array] = []  # key and value, then the memories of hooks
+    def __init__(self, length: int, window: int = 0, caches_tokens: bool = True):
+        self.length, self.window, self.caches_tokens = length, window, caches_tokens
+        self.offset: Position = 0  # tokens read, and so the position of the next one
+        self.buffers: list[mx.array] = []  # key and value, then the memories of hooks; or the state
         self.rows: list[mx.array] = []  # the last rows that convolutions read, of q, k and v
         self.n_rows = 0  # of a layer with convolutions 3, even before the first token
 
-    def new(self, offset: Position = 0, arrays: Iterable[mx.array] = ()) -> "KVCache":
-        """Return a cache of the same sizes, empty or with these arrays after `offset` tokens."""
-        cache = copy(self)
-        cache.offset, cache.arrays = offset, [*arrays]
-        return cache
+    @property
+    def slots(self) -> int:
+        """How many tokens are held."""
+        return min(self.length, self.window or self.length) if self.caches_tokens else 0
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -74,6 +77,35 @@ class KVCache:
     @arrays.setter
     def arrays(self, arrays: list[mx.array]) -> None:
         self.rows, self.buffers = arrays[: self.n_rows], arrays[self.n_rows :]
+
+    def new(self, offset: Position = 0, arrays: Iterable[mx.array] = ()) -> "KVCache":
+        """Return a cache of the same sizes, empty or with these arrays after `offset` tokens."""
+        cache = copy(self)
+        cache.offset, cache.arrays = offset, [*arrays]
+        return cache
+
+    def reserve(self, length: int) -> None:
+        """Grow to hold this many tokens."""
+        held, self.length = self.slots, length
+        if more := self.slots - held:
+            grown = [(0, 0), (0, 0), (0, more), (0, 0)]  # free slots after the tokens
+            self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
+
+    def advance(self, T: int) -> Position:
+        """Count T new tokens; return the position of the first.
+
+        Raises:
+            ConfigError: They do not fit.
+        """
+        start, end = self.offset, self.offset + T
+        # Inside a compiled graph the offset is unknown; the caller has made room.
+        if isinstance(end, int) and end > self.length:
+            raise ConfigError(
+                f"{end} tokens are more than the cache has room for ({self.length}): give fewer, "
+                "or make it longer"
+            )
+        self.offset = end
+        return start
 
     def after_rows(
         self, part: int, y: Float[mx.array, "B heads T D"], count: int
@@ -101,78 +133,28 @@ class KVCache:
         Raises:
             ConfigError: The tokens do not fit.
         """
-        start, T = self.offset, arrays[0].shape[2]
-        self._check_room(T)
+        T, slots = arrays[0].shape[2], self.slots
+        start = self.advance(T)
         # The first tokens show the number of heads and their width.
-        shapes = ((*array.shape[:2], self.slots, array.shape[3]) for array in arrays)
+        shapes = ((*array.shape[:2], slots, array.shape[3]) for array in arrays)
         pairs = zip(shapes, arrays, strict=True)
         self.buffers = self.buffers or [mx.zeros(shape, array.dtype) for shape, array in pairs]
-        self.offset = start + T
-        return self._write(start, arrays, in_order)
-
-    def _write(self, start: Position, arrays: Entries, in_order: bool) -> tuple[Entries, Positions]:
-        self._update(arrays, start)
-        T = arrays[0].shape[2]
-        if not in_order:  # a slot without a token is after every query, so it is masked
-            return tuple(self.buffers), Positions(start, start + arange(T), 0, arange(self.slots))
-        return self._in_order(start, T)
-
-    def _update(self, arrays: Entries, slot: Position) -> None:
-        pairs, at = zip(self.buffers, arrays, strict=True), _as_array(slot)
-        # Along axis 2, the slots; the array of the position keeps the compiled graph general.
-        self.buffers = [mx.slice_update(buffer, array, at, (2,)) for buffer, array in pairs]
-
-    def _in_order(self, start: Position, T: int) -> tuple[Entries, Positions]:
-        """Return all slots from the oldest token on; empty ones come before it."""
-        # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
-        cached = tuple(_from_slot(buffer, self.offset % self.slots) for buffer in self.buffers)
-        return cached, _in_order(start, T, self.slots)
-
-    def _check_room(self, T: int) -> None:
-        # Inside a compiled graph the offset is unknown; the caller has made room.
-        read = self.offset if isinstance(self.offset, int) else 0
-        if read + T > self.length:
-            raise ConfigError(
-                f"{read + T} tokens are more than the cache has room for ({self.length}): give "
-                "fewer, or make it longer"
-            )
-
-    def reserve(self, length: int) -> None:
-        """Grow to hold this many tokens."""
-        held, self.length = self.slots, length
-        if more := self.slots - held:
-            grown = [(0, 0), (0, 0), (0, more), (0, 0)]  # free slots after the tokens
-            self.buffers = [mx.pad(buffer, grown) for buffer in self.buffers]
-
-    @property
-    def slots(self) -> int:
-        """How many tokens are held."""
-        return self.length
-
-
-class RotatingKVCache(KVCache):
-    """The cached arrays of a layer with a window: token t is in slot t mod slots.
-
-    Args:
-        length: Tokens that may be read.
-        window: Tokens that a query sees, itself included: as many slots are enough.
-    """
-
-    def __init__(self, length: int, window: int):
-        super().__init__(length)
-        self.window = window
-
-    def _write(self, start: Position, arrays: Entries, in_order: bool) -> tuple[Entries, Positions]:
-        # A single token overwrites only the one that has just left the window.
-        if arrays[0].shape[2] > 1:
+        if self.window and T > 1:
             return self._turn(start, arrays)
-        self._update(arrays, start % self.slots)
+        # In a ring, a single token overwrites only the one that has just left the window. The array
+        # of the position keeps the compiled graph general; axis 2 is that of the slots.
+        slot = _as_array(start % slots if self.window else start)
+        pairs = zip(self.buffers, arrays, strict=True)
+        self.buffers = [mx.slice_update(buffer, array, slot, (2,)) for buffer, array in pairs]
         if in_order:
-            return self._in_order(start, 1)
-        last = self.offset - 1  # position of the newest token
-        # Slot s holds the latest position p <= last with p mod slots = s.
-        positions = _none_before_0(last - (last - arange(self.slots)) % self.slots)
-        return tuple(self.buffers), Positions(start, start + arange(1), 0, positions)
+            # Slot `offset` mod slots is the next one to be written, so it holds the oldest token.
+            cached = tuple(_from_slot(buffer, self.offset % slots) for buffer in self.buffers)
+            return cached, _in_order(start, T, slots)
+        keys = arange(slots)  # a slot without a token is after every query, so it is masked
+        if self.window:  # slot s holds the latest position p <= last with p mod slots = s
+            last = self.offset - 1
+            keys = _none_before_0(last - (last - keys) % slots)
+        return tuple(self.buffers), Positions(start, start + arange(T), 0, keys)
 
     def _turn(self, start: Position, arrays: Entries) -> tuple[Entries, Positions]:
         """Read the ring, then write: the last tokens overwrite tokens that the first ones see."""
@@ -183,39 +165,6 @@ class RotatingKVCache(KVCache):
         # The last `slots` tokens, turned so that token t is in slot t mod slots again.
         self.buffers = [_from_slot(array, -self.offset % self.slots) for array in ring]
         return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
-
-    @property
-    def slots(self) -> int:
-        """How many tokens are held."""
-        return min(self.length, self.window)
-
-
-class StateCache(KVCache):
-    """The cache of a layer that keeps no tokens: as many bytes after 8000 tokens as after one.
-
-    It holds a state, or nothing if the layer reads the keys and values of an earlier layer.
-    """
-
-    def advance(self, T: int) -> mx.array | None:
-        """Count T new tokens; return the state before them, or None at the start of a text."""
-        self._check_room(T)
-        self.offset = self.offset + T  # positions of queries still count the tokens read
-        return self.buffers[0] if self.buffers else None
-
-    @property
-    def slots(self) -> int:
-        """Return 0, the number of tokens that it holds."""
-        return 0
-
-
-def make_cache(length: int, window: int = 0, caches_tokens: bool = True) -> KVCache:
-    """Return an empty cache for `length` tokens; with a window, for only the last ones.
-
-    A layer that caches no tokens has a state instead, or nothing.
-    """
-    if not caches_tokens:
-        return StateCache(length)
-    return RotatingKVCache(length, window) if window else KVCache(length)
 
 
 def _as_array(position: Position) -> mx.array:

@@ -8,7 +8,7 @@ import mlx.nn as nn
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import attention_layer
-from mlx_attn.attention.cache import KVCache, make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.layer import Carry, Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.graphs import Differentiable
@@ -183,4 +183,4 @@ class GPT(nn.Module):
         """Return empty caches for one batch of sequences, as long as the context or `length`."""
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
-        return [make_cache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
+        return [KVCache(length, layer.cache_window, layer.caches_tokens) for layer in layers]

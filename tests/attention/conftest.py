@@ -9,7 +9,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import KVCache, make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import choice
 from mlx_attn.attention.choices import CHOICES, choices_of
 from mlx_attn.attention.config import AttentionConfig
@@ -43,7 +43,7 @@ def decoded(
 ) -> mx.array:
     """Read a text in pieces with a cache, and return the layer's outputs."""
     config, start, read = module.config, 0, []
-    cache = cache or make_cache(x.shape[1], config.cache_window, config.caches_tokens)
+    cache = cache or KVCache(x.shape[1], config.cache_window, config.caches_tokens)
     for length in pieces:
         read.append(module(x[:, start : start + length], cache))
         start += length

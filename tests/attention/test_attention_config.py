@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.attention.choices import choices_of
 from mlx_attn.attention.config import AttentionConfig
@@ -107,7 +107,7 @@ def computes(**choices: Any) -> bool:
     except ConfigError:
         return False
     module.eval()
-    cache = make_cache(20, module.config.window)
+    cache = KVCache(20, module.config.window)
     assert module(mx.zeros((2, 6, 16)), None, Carry()).shape == (2, 6, 16)
     for length in (4, 1, 1):
         x = mx.zeros((2, length, 16))

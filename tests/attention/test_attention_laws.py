@@ -11,7 +11,7 @@ import pytest
 from scipy.linalg import block_diag
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import decoded, layer_of
@@ -37,7 +37,7 @@ def difference(a: mx.array, b: mx.array) -> float:
 
 @pytest.mark.parametrize("window", [0, 5])
 def test_room_can_be_made_when_it_is_needed(window):
-    module, cache, x = layer(window=window), make_cache(4, window), text()
+    module, cache, x = layer(window=window), KVCache(4, window), text()
     read = decoded(module, x, [4], cache)
     with pytest.raises(ConfigError, match=r"5 tokens are more .* room for .4"):
         module(x[:, 4:5], cache)

@@ -9,7 +9,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_attn.attention.attention import Attention, StandardAttention, attention_layer
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
@@ -62,7 +62,7 @@ def test_its_gradients_are_those_of_the_general_pass(layer):
 
 @pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 3]], ids=str)
 def test_with_a_cache_it_decodes_what_the_general_pass_decodes(layer, pieces):
-    caches = [make_cache(T, layer.config.window) for _ in range(2)]
+    caches = [KVCache(T, layer.config.window) for _ in range(2)]
     for x in mx.split(tokens(), np.cumsum(pieces)[:-1].tolist(), axis=1):
         ours = StandardAttention.__call__(layer, x, caches[0])
         assert mx.array_equal(ours, Attention.__call__(layer, x, caches[1]))

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
@@ -277,7 +277,7 @@ def test_the_cost_counts_parameters_and_cache(variant):
     if VARIANTS[variant].kv_sharing:
         return  # tests/model/test_layers.py
     module = layer_of(**VARIANTS[variant].maps, position="none")
-    cache = make_cache(T, caches_tokens=module.config.caches_tokens)
+    cache = KVCache(T, caches_tokens=module.config.caches_tokens)
     module(text(), cache, Carry())
     cost, trained = attention_cost(module.config), named_arrays(module.trainable_parameters())
     per_token = (array.shape[1] * array.shape[3] for array in cache.buffers if cache.slots)

@@ -6,7 +6,7 @@ import mlx.core as mx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_attn.attention.cache import NEVER, make_cache
+from mlx_attn.attention.cache import NEVER, KVCache
 
 
 def numbered(start: int, end: int) -> mx.array:
@@ -19,7 +19,7 @@ sizes = st.lists(st.integers(1, 7), min_size=1, max_size=8)
 
 @given(window=st.integers(0, 9), sizes=sizes, in_order=st.booleans())
 def test_a_cache_returns_what_the_new_queries_see_and_where_it_stands(window, sizes, in_order):
-    cache, end = make_cache(sum(sizes) + 1, window), 0
+    cache, end = KVCache(sum(sizes) + 1, window), 0
     for size in sizes:
         start, end = end, end + size
         (tokens,), places = cache.extend((numbered(start, end),), in_order)

@@ -11,7 +11,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import make_cache
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.choices import choices_of
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import delta_weights
@@ -57,7 +57,7 @@ def test_decoding_is_the_full_pass(settings):
 
 def test_a_state_does_not_grow_with_the_text():
     """Each head keeps a matrix of 4 x 4."""
-    module, cache = layer(mixing="gated_delta"), make_cache(T, caches_tokens=False)
+    module, cache = layer(mixing="gated_delta"), KVCache(T, caches_tokens=False)
     module(text(), cache)
     assert [buffer.shape for buffer in cache.buffers] == [(2, H, 4, 4)]
     cost = attention_cost(module.config)
@@ -87,7 +87,7 @@ def test_a_key_that_comes_again_is_overwritten():
 
 
 def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
-    module, cache = layer(short_conv="silu", n_kv_heads=1), make_cache(T)
+    module, cache = layer(short_conv="silu", n_kv_heads=1), KVCache(T)
     module(text(), cache)
     assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
     assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
