@@ -17,12 +17,11 @@ import click
 import numpy as np
 
 from mlx_attn.comparison.judging import (
-    MOST_OF_TUNING,
-    OF_OTHER_ARMS,
+    OTHER_DEGREES,
+    TUNING_DEGREES,
     TUNING_SHARE,
     Sample,
     holm,
-    pooled,
 )
 
 Random = np.random.Generator
@@ -67,16 +66,17 @@ def differences(random: Random, draw: Draw, shape: tuple[int, ...], both: bool) 
 def p_values(pairs: np.ndarray, tuning: np.ndarray | None) -> np.ndarray:
     """Return corrected p-values, [draws, arms], pooled as in `Sample.of`."""
     arms, seeds = pairs.shape[1:]
-    own, of_tuning = (seeds - 1, pairs.var(-1, ddof=1)), (0, 0.0)
+    own, squares = seeds - 1, pairs.var(-1, ddof=1)
+    tuned, of_tuning = 0, np.zeros_like(squares)
     if tuning is not None:
-        of_tuning = GROUPS * (tuning.shape[-1] - 1), tuning.var(-1, ddof=1).mean(-1)
-    _, variance = pooled(own, of_tuning)
+        tuned, of_tuning = GROUPS * (tuning.shape[-1] - 1), tuning.var(-1, ddof=1).mean(-1)
+    variance = (own * squares + tuned * of_tuning) / (own + tuned)
     # The mean variance of the other arms.
     others = (variance.sum(1, keepdims=True) - variance) / max(1, arms - 1)
-    lent = min(of_tuning[0], MOST_OF_TUNING), of_tuning[1]
-    of_others = (OF_OTHER_ARMS if arms > 1 else 0), others
-    degrees, variance = pooled(own, lent, of_others)
-    return holm(Sample(seeds, pairs.mean(-1), variance, degrees - (seeds - 1)).p_value)
+    lent, of_others = min(tuned, TUNING_DEGREES), OTHER_DEGREES if arms > 1 else 0
+    total = own * squares + lent * of_tuning + of_others * others
+    sample = Sample(seeds, 0.0, total / (own + lent + of_others), lent + of_others)
+    return holm(2 * sample.law.sf(np.abs(pairs.mean(-1))))
 
 
 def excesses(random: Random, draws: int, sharpness: float, seeds: int) -> np.ndarray:

@@ -166,11 +166,9 @@ def better(pairs: np.ndarray, level: np.ndarray) -> np.ndarray:
         pairs: Differences to the control, [nights, ideas, seeds].
         level: Of each idea.
     """
-    sample = Sample(pairs.shape[-1], pairs.mean(-1), pairs.var(-1, ddof=1), 0)
-    of_one = Sample(pairs.shape[-1], 0.0, 1.0, 0)
-    reach = np.array([(of_one.interval(1 - 2 * each) or (0, inf))[1] for each in level.tolist()])
-    same = np.abs(sample.mean) + reach * np.sqrt(sample.variance) < MARGIN
-    return (sample.p_value <= level) & (sample.mean < 0) & ~same
+    mean, law = pairs.mean(-1), Sample(pairs.shape[-1], 0.0, pairs.var(-1, ddof=1), 0).law
+    same = np.abs(mean) + law.isf(level) < MARGIN
+    return (2 * law.sf(np.abs(mean)) <= level) & (mean < 0) & ~same
 
 
 def pairs_of(random: Random, length: Length, n: int, fresh: bool = False) -> np.ndarray:

@@ -196,7 +196,7 @@ def _judge_file(
     """Show the verdicts on losses that any program wrote; return the answer."""
     from dataclasses import asdict
 
-    from mlx_attn.comparison.result import judge_losses, read_losses
+    from mlx_attn.comparison.losses import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
     context = click.get_current_context()

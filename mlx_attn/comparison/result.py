@@ -1,26 +1,26 @@
-"""The results of a comparison: plain data, written as JSON.
+"""The results of a comparison: plain data, written as JSON."""
 
-Also the losses of runs of other programs, read from a table and judged alike.
-"""
-
-import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge
-from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
-from mlx_attn.records import read_text
 from mlx_attn.training.evaluation import Evaluation
 
 COMPARISON = "comparison.json"
 
 SOLVED = 0.99
 """The share of the scored tokens predicted right from which a task counts as solved."""
+
+WORDS = ("better", "worse", "the same", "not known")
+"""Better has a lower loss. A difference within the margin counts as none, even if it is not 0."""
+
+MOST_SEEDS = 1000
+"""So many seeds or more are not counted, where the seeds are named that would decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,46 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An arm judged against the control; a positive difference of loss means that it is worse.
+
+    A single seed has no spread: "not known", without an interval, and with a p-value of 1.
+    """
+
+    word: str  # one of `WORDS`
+    differences: tuple[float, ...]  # seed by seed, in nats per token
+    mean: float
+    interval: tuple[float, float] | None  # of the mean, with the confidence of the comparison
+    p_holm: float  # that the mean is 0, corrected for the number of arms
+    margin: float  # differences below it count as none
+    lent: int  # degrees of freedom from other pairs, beyond those of the differences
+    # Seeds with which a new comparison would decide four times out of five, if these were the true
+    # mean and spread; None if decided.
+    seeds_needed: int | None
+    share: float | None  # the mean as a share of the part's worth; None without a reference arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solving:
+    """How often and how soon an arm solves a task."""
+
+    solved: int  # of its trainings
+    runs: int  # its trainings
+    median_steps: float | None  # until it was solved; None unless more than half solved it
+    # "better" if more of them solve it than of the control's, "worse" if fewer, or "not known"; ""
+    # for the control.
+    word: str = ""
+    p_holm: float | None = None  # of Fisher's test against the control; None for the control
+
+    @classmethod
+    def of(cls, steps: Sequence[int | None]) -> "Solving":
+        """Count trainings by the steps after which they had solved it; None if they never did."""
+        half = median(inf if each is None else each for each in steps)
+        solved = sum(each is not None for each in steps)
+        return cls(solved=solved, runs=len(steps), median_steps=half if isfinite(half) else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The answer to "is it needed?", and everything that it rests on."""
 
@@ -142,60 +182,3 @@ def save_comparison(comparison: Comparison, directory: Path) -> None:
     # Strict JSON: a NaN or an infinity here is a mistake, and raises.
     content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
     write_text(directory / COMPARISON, content + "\n")
-
-
-def read_losses(file: Path) -> dict[str, dict[str, float]]:
-    """Return the losses of a CSV file by arm and seed, in the order of its lines.
-
-    Raises:
-        RunError: The file lacks a column, a loss is not a number, or an arm repeats a seed.
-    """
-    rows = csv.DictReader(read_text(file).splitlines())
-    columns = ("arm", "seed", "loss")
-    if missing := [name for name in columns if name not in (rows.fieldnames or ())]:
-        raise RunError(
-            f"{file}: its first line must name the columns {', '.join(columns)}; it lacks "
-            f"{', '.join(missing)}"
-        )
-    losses: dict[str, dict[str, float]] = {}
-    # Line 1 has the names of the columns.
-    for line, row in enumerate(rows, 2):
-        arm, seed, loss = (str(row[name] or "").strip() for name in columns)
-        if seed in losses.setdefault(arm, {}):
-            raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
-        try:
-            losses[arm][seed] = float(loss)
-        except ValueError as error:
-            raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
-    return losses
-
-
-def judge_losses(
-    losses: Mapping[str, Mapping[str, float]], delta: float, confidence: float
-) -> dict[str, Verdict]:
-    """Judge every arm against the first one, in pairs of the same seed.
-
-    Raises:
-        ConfigError: There is one arm, two arms share no seed, or a loss is not finite.
-    """
-    if len(losses) < 2:
-        raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
-    (control, of_control), *others = losses.items()
-    for arm, of_arm in losses.items():
-        if failed := [seed for seed, loss in of_arm.items() if not isfinite(loss)]:
-            raise ConfigError(
-                f"the losses of {arm} must be finite numbers, and {of_arm[failed[0]]} of seed "
-                f"{failed[0]} is not: leave out what diverged"
-            )
-    contrasts: dict[str, Contrast] = {}
-    for arm, of_arm in others:
-        # Only seeds that both arms have form pairs.
-        pairs = tuple(
-            loss - of_control[seed] for seed, loss in of_arm.items() if seed in of_control
-        )
-        if not pairs:
-            raise ConfigError(
-                f"{arm} and {control} have no seed in common: runs are compared in pairs"
-            )
-        contrasts[arm] = Contrast(differences=pairs)
-    return judge(contrasts, delta, confidence)

@@ -10,9 +10,9 @@ from typing import Any
 
 from mlx_attn.comparison import stages, tuning
 from mlx_attn.comparison.config import Arm, ComparisonConfig
-from mlx_attn.comparison.judging import Contrast, Solving, Verdict, judge, judge_solving
+from mlx_attn.comparison.judging import Contrast, judge, judge_solving
 from mlx_attn.comparison.plan import SHORTER, Trial, trial_of
-from mlx_attn.comparison.result import ArmResult, Comparison, TrialResult
+from mlx_attn.comparison.result import ArmResult, Comparison, Solving, TrialResult, Verdict
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.cost import model_cost
@@ -223,22 +223,23 @@ def verdicts_of(
         contrasts[arm] = Contrast(
             differences=tuple(one.val_loss - other.val_loss for one, other in pairs),
             tuning=tuning.tuning_pairs(searches[arm], searches[control]),
-            tuning_seeds=config.seeds_for_tuning,
         )
     reference = config.reference.name if config.reference else ""
     # It takes no share of the arms' correction.
     alone = {reference: contrasts.pop(reference)} if reference in contrasts else {}
     of_reference = judge(alone, margin, config.confidence)
-    worth = of_reference[reference].mean if alone else None
+    worth = of_reference[reference].mean if alone else inf
     return judge(contrasts, margin, config.confidence, worth) | of_reference
 
 
 def solving_of(config: ComparisonConfig, trainings: Mapping[str, Trainings]) -> dict[str, Solving]:
     """Judge how often arms solve a task, the reference apart; nothing if no training does."""
-    steps = {arm: [one.steps_to_solve for one in each] for arm, each in trainings.items()}
-    if not any(each is not None for own in steps.values() for each in own):
+    solving = {
+        arm: Solving.of([one.steps_to_solve for one in each]) for arm, each in trainings.items()
+    }
+    if not any(each.solved for each in solving.values()):
         return {}
     reference = config.reference.name if config.reference else ""
-    arms = {arm: each for arm, each in steps.items() if arm != reference}
-    alone = {arm: each for arm, each in steps.items() if arm in (next(iter(steps)), reference)}
+    arms = {arm: each for arm, each in solving.items() if arm != reference}
+    alone = {arm: each for arm, each in solving.items() if arm in (next(iter(solving)), reference)}
     return judge_solving(arms, config.confidence) | judge_solving(alone, config.confidence)

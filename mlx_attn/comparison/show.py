@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.comparison import stages, tables
-from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
-from mlx_attn.comparison.result import Comparison, Tuning
+from mlx_attn.comparison.result import MOST_SEEDS, Comparison, Tuning, Verdict
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.tables import (
     MISSING,

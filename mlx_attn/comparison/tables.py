@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from mlx_attn.comparison.judging import MOST_SEEDS, Verdict
-from mlx_attn.comparison.result import SOLVED, ArmResult, Comparison
+from mlx_attn.comparison.result import MOST_SEEDS, SOLVED, ArmResult, Comparison, Verdict
 from mlx_attn.errors import plural
 
 MISSING = "-"  # printed in place of a missing number

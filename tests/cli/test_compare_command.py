@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.comparison.judging import WORDS
+from mlx_attn.comparison.result import WORDS
 from tests.cli.conftest import TINY_FLAGS, refused
 
 SMALL = [

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.comparison.config import ComparisonConfig, arms_from
-from mlx_attn.comparison.judging import Contrast, Verdict
+from mlx_attn.comparison.judging import Contrast
 from mlx_attn.comparison.judging import judge as judge_contrasts
 from mlx_attn.comparison.plan import Trial
-from mlx_attn.comparison.result import Comparison, Point, TrialResult
+from mlx_attn.comparison.result import Comparison, Point, TrialResult, Verdict
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
@@ -48,7 +48,7 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
 
 
 def judge(
-    differences: Mapping[str, Sequence[float]], margin: float, worth: float | None = None
+    differences: Mapping[str, Sequence[float]], margin: float, worth: float = math.inf
 ) -> dict[str, Verdict]:
     """The verdicts on arms that were not tuned."""
     contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}

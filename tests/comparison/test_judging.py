@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 import pytest
@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlx_attn.comparison.judging import (
-    MOST_OF_TUNING,
-    MOST_SEEDS,
+    TUNING_DEGREES,
     TUNING_SHARE,
     Contrast,
     Sample,
-    Verdict,
     holm,
     judge,
     judge_solving,
 )
+from mlx_attn.comparison.result import MOST_SEEDS, Solving, Verdict
 
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)
 """Mean 0.0124; deviations -24, -4, -34, -14, 76 times 1e-4, their squares' sum 77.2e-6."""
@@ -38,8 +37,7 @@ def test_a_single_arm_is_judged_by_student_s_paired_t():
     verdict, expected = alone(HAND), stats.ttest_1samp(HAND, 0)
     assert verdict.p_holm == pytest.approx(expected[1])
     assert verdict.interval == pytest.approx(expected.confidence_interval(0.95))
-    assert verdict.inner_interval == pytest.approx(expected.confidence_interval(0.90))
-    assert (verdict.word, verdict.degrees, verdict.lent) == ("worse", 4, 0)
+    assert (verdict.word, verdict.lent) == ("worse", 0)
 
 
 def test_three_seeds_that_agree_are_decided():
@@ -61,10 +59,10 @@ def test_tuning_pairs_lend_their_degrees_of_freedom_and_no_more_than_eight():
     """Own variance 19.3e-6 with 4 degrees; three groups of three with variance 4e-6 have 6."""
     groups = ((0.0, 0.002, 0.004),) * 3
     verdict = alone(HAND, tuning=groups)
-    error = sqrt((4 * 19.3e-6 + 6 * 4e-6) / 10 / 5)
-    assert (verdict.degrees, verdict.lent) == (10, 6)
+    error = sqrt((4 * 19.3e-6 + 6 * 4e-6) / 10 * (1 / 5 + TUNING_SHARE / 3))
+    assert verdict.lent == 6
     assert verdict.p_holm == pytest.approx(2 * stats.t.sf(0.0124 / error, 10))
-    assert alone(HAND, tuning=groups * 3).lent == MOST_OF_TUNING
+    assert alone(HAND, tuning=groups * 3).lent == TUNING_DEGREES
 
 
 def test_all_other_arms_together_lend_two_degrees_of_freedom():
@@ -78,11 +76,10 @@ def test_all_other_arms_together_lend_two_degrees_of_freedom():
     assert found["arm"].interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
-def test_tuning_adds_its_share_of_the_variance_of_a_seed():
-    verdict = alone(HAND, tuning_seeds=2)
+def test_one_tuning_seed_lends_nothing_and_adds_its_share_of_the_variance():
+    verdict = alone(HAND, tuning=((0.0,), (0.1,)))
     variance = 19.3e-6
-    of_tuning = TUNING_SHARE * variance / 2
-    reach = stats.t.ppf(0.975, 4) * sqrt(variance / 5 + of_tuning)
+    reach = stats.t.ppf(0.975, 4) * sqrt(variance / 5 + TUNING_SHARE * variance)
     assert verdict.interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
@@ -112,12 +109,12 @@ def test_four_words(differences, margin, word):
     assert (verdict.seeds_needed is None) == (word != "not known")
 
 
-@pytest.mark.parametrize(("worth", "margin"), [(None, 0.02), (0.1, 0.02), (0.03, 0.015), (-1, 0)])
+@pytest.mark.parametrize(("worth", "margin"), [(inf, 0.02), (0.1, 0.02), (0.03, 0.015), (-1, 0)])
 def test_the_margin_is_at_most_half_of_what_the_part_is_worth(worth, margin):
     contrast = {"arm": Contrast(differences=HAND)}
     verdict = judge(contrast, 0.02, worth=worth)["arm"]
     assert verdict.margin == margin
-    assert verdict.share == (None if worth is None else pytest.approx(0.0124 / worth))
+    assert verdict.share == (None if worth == inf else pytest.approx(0.0124 / worth))
     assert verdict.word == ("the same" if margin == 0.02 else "worse")
 
 
@@ -155,10 +152,10 @@ def test_swapping_the_arms_swaps_better_and_worse(found, margin):
 def test_a_task_is_judged_by_how_many_seeds_solve_it():
     found = judge_solving(
         {
-            "standard": [100, 200, 300, 400, 500],
-            "never": [None] * 5,
-            "rarely": [100, None, None, None, 300],
-            "later": [900] * 5,
+            "standard": Solving.of([100, 200, 300, 400, 500]),
+            "never": Solving.of([None] * 5),
+            "rarely": Solving.of([100, None, None, None, 300]),
+            "later": Solving.of([900] * 5),
         }
     )
     assert [one.word for one in found.values()] == ["", "worse", "not known", "not known"]
@@ -166,5 +163,7 @@ def test_a_task_is_judged_by_how_many_seeds_solve_it():
     assert [one.median_steps for one in found.values()] == [300, None, None, 900]
     # 2 of the 252 splits of ten trainings are as extreme; three arms are corrected for.
     assert found["never"].p_holm == pytest.approx(3 * 2 / 252)
-    (other, _) = judge_solving({"never": [None] * 5, "standard": [100] * 5}).values()
+    (other, _) = judge_solving(
+        {"never": Solving.of([None] * 5), "standard": Solving.of([100] * 5)}
+    ).values()
     assert other.p_holm is None

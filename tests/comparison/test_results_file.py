@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_attn.comparison.result import judge_losses, read_losses
+from mlx_attn.comparison.losses import judge_losses, read_losses
 from mlx_attn.comparison.show import verdict_lines
 from mlx_attn.errors import ConfigError, RunError
 

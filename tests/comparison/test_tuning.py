@@ -122,4 +122,3 @@ def test_the_spread_of_tuning_runs_counts_in_a_comparison(protocol, runner, conc
     tuned = conclusion(protocol(seeds=9, tuning_seeds=3), runner).verdicts["no-query"]
     untuned = conclusion(protocol(seeds=9, scales=(1.0,)), runner).verdicts["no-query"]
     assert (tuned.lent, untuned.lent) == (6, 0)
-    assert tuned.degrees == 8 + 6

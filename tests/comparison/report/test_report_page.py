@@ -12,6 +12,7 @@ import pytest
 from mlx_attn.comparison.figures import forest_figure
 from mlx_attn.comparison.judging import judge_solving
 from mlx_attn.comparison.report import as_html, write_report
+from mlx_attn.comparison.result import Solving
 
 NASTY = '</title></script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00\ud800'
 
@@ -91,8 +92,8 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(comparison):
         replace(arm, trainings=tuple(map(task, arm.trainings, shares)))
         for arm, shares in zip(made.arms, [(1.0, 0.995), (0.4, 1.0)], strict=True)
     )
-    steps = {arm.arm: [one.steps_to_solve for one in arm.trainings] for arm in arms}
-    text = as_html(replace(made, arms=arms, solving=judge_solving(steps)))
+    solving = {arm.arm: Solving.of([one.steps_to_solve for one in arm.trainings]) for arm in arms}
+    text = as_html(replace(made, arms=arms, solving=judge_solving(solving)))
     assert all(f"<td>{cell}</td>" in text for cell in ("2 of 2", "1 of 2", "70.0 %"))
     assert "share predicted right" in text
     assert "bits per byte" not in text

@@ -1,0 +1,68 @@
+"""The losses of runs of other programs: read from a table, and judged as those of `compare`."""
+
+import csv
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+
+from mlx_attn.comparison.judging import Contrast, judge
+from mlx_attn.comparison.result import Verdict
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.records import read_text
+
+
+def read_losses(file: Path) -> dict[str, dict[str, float]]:
+    """Return the losses of a CSV file by arm and seed, in the order of its lines.
+
+    Raises:
+        RunError: The file lacks a column, a loss is not a number, or an arm repeats a seed.
+    """
+    rows = csv.DictReader(read_text(file).splitlines())
+    columns = ("arm", "seed", "loss")
+    if missing := [name for name in columns if name not in (rows.fieldnames or ())]:
+        raise RunError(
+            f"{file}: its first line must name the columns {', '.join(columns)}; it lacks "
+            f"{', '.join(missing)}"
+        )
+    losses: dict[str, dict[str, float]] = {}
+    # Line 1 has the names of the columns.
+    for line, row in enumerate(rows, 2):
+        arm, seed, loss = (str(row[name] or "").strip() for name in columns)
+        if seed in losses.setdefault(arm, {}):
+            raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
+        try:
+            losses[arm][seed] = float(loss)
+        except ValueError as error:
+            raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
+    return losses
+
+
+def judge_losses(
+    losses: Mapping[str, Mapping[str, float]], delta: float, confidence: float
+) -> dict[str, Verdict]:
+    """Judge every arm against the first one, in pairs of the same seed.
+
+    Raises:
+        ConfigError: There is one arm, two arms share no seed, or a loss is not finite.
+    """
+    if len(losses) < 2:
+        raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
+    (control, of_control), *others = losses.items()
+    for arm, of_arm in losses.items():
+        if failed := [seed for seed, loss in of_arm.items() if not isfinite(loss)]:
+            raise ConfigError(
+                f"the losses of {arm} must be finite numbers, and {of_arm[failed[0]]} of seed "
+                f"{failed[0]} is not: leave out what diverged"
+            )
+    contrasts: dict[str, Contrast] = {}
+    for arm, of_arm in others:
+        # Only seeds that both arms have form pairs.
+        pairs = tuple(
+            loss - of_control[seed] for seed, loss in of_arm.items() if seed in of_control
+        )
+        if not pairs:
+            raise ConfigError(
+                f"{arm} and {control} have no seed in common: runs are compared in pairs"
+            )
+        contrasts[arm] = Contrast(differences=pairs)
+    return judge(contrasts, delta, confidence)
