@@ -1,7 +1,6 @@
 """mlx_attn: train, sample, convert and compare tiny GPTs, one part of attention changed at a time.
 
-From Python: `load`, `train`, `resume`, `compare`, `load_plugins` and `use_device`; see
-`mlx_attn.api`.
+From Python: see `mlx_attn.api`.
 
 Importing the package makes MLX find a fast BLAS if the wheel's own is slow (see
 `mlx_attn.machine.blas`), and nothing else: every room is imported when it is first used.
@@ -15,9 +14,33 @@ from mlx_attn.about import __version__
 from mlx_attn.machine import blas
 
 if TYPE_CHECKING:
-    from mlx_attn.api import compare, load, load_plugins, resume, train, use_device
+    from mlx_attn.api.compared import ComparisonResult, compare
+    from mlx_attn.api.loaded import AttentionMaps, LoadedModel, Matrices, load
+    from mlx_attn.api.trained import Training, resume, train
+    from mlx_attn.machine.device import use_device
+    from mlx_attn.plugins import load_plugins
 
-__all__ = ["__version__", "compare", "load", "load_plugins", "resume", "train", "use_device"]
+_HOMES = {
+    **dict.fromkeys(("load", "LoadedModel", "AttentionMaps", "Matrices"), "api.loaded"),
+    **dict.fromkeys(("train", "resume", "Training"), "api.trained"),
+    **dict.fromkeys(("compare", "ComparisonResult"), "api.compared"),
+    "load_plugins": "plugins",
+    "use_device": "machine.device",
+}
+__all__ = [
+    "AttentionMaps",
+    "ComparisonResult",
+    "LoadedModel",
+    "Matrices",
+    "Training",
+    "__version__",
+    "compare",
+    "load",
+    "load_plugins",
+    "resume",
+    "train",
+    "use_device",
+]
 
 
 if "mlx.core" in sys.modules:
@@ -27,6 +50,6 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mlx_attn.api"), name)
+    return getattr(import_module(f"mlx_attn.{_HOMES[name]}"), name)

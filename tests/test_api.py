@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy.special import log_softmax
 
 import mlx_attn
-from mlx_attn.api import LoadedModel
+from mlx_attn.api.loaded import LoadedModel
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run

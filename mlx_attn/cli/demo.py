@@ -127,7 +127,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
 
 def _model(variant: str, overwrite: bool) -> Run:
     """Return the run of a form with seed 0, trained if an earlier demo has not trained it."""
-    from mlx_attn.api import train
+    from mlx_attn.api.trained import train
 
     path = RUNS / f"demo-{variant}"
     settings = RECIPE | {"variant": variant, "eval_every": 0}
@@ -147,7 +147,7 @@ def _telling(pair: Sequence[Run], difference: float) -> list[str]:
 
     Their beginnings alone do not tell: two models differ where a story repeats itself.
     """
-    from mlx_attn.api import load
+    from mlx_attn.api.loaded import load
     from mlx_attn.explore.manifest import EXAMPLES, example_texts, text_of
 
     standard, other = (load(run.path) for run in pair)

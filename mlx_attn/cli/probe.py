@@ -93,14 +93,13 @@ def _show_track(
     run: "Run", other: "Run | None", prompt: str | None, figures: Path | None, as_json: bool
 ) -> None:
     """Show a tracked training, or two and the drift between them if their weights were kept."""
-    from mlx_attn.probe import show, tracks
-    from mlx_attn.probe.tracking import TRACKED_TEXTS
+    from mlx_attn.probe import show, tracking
 
-    tracked = [tracks.read_track(one) for one in (run, other) if one]
+    tracked = [tracking.read_track(one) for one in (run, other) if one]
     pair = None
     if other:
         try:
-            pair = tracks.pair_drift(run, other, _tokens(run, prompt, TRACKED_TEXTS))
+            pair = tracking.pair_drift(run, other, _tokens(run, prompt, tracking.TRACKED_TEXTS))
         except RunError as error:
             note(str(error))
     files = show.save_tracks(tracked, pair, figures) if figures else []

@@ -241,7 +241,6 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
     values = [column.values(probe) for column in columns]
     shades = [_shades(column, value) for column, value in zip(columns, values, strict=True)]
     groups = groupby(columns, key=lambda column: column.group)
-    matrices = {"S_h": probe.scores, "V_h O_h": probe.value_outputs}
     return {
         "measured": f"Measured while the model reads {source}, {T} tokens{each}.",
         "maps": show.how_many_maps(probe),
@@ -260,9 +259,9 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
         ],
         "uniform": [column.uniform(probe) for column in columns],
         "alignment": {
-            name: np.round(spectra.alignment, 3).tolist()
-            for name, spectra in matrices.items()
-            if spectra is not None and probe.config.n_heads > 1
+            show.MATRICES[of]: np.round(spectra.alignment, 3).tolist()
+            for of, spectra in probe.spectra.items()
+            if probe.config.n_heads > 1
         },
     }
 

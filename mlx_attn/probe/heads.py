@@ -1,7 +1,7 @@
 """Measure attention maps, head statistics and spectra of a model on some texts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -71,35 +71,26 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
 
 Maps = Float[np.ndarray, "*heads T T"]
 _PerHead = Float64[np.ndarray, "*heads"]
-
-
-@dataclass(frozen=True, slots=True)
-class _HeadStatistics:
-    """One number per layer and head, averaged over texts; see the functions with these names."""
-
-    entropy: Float64[np.ndarray, "L H"]
-    distance: Float64[np.ndarray, "L H"]
-    previous: Float64[np.ndarray, "L H"]
-    first: Float64[np.ndarray, "L H"]
-    induction: Float64[np.ndarray, "L H"]
+Statistics = dict[str, Float64[np.ndarray, "L H"]]
+"""Numbers of every head, averaged over texts, by the name of the function that computes them."""
 
 
 def _head_statistics(
     maps: Float[np.ndarray, "L B H T T"], repeated: Float[np.ndarray, "L B2 H T2 T2"]
-) -> _HeadStatistics:
+) -> Statistics:
     """Compute all statistics; each `repeated` text consists of two equal halves."""
     # Layer by layer: several float64 copies of all maps would not fit into memory.
-    averages = [
-        np.stack([statistic(layer).mean(0) for layer in maps])
+    averages = {
+        statistic.__name__: np.stack([statistic(layer).mean(0) for layer in maps])
         for statistic in (entropy, distance, previous, first)
-    ]
-    return _HeadStatistics(*[*averages, induction(repeated).mean(1)])
+    }
+    return averages | {"induction": induction(repeated).mean(1)}
 
 
 def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
     """Return the statistics of a head with uniform attention, for comparison."""
     maps, repeated = (uniform_map(length)[None, None] for length in (T, T_repeated))
-    statistics = asdict(_head_statistics(maps, repeated))
+    statistics = _head_statistics(maps, repeated)
     return {name: numbers.item() for name, numbers in statistics.items()}
 
 
@@ -172,11 +163,10 @@ class Probe:
     config: GPTConfig
     tokens: Integer[np.ndarray, "B T"]
     maps: Float32[np.ndarray, "L B H T T"]  # see `attention_maps`
-    statistics: _HeadStatistics  # of every head, averaged over the texts
+    statistics: Statistics
     uniform: Mapping[str, float]  # of a head with uniform attention, for comparison
-    scores: circuits.Spectra | None  # the matrices S_h; None for a score map without them
-    value_outputs: circuits.Spectra | None  # V_h O_h; None for a value or output map without them
-    reasons: Mapping[str, str]  # why a matrix is missing, by the name of the attribute
+    spectra: Mapping[str, circuits.Spectra]  # of the matrices S_h, "S", and V_h O_h, "VO"
+    reasons: Mapping[str, str]  # why one of them is missing
 
     @property
     def n_maps(self) -> int:
@@ -201,16 +191,15 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         >>> result.maps[layer, text, head]
     """
     config = model.config
-    spectra: dict[str, circuits.Spectra | None] = {}
+    spectra: dict[str, circuits.Spectra] = {}
     reasons: dict[str, str] = {}
-    readers = {"scores": circuits.qk_circuit, "value_outputs": circuits.ov_circuit}
-    for name, circuit in readers.items():
+    for name, circuit in {"S": circuits.qk_circuit, "VO": circuits.ov_circuit}.items():
         try:
             spectra[name] = circuits.spectra(circuit(block.att) for block in model.trf_blocks)
         except circuits.NoMatrix as missing:
-            spectra[name], reasons[name] = None, missing.reason
+            reasons[name] = missing.reason
     maps = attention_maps(model, tokens)
     repeated = repeated_sequences(config.vocab_size, config.context_length)
     statistics = _head_statistics(maps, attention_maps(model, repeated))
     uniform = uniform_statistics(tokens.shape[1], repeated.shape[1])
-    return Probe(config, tokens, maps, statistics, uniform, **spectra, reasons=reasons)
+    return Probe(config, tokens, maps, statistics, uniform, spectra, reasons)

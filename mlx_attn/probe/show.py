@@ -1,8 +1,8 @@
 """Show the numbers and curves of every head as tables, JSON and figures."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,29 +15,29 @@ from rich.text import Text
 
 from mlx_attn.convert import circuits
 from mlx_attn.errors import plural
-from mlx_attn.probe import tracks
+from mlx_attn.probe import tracking
 from mlx_attn.probe.heads import Probe
 from mlx_attn.records import package_table
-from mlx_attn.ui.plots import COLOURS, Draw, panels, save_figure
+from mlx_attn.ui.plots import COLOURS, panels, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MATRICES = {"S": "S_h", "VO": "V_h O_h"}
+"""The names of a head's matrices, by the keys of `Probe.spectra`."""
 _GROUPS = {
-    "statistics": ("", "", "attention"),
-    "scores": ("S", "S_h", "S_h, the matrix of its scores"),
-    "value_outputs": ("VO", "V_h O_h", "V_h O_h, the matrix of its output"),
+    "": "attention",
+    "S": "S_h, the matrix of its scores",
+    "VO": "V_h O_h, the matrix of its output",
 }
-"""For each attribute of a `Probe`, the letters of the matrix, its name, and a column's heading."""
-_MATRICES = ("scores", "value_outputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A number of every head: `probe.{of}.{key}`; see columns.toml."""
+    """A number of every head; see columns.toml."""
 
-    of: str
+    of: str = ""  # a matrix, or "" for the attention
     key: str
     meaning: str
     short: str = ""
@@ -46,7 +46,7 @@ class Column:
     @property
     def group(self) -> str:
         """The heading above several columns."""
-        return _GROUPS[self.of][2]
+        return _GROUPS[self.of]
 
     @property
     def heading(self) -> str:
@@ -55,18 +55,19 @@ class Column:
 
     def values(self, probe: Probe) -> Float64[np.ndarray, "L maps"]:
         """Return the numbers of all heads."""
-        return getattr(getattr(probe, self.of), self.key)
+        if not self.of:
+            return probe.statistics[self.key]
+        return getattr(probe.spectra[self.of], self.key)
 
     def uniform(self, probe: Probe) -> str:
         """Return the number of a head with uniform attention; "" for a matrix."""
-        return number(probe.uniform[self.key]) if self.of == "statistics" else ""
+        return "" if self.of else number(probe.uniform[self.key])
 
 
 _ROWS = package_table("mlx_attn.probe", "columns")
-COLUMNS = tuple(
-    Column(of=of, **{**row, "short": row.get("short", "").format(S=letters)})
-    for of, (letters, *_) in _GROUPS.items()
-    for row in _ROWS["matrices" if letters else of]
+COLUMNS = (
+    *(Column(**row) for row in _ROWS["statistics"]),
+    *(Column(of=of, **row) for of in MATRICES for row in _ROWS["matrices"]),
 )
 
 
@@ -99,7 +100,7 @@ def patterns(probe: Probe) -> str:
     """Return a sentence for each pattern, about the head that shows it most clearly."""
     sentences: list[str] = []
     for key, words in _PATTERNS.items():
-        shares, alike = np.nan_to_num(getattr(probe.statistics, key)), probe.uniform[key]
+        shares, alike = np.nan_to_num(probe.statistics[key]), probe.uniform[key]
         layer, head = np.unravel_index(shares.argmax(), shares.shape)
         share = shares[layer, head]
         if share >= max(_UNLIKE * alike, 0.01):
@@ -118,10 +119,10 @@ _SHARES = 0.005
 
 def caveat(probe: Probe) -> str:
     """Explain missing matrices, scores beyond S_h, and weights that do not add up to 1."""
-    left_out = [f"No {_GROUPS[of][1]} is shown: {why}." for of, why in probe.reasons.items()]
+    left_out = [f"No {MATRICES[of]} is shown: {why}." for of, why in probe.reasons.items()]
     kinds = probe.config.kinds()
     reason = "; ".join(dict.fromkeys(filter(None, map(circuits.why_not_one_matrix, kinds))))
-    if reason and "scores" not in probe.reasons:
+    if reason and "S" in probe.spectra:
         left_out.append(f"Scores are not one matrix here: {reason}.")
     mixings = [mixing for kind in kinds for mixing in kind.choices("mixing")]
     loose = dict.fromkeys(mixing.name for mixing in mixings if not mixing.sums_to_one)
@@ -143,8 +144,9 @@ def heads_table(probe: Probe) -> Group:
     for column in shown:
         largest = ""
         if "rank" in column.key:
-            largest = f"\nof {getattr(probe, column.of).singular_values.shape[-1]}"
-        table.add_column(column.short + largest, justify="right", no_wrap=True)
+            largest = f"\nof {probe.spectra[column.of].singular_values.shape[-1]}"
+        heading = column.short.format(S=column.of) + largest
+        table.add_column(heading, justify="right", no_wrap=True)
     values = [column.values(probe) for column in shown]
     for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps):
         numbers = [number(value[layer, head]) for value in values]
@@ -157,11 +159,7 @@ def legend(probe: Probe) -> list[str]:
     """Explain the table's numbers in a few lines."""
     lines = [
         "entropy in nats, distance in tokens, shares of 1; uniform attends to all tokens alike",
-        *(
-            f"{_GROUPS[of][0]}: effective rank and symmetry of {_GROUPS[of][1]}"
-            for of in _MATRICES
-            if of not in probe.reasons
-        ),
+        *(f"{of}: effective rank and symmetry of {MATRICES[of]}" for of in probe.spectra),
         caveat(probe),
     ]
     return [line for line in lines if line]
@@ -169,11 +167,11 @@ def legend(probe: Probe) -> list[str]:
 
 def record(probe: Probe) -> dict[str, Any]:
     """Return all numbers for JSON, without the maps."""
-    matrices = {_GROUPS[of][0]: getattr(probe, of) for of in _MATRICES}
+    matrices = {name: probe.spectra.get(name) for name in MATRICES}
     keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
     heads = [
         {"layer": layer, "head": head}
-        | {key: _json(array[layer, head]) for key, array in asdict(probe.statistics).items()}
+        | {key: _json(array[layer, head]) for key, array in probe.statistics.items()}
         | {
             name: of and {key: getattr(of, key)[layer, head].tolist() for key in keys}
             for name, of in matrices.items()
@@ -187,7 +185,7 @@ def record(probe: Probe) -> dict[str, Any]:
         "uniform": {key: _json(value) for key, value in probe.uniform.items()},
         "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
         "row_sums": probe.row_sums,
-        "reasons": {_GROUPS[of][0]: reason for of, reason in probe.reasons.items()},
+        "reasons": probe.reasons,
     }
 
 
@@ -211,11 +209,7 @@ def draw_maps(probe: Probe) -> "Figure":
 
 def save_figures(probe: Probe, directory: Path) -> list[Path]:
     """Write the figure of all maps as SVG and PNG; return their paths."""
-    return _save({"maps": partial(draw_maps, probe)}, directory)
-
-
-def _save(draws: Mapping[str, Draw], directory: Path) -> list[Path]:
-    return [path for name, draw in draws.items() for path in save_figure(draw, directory / name)]
+    return save_figure(partial(draw_maps, probe), directory / "maps")
 
 
 ROWS = 20
@@ -232,45 +226,44 @@ NAMES = {
 """The curves' names for people."""
 
 
-def track_table(track: tracks.Track) -> Group:
+def track_table(track: tracking.Track) -> Group:
     """Return a table with a row per step, averaged over all heads."""
-    groups = (("S", track.scores), ("VO", track.value_outputs), ("", track.drift))
-    columns = [
-        (f"{letters}\n{NAMES[key]}".strip(), curve)
-        for letters, curves in groups
-        for key, curve in curves.items()
-    ]
+    letters = {"scores": "S\n", "value_outputs": "VO\n", "drift": ""}
+    headings, means = ["step"], []
+    for kind, curves in track.curves.items():
+        for key, curve in curves.items():
+            headings.append(letters[kind] + NAMES[key].replace("effective", "eff."))
+            means.append(curve.mean(axis=(1, 2)))
     table = Table(box=None, padding=(0, 1, 0, 0))
-    stacked = [heading.replace("effective", "eff.").replace(" ", "\n") for heading, _ in columns]
-    for heading in ("step", *stacked):
-        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
-    means = [curve.mean(axis=(1, 2)) for _, curve in columns]
+    for heading in headings:
+        stacked = heading.replace(" ", "\n")
+        table.add_column(stacked, justify="right", no_wrap=True, vertical="bottom")
     for i in np.unique(np.linspace(0, len(track.steps) - 1, ROWS).astype(int)):
         table.add_row(str(track.steps[i]), *(number(mean[i]) for mean in means))
     return Group(Text(f"{track.name}: means over heads"), table)
 
 
-def track_record(track: tracks.Track) -> dict[str, Any]:
+def track_record(track: tracking.Track) -> dict[str, Any]:
     """Return all curves for JSON, as lists [step][layer][head]."""
     curves = {
-        kind: {key: curve.tolist() for key, curve in getattr(track, kind).items()}
-        for kind in ("scores", "value_outputs", "drift")
+        kind: {key: curve.tolist() for key, curve in of_kind.items()}
+        for kind, of_kind in track.curves.items()
     }
     return {"run": track.name, "steps": track.steps.tolist(), **curves}
 
 
-def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
+def draw_tracks(runs: Sequence[tracking.Track], kind: str) -> "Figure":
     """Draw every head's curves, a column per layer; a colour per head, or per run if several.
 
-    All runs have the same number of layers; `kind` is "scores", "value_outputs" or "drift".
+    All runs have the same number of layers; `kind` is one of `tracking.KINDS`.
     """
-    runs = [track for track in runs if getattr(track, kind)]
-    first = getattr(runs[0], kind)
+    runs = [track for track in runs if track.curves[kind]]
+    first = runs[0].curves[kind]
     keys, n_layers = list(first), next(iter(first.values())).shape[1]
     figure, axes = panels(len(keys) * n_layers, n_layers, (2.3, 1.8), sharex=True, sharey="row")
     for axis, (row, layer) in zip(axes, np.ndindex(len(keys), n_layers), strict=True):
         for place, track in enumerate(runs):
-            for head, line in enumerate(getattr(track, kind)[keys[row]][:, layer].T):
+            for head, line in enumerate(track.curves[kind][keys[row]][:, layer].T):
                 colour, label = head, f"head {head}"
                 if len(runs) > 1:
                     colour, label = place, track.name if head == 0 else None
@@ -286,12 +279,15 @@ def draw_tracks(runs: Sequence[tracks.Track], kind: str) -> "Figure":
 
 
 def save_tracks(
-    runs: Sequence[tracks.Track], pair: tracks.Track | None, directory: Path
+    runs: Sequence[tracking.Track], pair: tracking.Track | None, directory: Path
 ) -> list[Path]:
     """Write all figures of tracks as SVG and PNG; return their paths."""
-    kinds = {"s": "scores", "vo": "value_outputs"}
-    kinds |= {"drift": "drift"} if any(track.drift for track in runs) else {}
-    draws = {f"track-{name}": partial(draw_tracks, runs, kind) for name, kind in kinds.items()}
+    figures = {"s": (runs, "scores"), "vo": (runs, "value_outputs")}
+    if any(track.curves["drift"] for track in runs):
+        figures["drift"] = runs, "drift"
     if pair:
-        draws["track-pair"] = partial(draw_tracks, [pair], "drift")
-    return _save(draws, directory)
+        figures["pair"] = [pair], "drift"
+    paths: list[Path] = []
+    for name, shown in figures.items():
+        paths += save_figure(partial(draw_tracks, *shown), directory / f"track-{name}")
+    return paths

@@ -5,19 +5,21 @@ merged S, learn differently. Comparable are the spectra of S_h and V_h O_h, and 
 other: of the matrices, and of their effect on fixed windows of text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64, Int64, Integer
 
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.convert import circuits
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Tracked
@@ -138,3 +140,68 @@ def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
     one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
     size = np.maximum(np.linalg.norm(other, axis=1), 1e-30)
     return (np.linalg.norm(one - other, axis=1) / size).tolist()
+
+
+# The curves that a tracked training recorded.
+
+Curves = Mapping[str, Float64[np.ndarray, "N L H"]]
+"""A number for every tracked step, layer and head, by name."""
+KINDS = ("scores", "value_outputs", "drift")
+"""What is tracked: of S_h and of V_h O_h the effective rank, the norm and the symmetry, and the
+distance of the heads from their start or from another run's heads; see `drift`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The curves of one run at its tracked steps."""
+
+    name: str
+    steps: Int64[np.ndarray, " N"]
+    curves: Mapping[str, Curves]  # of every kind; empty if unknown
+
+
+def read_track(run: Run) -> Track:
+    """Read the curves that `train --track` wrote."""
+    records = [record for record in run.metrics() if record.get("event") == "track"]
+    if not records:
+        raise RunError(f"{run.path} was not tracked: train with --track 50, for example")
+    try:
+        steps = np.array([record["step"] for record in records], np.int64)
+        curves = {kind: _curves([record[kind] or {} for record in records]) for kind in KINDS}
+        return Track(run.name, steps, curves)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.path / 'metrics.jsonl'}: damaged track records ({error})") from error
+
+
+def pair_drift(run: Run, other: Run, tokens: Integer[np.ndarray, "B T"]) -> Track:
+    """Measure the drift between two runs that started from the same weights.
+
+    Both read the beginning of each window of tokens.
+    """
+    for key in ("n_layers", "n_heads", "emb_dim", "vocab_size"):
+        one, two = (r.settings["model"].get(key) for r in (run, other))
+        if one != two:
+            raise ConfigError(
+                f"{run.path} has {key}={one} and {other.path} has {two}: only runs of the same "
+                "sizes can be compared head by head"
+            )
+    ours, theirs = snapshots(run), snapshots(other)
+    steps = [step for step in ours if step in theirs]
+    if not steps:
+        raise RunError(
+            f"{run.path} and {other.path} kept no weights of the same steps: start both with "
+            "--init-from the same run, and train both with --track 50, for example"
+        )
+    windows = mx.array(tokens[:, :TRACKED_TOKENS])
+    drifts = [
+        drift(run.load_model(ours[step]), other.load_model(theirs[step]), windows) for step in steps
+    ]
+    name = f"{run.name} against {other.name}"
+    curves: dict[str, Curves] = {"scores": {}, "value_outputs": {}, "drift": _curves(drifts)}
+    return Track(name, np.array(steps, np.int64), curves)
+
+
+def _curves(records: Sequence[Mapping[str, Any]]) -> Curves:
+    """Stack one record per step into one array per name; drop names that some record lacks."""
+    shared = [name for name in records[0] if all(name in record for record in records)]
+    return {name: np.array([r[name] for r in records], np.float64) for name in shared}

@@ -10,7 +10,7 @@ import make
 import pytest
 
 import mlx_attn
-from mlx_attn import api, attention
+from mlx_attn import attention
 from mlx_attn.cli.main import COMMANDS
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.model.config import PRESETS
@@ -101,9 +101,9 @@ def test_every_path_in_the_architecture_exists():
 
 def public_names() -> list[str]:
     """Every name of the public modules, and every public attribute of the API's classes."""
-    classes = [getattr(api, name) for name in api.__all__]
+    classes = [getattr(mlx_attn, name) for name in mlx_attn.__all__]
     attributes = {name for one in classes if isinstance(one, type) for name in dir(one)}
-    names = {*mlx_attn.__all__, *api.__all__, *attention.__all__, *attributes}
+    names = {*mlx_attn.__all__, *attention.__all__, *attributes}
     return ["__version__", *sorted(name for name in names if not name.startswith("_"))]
 
 

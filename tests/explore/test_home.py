@@ -86,9 +86,9 @@ def test_every_cell_is_the_number_that_probe_prints(make_run):
     row = made["rows"][3]
     assert (row["layer"], row["head"]) == (1, 1)
     cells = dict(zip(headings, row["cells"], strict=False))
-    assert cells["entropy"] == show.number(found.statistics.entropy[1, 1])
-    assert cells["induction"] == show.number(found.statistics.induction[1, 1])
+    assert cells["entropy"] == show.number(found.statistics["entropy"][1, 1])
+    assert cells["induction"] == show.number(found.statistics["induction"][1, 1])
     assert made["uniform"][0] == show.number(found.uniform["entropy"])
-    np.testing.assert_allclose(made["alignment"]["S_h"], found.scores.alignment, atol=1e-3)
+    np.testing.assert_allclose(made["alignment"]["S_h"], found.spectra["S"].alignment, atol=1e-3)
     assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
     assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."

@@ -75,15 +75,14 @@ def test_a_head_that_looks_after_the_last_occurrence_is_an_induction_head():
 def test_every_variant_has_a_map_per_head(variant):
     gpt, tokens = model(n_heads=4, **VARIANTS[variant].maps), np.arange(20).reshape(2, 10)
     found = probe(gpt, tokens)
-    texts = [probe(gpt, text[None]).statistics.entropy for text in tokens]
-    np.testing.assert_allclose(found.statistics.entropy, np.mean(texts, axis=0), rtol=1e-4)
+    texts = [probe(gpt, text[None]).statistics["entropy"] for text in tokens]
+    np.testing.assert_allclose(found.statistics["entropy"], np.mean(texts, axis=0), rtol=1e-4)
     assert found.maps.shape == (3, 2, 4, 10, 10)
     np.testing.assert_allclose(found.maps.sum(-1), 1, atol=1e-5)
     assert not np.triu(found.maps, 1).any()
-    assert found.scores is not None
-    assert found.value_outputs is not None
-    assert found.scores.effective_rank.shape == found.statistics.entropy.shape == (3, 4)
-    assert found.value_outputs.alignment.shape == (3, 4, 4)
+    assert found.spectra["S"].effective_rank.shape == (3, 4)
+    assert found.spectra["VO"].alignment.shape == (3, 4, 4)
+    assert found.statistics["entropy"].shape == (3, 4)
 
 
 def test_maps_are_those_that_the_model_computes_with():

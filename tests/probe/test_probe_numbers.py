@@ -25,8 +25,7 @@ from mlx_attn.probe.show import (
     save_tracks,
     track_record,
 )
-from mlx_attn.probe.tracking import save_snapshot
-from mlx_attn.probe.tracks import Track, pair_drift, read_track
+from mlx_attn.probe.tracking import Track, pair_drift, read_track, save_snapshot
 from mlx_attn.run_directory import Run
 from tests.runs import SIZES, create_run
 
@@ -62,14 +61,14 @@ def test_it_is_said_when_weights_do_not_add_up_to_one(found):
 
 def test_json_holds_every_number_of_every_head(found):
     probed = found(texts=2)
-    unknown = replace(probed.statistics, induction=np.full((2, 3), np.nan))
+    unknown = {**probed.statistics, "induction": np.full((2, 3), np.nan)}
     facts = json.loads(json.dumps(record(replace(probed, statistics=unknown)), allow_nan=False))
     assert (facts["texts"], facts["tokens"], len(facts["heads"])) == (2, 12, 6)
     head = facts["heads"][4]
     assert (head["layer"], head["head"], head["induction"]) == (1, 1, None)
-    assert head["entropy"] == probed.statistics.entropy[1, 1]
-    assert head["S"]["singular_values"] == probed.scores.singular_values[1, 1].tolist()
-    assert head["VO"]["symmetry"] == probed.value_outputs.symmetry[1, 1]
+    assert head["entropy"] == probed.statistics["entropy"][1, 1]
+    assert head["S"]["singular_values"] == probed.spectra["S"].singular_values[1, 1].tolist()
+    assert head["VO"]["symmetry"] == probed.spectra["VO"].symmetry[1, 1]
     assert np.shape(facts["alignment"]["S"]) == (2, 3, 3)
 
 
@@ -84,7 +83,7 @@ def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, tmp_
     assert facts["alignment"]["VO"] is None
     assert f"No V_h O_h is shown: {reason}." in legend(probed)[-1]
     shown = "".join(lines(heads_table(probed)))
-    assert number(probed.statistics.entropy[1, 3]) in shown
+    assert number(probed.statistics["entropy"][1, 3]) in shown
     assert "…" not in shown  # it fits a terminal of 80 columns whole
     assert {path.stem for path in save_figures(probed, tmp_path)} == {"maps"}
 
@@ -94,7 +93,8 @@ def track(name: str = "merged", n: int = 3, drift: bool = True) -> Track:
     curve = np.arange(n * 4, dtype=np.float64).reshape(n, 2, 2) / 10
     curves: dict[str, np.ndarray] = dict.fromkeys(("effective_rank", "norm", "symmetry"), curve)
     drifts: dict[str, np.ndarray] = dict.fromkeys(("matrices", "scores", "maps"), curve)
-    return Track(name, steps, curves, curves, drifts if drift else {})
+    kinds = {"scores": curves, "value_outputs": curves, "drift": drifts if drift else {}}
+    return Track(name, steps, kinds)
 
 
 def test_json_of_a_track_holds_every_step_layer_and_head():
@@ -139,8 +139,8 @@ def test_curves_are_arrays_by_step_layer_and_head(make, drift):
         run.add_report(report)
     track = read_track(run)
     assert track.steps.tolist() == [0, 5]
-    assert track.scores["effective_rank"].tolist() == [[[0, 2]], [[5, 2]]]
-    assert {name: of.shape for name, of in track.drift.items()} == (
+    assert track.curves["scores"]["effective_rank"].tolist() == [[[0, 2]], [[5, 2]]]
+    assert {name: of.shape for name, of in track.curves["drift"].items()} == (
         {"matrices": (2, 1, 2)} if drift else {}
     )
 
@@ -154,7 +154,7 @@ def test_two_runs_are_compared_at_the_steps_that_both_kept(make):
     one, other = make("one", {0: 1, 5: 2, 10: 3}), make("other", {0: 1, 10: 4, 15: 5})
     found = pair_drift(one, other, TOKENS)
     assert found.steps.tolist() == [0, 10]
-    for curve in found.drift.values():
+    for curve in found.curves["drift"].values():
         assert curve.shape == (2, 1, 2)
         np.testing.assert_allclose(curve[0], 0, atol=1e-6)
         assert curve[1].min() > 0.01
