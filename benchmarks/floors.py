@@ -48,7 +48,7 @@ from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.ui.terminal import count, stdout_console
+from mlx_attn.ui.terminal import count, number_table, stdout_console
 
 # The matrix products of a model, counted from its configuration.
 
@@ -346,7 +346,7 @@ def peers_table(rows: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def _print(title: str, lines: Lines) -> None:
-    table = show.table_of(title, lines[0][1])
+    table = number_table(["", *lines[0][1]], title)
     for name, cells in lines:
         table.add_row(name, *cells.values())
     stdout_console().print(table, "", sep="\n")
@@ -364,7 +364,7 @@ def main(
     """Measure speed, floors, parts and peers."""
     given = {key: value for key, value in given.items() if value is not None}
     works = part or tuple(speed.WORKLOADS)
-    setups = command_line.setups_of(preset, variants, given)
+    setups = speed.variant_setups(preset, given, variants, command_line.note)
     measured: list[dict[str, Any]] = []
     for rows in measure(setups, works, seconds):
         measured += rows

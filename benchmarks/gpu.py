@@ -47,7 +47,7 @@ from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.ui.terminal import count
+from mlx_attn.ui.terminal import count, number_table
 
 MOST_TOKENS = 8192
 """Tokens of a batch at most, so that all cases fit into the GPU's memory at once."""
@@ -193,7 +193,7 @@ def transformers_text(model: Any, new: int) -> Callable[[], list[int]]:
 def measure(case: Case, seconds: float) -> None:
     """Prepare, say "ready", wait for a line, time, and print the seconds and tokens as JSON."""
     keep_buffers()
-    setups, _ = speed.variant_setups(case.preset, {}, ["standard"])
+    setups = speed.variant_setups(case.preset, {}, "standard")
     make = training_works if case.work == "train" else decoding_works
     works, tokens = make(*setups["standard"], case)
     works["ours"]()
@@ -277,7 +277,7 @@ def print_tables(kept: Mapping[str, Any]) -> None:
     for work in ("train", "decode"):
         rows = {name: row_of(kept[name]) for name in kept if name.startswith(work)}
         headings = list(dict.fromkeys(heading for cells in rows.values() for heading in cells))
-        table = show.table_of(f"{show.TITLES[work]}, tokens/s", headings)
+        table = number_table(["", *headings], f"{show.TITLES[work]}, tokens/s")
         for name, cells in rows.items():
             table.add_row(name, *(cells.get(heading, "-") for heading in headings))
         if rows:

@@ -4,7 +4,7 @@ Everything is counted from shapes; nothing of a model's size is allocated.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import mlx.core as mx
 
@@ -70,15 +70,13 @@ def model_cost(config: GPTConfig) -> ModelCost:
     """Count a model of this configuration; nothing of its size is allocated."""
     # Equal layers are measured once.
     layers = Counter(config.attention(layer) for layer in range(config.n_layers))
-    attention = [(n, attention_cost(layer)) for layer, n in layers.items()]
+    total: Counter[str] = Counter()
+    for layer, n in layers.items():
+        total.update({key: n * number for key, number in asdict(attention_cost(layer)).items()})
     # Multiply-adds per token: [C] x [C, hidden] and [hidden] x [hidden, C].
     feed_forward = 2 * config.emb_dim * config.hidden_dim
     head = config.emb_dim * config.vocab_size  # [C] x [C, V]
-    return ModelCost(
-        parameters=count_parameters(GPT(config, seed=None)),
-        attention_parameters=sum(n * cost.parameters for n, cost in attention),
-        multiply_adds=sum(n * (cost.multiply_adds + feed_forward) for n, cost in attention) + head,
-        cache_floats=sum(n * cost.cache_floats for n, cost in attention),
-        state_floats=sum(n * cost.state_floats for n, cost in attention),
-        cache_bytes=sum(n * cost.cache_bytes for n, cost in attention),
-    )
+    total["multiply_adds"] += config.n_layers * feed_forward + head
+    total["attention_parameters"] = total["parameters"]
+    total["parameters"] = count_parameters(GPT(config, seed=None))
+    return ModelCost(**total)

@@ -41,7 +41,7 @@ def scattered_sums(*arrays: mx.array) -> int:
 def training_graph(variant: str) -> list[mx.array]:
     """The arrays of one compiled step, before they are evaluated."""
     sizes = {"n_layers": 2, "vocab_size": 65, "drop_rate": 0.1}
-    config, training = variant_setups("nano", sizes, [variant])[0][variant]
+    config, training = variant_setups("nano", sizes, variant)[variant]
     with gpu_path():
         return WORKLOADS["train"](config, replace(training, accumulate=1)).graph()
 

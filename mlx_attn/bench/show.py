@@ -1,11 +1,11 @@
 """Speeds as a table for a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from mlx_attn.bench.speed import Measurement, MedianIQR
-from mlx_attn.ui.terminal import count, memory
+from mlx_attn.ui.terminal import count, memory, number_table
 
 TITLES = {
     "train": "training step",
@@ -16,17 +16,12 @@ TITLES = {
 
 def speed_lines(measured: Sequence[Measurement]) -> list[Table | str]:
     """Return what to print of one kind of work: its table, and which device is faster."""
-    cells = [speed_cells(row, measured[0]) for row in measured]
-    table = table_of(TITLES[measured[0].work], cells[0])
-    for name, line in zip(_row_names(measured), cells, strict=True):
-        table.add_row(name, *line.values())
+    first, several_devices = measured[0], len({row.device for row in measured}) > 1
+    table = number_table(["", *speed_cells(first, first)], TITLES[first.work])
+    for row in measured:
+        name = f"{row.name}, {row.device}" if several_devices else row.name
+        table.add_row(name, *speed_cells(row, first).values())
     return [table, *filter(None, [faster_device(measured)])]
-
-
-def _row_names(measured: Sequence[Measurement]) -> list[str]:
-    """Return the name of each row's model, with its device if there are several."""
-    several = len({row.device for row in measured}) > 1
-    return [f"{row.name}, {row.device}" if several else row.name for row in measured]
 
 
 _USES = {"train": "mlx-attn train", "decode": "mlx-attn sample"}
@@ -50,17 +45,6 @@ def faster_device(measured: Sequence[Measurement]) -> str:
         f"{title}, {fast.name}: the {fast.device} is {times:.1f} times as fast as the "
         f"{slow.device}: {_USES[fast.work]} --device {fast.device}"
     )
-
-
-def table_of(title: str, headings: Iterable[str]) -> Table:
-    """Return an empty table with a column of names before the headings' columns."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    table.add_column("", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def speed_cells(row: Measurement, first: Measurement) -> dict[str, str]:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.catalog import find_variant
+from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas
@@ -122,14 +122,14 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     mx.eval(starts)
     return Workload(
         lambda: mx.eval(step(starts), step.state),
-        lambda: single_stream(step_graph)(step),
+        lambda: single_stream(_step_graph)(step),
         B * T,
         # Each product has two more in the gradients, one of each operand.
         3 * model_cost(config).multiply_adds,
     )
 
 
-def step_graph(step: TrainStep) -> list[mx.array]:
+def _step_graph(step: TrainStep) -> list[mx.array]:
     """Return every array that a training step makes, not evaluated yet."""
     result = step(mx.zeros((step.config.batch_size,), mx.int64))
     return [*result, *named_arrays([step.model.state, step.optimizer.state]).values()]
@@ -326,9 +326,15 @@ def check_memory(setups: Mapping[str, Setup], copies: int = 1) -> None:
 
 
 def variant_setups(
-    preset: str, settings: Mapping[str, Any], variants: Sequence[str]
-) -> tuple[dict[str, Setup], dict[str, str]]:
-    """Return variants at the sizes of a preset with these settings, and why others are refused."""
+    preset: str,
+    settings: Mapping[str, Any],
+    variants: str,
+    failed: Callable[[str], None] = lambda line: None,
+) -> dict[str, Setup]:
+    """Return variants, names between commas or "all", at a preset's sizes with these settings.
+
+    `failed` is called with a line about each that these sizes do not allow.
+    """
     resolved = resolve({"preset": preset, **settings})
     vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
     # One batch is measured, of as many windows as one pass of the model reads.
@@ -336,8 +342,7 @@ def variant_setups(
     model = {**resolved.model, "vocab_size": vocab_size}
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
-    for name in variants:
-        variant = find_variant(name)
+    for variant in map(find_variant, VARIANTS if variants == "all" else variants.split(",")):
         try:
             setups[variant.name] = config_from({**model, **variant.settings}), training
         except ConfigError as error:
@@ -345,4 +350,6 @@ def variant_setups(
     if not setups:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ConfigError(f"no variant is left to measure: {reasons}")
-    return setups, refused
+    for name, reason in refused.items():
+        failed(f"{name} is left out: {reason}")
+    return setups

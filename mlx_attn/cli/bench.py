@@ -1,11 +1,11 @@
 """`mlx-attn bench`: the speed and memory of every variant."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.output import note, say
 from mlx_attn.model.config import BLOCKS, GPTConfig
 from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig
-
-if TYPE_CHECKING:
-    from mlx_attn.bench import speed
 
 _WORKS = ("train", "forward", "decode")
 _OF_A_STEP = {"batch_size", "optimizer", "dtype", "compile"}
@@ -94,15 +91,22 @@ def command(
     are medians over rounds; compare ratios, and speeds of one run only. docs/performance.md
     explains them.
     """
+    from mlx_attn.bench import show, speed
     from mlx_attn.machine.facts import machine_facts
+    from mlx_attn.ui.terminal import stdout_console
 
-    settings = given(options)
-    devices = _chosen_devices(device)
-    setups = setups_of(preset, variants, settings)
-    rows = _measure(setups, part or _WORKS, seconds, devices, as_json)
+    settings, devices = given(options), _chosen_devices(device)
+    setups = speed.variant_setups(preset, settings, variants, note)
+    measured: list[speed.Measurement] = []
+    found = speed.bench(setups, part or _WORKS, seconds, devices, note)
+    for _, of_one_work in groupby(found, key=lambda row: row.work):
+        rows = list(of_one_work)
+        measured += rows
+        if not as_json:
+            stdout_console().print(*show.speed_lines(rows), "", sep="\n")
     if as_json:
         facts = {"machine": machine_facts(), "preset": preset, "settings": settings}
-        say(json.dumps({**facts, "measurements": [asdict(row) for row in rows]}))
+        say(json.dumps({**facts, "measurements": [asdict(row) for row in measured]}))
 
 
 def _chosen_devices(device: str | None) -> list[str]:
@@ -117,34 +121,3 @@ def _chosen_devices(device: str | None) -> list[str]:
     if len(devices) == 1:
         note("MLX finds one device here, the cpu: --device both measures that one")
     return devices
-
-
-def _measure(
-    setups: Mapping[str, "speed.Setup"],
-    works: Sequence[str],
-    seconds: float,
-    devices: Sequence[str],
-    as_json: bool,
-) -> "list[speed.Measurement]":
-    from mlx_attn.bench import show, speed
-    from mlx_attn.ui.terminal import stdout_console
-
-    measured: list[speed.Measurement] = []
-    rows_of_all = speed.bench(setups, works, seconds, devices, note)
-    for _, group in groupby(rows_of_all, key=lambda row: row.work):
-        rows = list(group)
-        measured += rows
-        if not as_json:
-            stdout_console().print(*show.speed_lines(rows), "", sep="\n")
-    return measured
-
-
-def setups_of(preset: str, variants: str, settings: Mapping[str, Any]) -> dict[str, "speed.Setup"]:
-    """Return the models to measure; name skipped variants and the reasons on stderr."""
-    from mlx_attn.bench import speed
-
-    names = list(VARIANTS) if variants == "all" else variants.split(",")
-    setups, refused = speed.variant_setups(preset, settings, names)
-    for name, reason in refused.items():
-        note(f"{name} is left out: {reason}")
-    return setups

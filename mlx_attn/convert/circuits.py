@@ -22,7 +22,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.merged import merge_query_key
 from mlx_attn.attention.forms.merged_output import merge_value_output
-from mlx_attn.attention.layer import attention_scores, split_heads
+from mlx_attn.attention.layer import split_heads
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
 
@@ -81,7 +81,7 @@ class ScoreFactors:
         """Return the same scores by so many key heads of that width: repeated, padded by zeros."""
         key, key_bias = _repeated(self.key, kv_heads), _repeated(self.key_bias, kv_heads)
         parts = (self.query, self.query_bias, key, key_bias)
-        return ScoreFactors(*(_padded(part, 1, width) for part in parts))
+        return ScoreFactors(*(padded(part, 1, width) for part in parts))
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -141,9 +141,9 @@ class OutputFactors:
             C = value.shape[2]
             value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
             heads = self.products.swapaxes(1, 2)
-        value, bias = (_padded(_repeated(part, kv_heads), 1, width) for part in (value, bias))
+        value, bias = (padded(_repeated(part, kv_heads), 1, width) for part in (value, bias))
         # [H, d_out, width] -> [d_out, H width]
-        output = _padded(heads, 2, width).swapaxes(0, 1).reshape(len(constant), -1)
+        output = padded(heads, 2, width).swapaxes(0, 1).reshape(len(constant), -1)
         return OutputFactors(value, bias, output, constant)
 
     @property
@@ -220,11 +220,6 @@ def why_not_one_matrix(config: AttentionConfig) -> str:
     return "; ".join(reason for reason, applies in reasons.items() if applies)
 
 
-def raw_scores(attention: Attention, x: Float[mx.array, "B T C"]) -> Float[mx.array, "B H T T"]:
-    """Return scores before mask and ALiBi: scale * x_i S_h x_j^T unless rotated or normalised."""
-    return attention_scores(*attention.queries_and_keys(x), attention.config.scale)
-
-
 class NoMatrix(ConfigError):
     """A map of a layer is not linear up to a bias; `reason` names it."""
 
@@ -279,8 +274,10 @@ def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
     return np.repeat(parts, n_heads // len(parts), axis=0)
 
 
-def _padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
-    missing = [(0, width - parts.shape[i] if i == axis else 0) for i in range(parts.ndim)]
+def padded(parts: np.ndarray, axis: int, width: int) -> np.ndarray:
+    """Add zeros at the end of an axis, up to a width."""
+    missing = np.zeros((parts.ndim, 2), int)
+    missing[axis, 1] = max(0, width - parts.shape[axis])
     return np.pad(parts, missing)
 
 
@@ -324,7 +321,7 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
         alignments.append(alignment(matrices))
     rank = max(values.shape[-1] for values in of_layers)
     # [L, H, rank]; zeros add nothing to any measure.
-    values = np.stack([_padded(values, 1, rank) for values in of_layers])
+    values = np.stack([padded(values, 1, rank) for values in of_layers])
     return Spectra(
         singular_values=values,
         effective_rank=effective_rank(values),

@@ -33,6 +33,8 @@ class Conversion:
         if rank and not self.ranked:
             names = ", ".join(name for name, row in CONVERSIONS.items() if row.ranked)
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
+        if not 0 <= rank <= config.d_in:
+            raise ConfigError(f"rank {rank} must be from 1 to emb_dim={config.d_in}")
         reason = self.refuses(config)
         if config.short_conv != "none":
             mixed = f"short_conv={config.short_conv} mixes the queries, keys and values of 4 tokens"
@@ -84,7 +86,6 @@ def _differ(config: AttentionConfig, target: AttentionConfig, of_map: str, *size
 
 
 def _separate(config: AttentionConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.d_in, "emb_dim")
     # One wide key serves all heads of the collaborative form, so each S_h may have its rank.
     width = config.n_heads * config.head_dim if config.score == "collaborative" else config.head_dim
     # The rank of S_h is at most C, and a wider head would only hold zeros.
@@ -102,7 +103,6 @@ def _merged_output(config: AttentionConfig, rank: int) -> _Keys:
 
 
 def _separate_output(config: AttentionConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.d_in, "emb_dim")
     return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
 
 
@@ -126,7 +126,6 @@ def _slice_of_x(score: str) -> Callable[[AttentionConfig, int], _Keys]:
 
 
 def _mla(config: AttentionConfig, rank: int) -> _Keys:
-    _check_rank(rank, config.d_in, "emb_dim")
     # Without --rank: the latent as it is, or one that can hold everything.
     width = config.latent_dim if config.score == "latent" else config.d_in
     maps = {"score": "latent", "value": "latent", "output": "linear"}
@@ -138,11 +137,6 @@ def _mla(config: AttentionConfig, rank: int) -> _Keys:
 def _without_keys(config: AttentionConfig) -> _Keys:
     """Write out values that are computed from keys, because the keys are about to change."""
     return {"value": "linear"} if config.choice("value").makes_values_from_keys else {}
-
-
-def _check_rank(rank: int, largest: int, name: str) -> None:
-    if not 0 <= rank <= largest:
-        raise ConfigError(f"rank {rank} must be from 1 to {name}={largest}")
 
 
 # Refusals: the reason and the way out, or an empty text, as for a choice.

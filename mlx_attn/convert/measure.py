@@ -14,7 +14,6 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Float64, Integer
 
-from mlx_attn.convert.algebra import relative_error
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
 from mlx_attn.convert.model import convert, converted_config, fold_norms
@@ -225,11 +224,17 @@ def weight_errors(before: GPT, after: GPT) -> tuple[float, float]:
     for old, new in zip(before.trf_blocks, after.trf_blocks, strict=True):
         layers, configs = (old.att, new.att), (old.att.config, new.att.config)
         if changes_scores(*configs):
-            products = (qk_circuit(att).products_with_bias for att in layers)
-            score_errors.append(relative_error(*products))
+            products = [qk_circuit(att).products_with_bias for att in layers]
+            score_errors.append(_relative_error(*products))
         if changes_output(*configs):
-            output_errors.append(relative_error(*(ov_circuit(att).products for att in layers)))
+            output_errors.append(_relative_error(*(ov_circuit(att).products for att in layers)))
     return float(np.max(score_errors)), float(np.max(output_errors))
+
+
+def _relative_error(exact: np.ndarray, found: np.ndarray) -> float:
+    """Return the Frobenius norm of the difference, relative to the exact one; 0 if both are 0."""
+    size = np.linalg.norm(exact)
+    return float(np.linalg.norm(exact - found) / size) if size else 0.0
 
 
 @exact_products()

@@ -9,7 +9,7 @@ from rich.text import Text
 from mlx_attn.convert import measure
 from mlx_attn.convert.conversions import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
-from mlx_attn.ui.terminal import count
+from mlx_attn.ui.terminal import count, number_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,15 +19,9 @@ def outcome_table(outcome: measure.Outcome) -> Table:
     """Return a table of a conversion, with columns before and after."""
     before, after = outcome.before, outcome.after
     title = f"attention: {before.variant} -> {after.variant}"
-    table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "before", "after", "change"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    losses = f"{before.val_loss:.6f}", f"{after.val_loss:.6f}"
-    table.add_row(
-        f"validation loss, {count(before.tokens)} tokens",
-        *losses,
-        f"{outcome.loss_change:+.1e} nats",
-    )
+    table = number_table(("", "before", "after", "change"), title)
+    losses = f"{before.val_loss:.6f}", f"{after.val_loss:.6f}", f"{outcome.loss_change:+.1e} nats"
+    table.add_row(f"validation loss, {count(before.tokens)} tokens", *losses)
     for name, key in (("parameters", "params"), ("cache bytes per token", "cache_bytes_per_token")):
         old, new = getattr(before, key), getattr(after, key)
         table.add_row(name, f"{old:,}", f"{new:,}", f"{new - old:+,}")
@@ -43,10 +37,8 @@ def outcome_table(outcome: measure.Outcome) -> Table:
 
 def rank_table(curve: measure.RankCurve) -> Table:
     """Return a table with a row per rank; the last row is the original model."""
-    original = curve.original
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("rank", "val loss", "change", "parameters", "cache bytes/token", "error"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    original, headings = curve.original, ("rank", "val loss", "change", "parameters")
+    table = number_table((*headings, "cache bytes/token", "error"))
     rows = [(str(point.rank), point.metrics, f"{point.error:.1e}") for point in curve.points]
     for rank, metrics, error in (*rows, ("model", original, "")):
         change = f"{metrics.val_loss - original.val_loss:+.4f}" if error else ""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.convert import circuits
@@ -19,6 +18,7 @@ from mlx_attn.probe import tracking
 from mlx_attn.probe.heads import Probe
 from mlx_attn.records import package_table
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
+from mlx_attn.ui.terminal import number_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,14 +139,12 @@ def caveat(probe: Probe) -> str:
 def heads_table(probe: Probe) -> Group:
     """Return a table with a row per head that fits a terminal."""
     shown = [column for column in columns(probe) if column.short]
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("layer,\nhead", justify="right", no_wrap=True)
+    headings = ["layer,\nhead"]
     for column in shown:
-        largest = ""
+        headings.append(column.short.format(S=column.of))
         if "rank" in column.key:
-            largest = f"\nof {probe.spectra[column.of].singular_values.shape[-1]}"
-        heading = column.short.format(S=column.of) + largest
-        table.add_column(heading, justify="right", no_wrap=True)
+            headings[-1] += f"\nof {probe.spectra[column.of].singular_values.shape[-1]}"
+    table = number_table(headings, gap=1)
     values = [column.values(probe) for column in shown]
     for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps):
         numbers = [number(value[layer, head]) for value in values]
@@ -234,10 +232,7 @@ def track_table(track: tracking.Track) -> Group:
         for key, curve in curves.items():
             headings.append(letters[kind] + NAMES[key].replace("effective", "eff."))
             means.append(curve.mean(axis=(1, 2)))
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in headings:
-        stacked = heading.replace(" ", "\n")
-        table.add_column(stacked, justify="right", no_wrap=True, vertical="bottom")
+    table = number_table([heading.replace(" ", "\n") for heading in headings], gap=1)
     for i in np.unique(np.linspace(0, len(track.steps) - 1, ROWS).astype(int)):
         table.add_row(str(track.steps[i]), *(number(mean[i]) for mean in means))
     return Group(Text(f"{track.name}: means over heads"), table)

@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int64, Integer
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.layer import attention_scores
 from mlx_attn.convert import circuits
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
@@ -125,7 +126,8 @@ def snapshots(run: Run) -> dict[int, Path]:
 
 def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
     """Return the scores of tokens that attend to each other, minus the mean of every row."""
-    scores = circuits.to_numpy(circuits.raw_scores(attention, x))
+    q, k = attention.queries_and_keys(x)
+    scores = circuits.to_numpy(attention_scores(q, k, attention.config.scale))
     T = scores.shape[-1]
     # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
     causal = np.tril(np.ones((T, T)))

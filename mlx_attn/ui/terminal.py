@@ -3,7 +3,7 @@
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import Any
 
@@ -118,6 +118,22 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     for name, text in rows:
         table.add_row(Text(name), Text(text))
     console.print(table)
+
+
+def number_table(headings: Iterable[str], title: str = "", gap: int = 2) -> Table:
+    """Return an empty table: numbers to the right, and names to the left in a column without one.
+
+    Args:
+        headings: Of the columns.
+        title: The line above the table.
+        gap: Spaces between two columns.
+    """
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, gap, 0, 0))
+    table.title_style = "bold"
+    for heading in headings:
+        side = "right" if heading else "left"
+        table.add_column(heading, justify=side, no_wrap=True, vertical="bottom")
+    return table
 
 
 class WordWrap:

@@ -215,14 +215,11 @@ def golden_losses(bound: float) -> Iterator[Comparison]:
     """Losses and gradients of small GPTs against stored ones of NumPy; bound: 10 products'."""
     for name, (settings, expected) in GOLDEN.items():
         model, windows = golden_model(settings)
-        loss, gradients = nn.value_and_grad(model, _mean_loss)(model, mx.array(windows))
+        mean_loss = nn.value_and_grad(model, lambda *inputs: window_losses(*inputs).mean())
+        loss, gradients = mean_loss(model, mx.array(windows))
         squares = [mx.square(array).sum() for array in named_arrays(gradients).values()]
         found = mx.stack([loss, mx.sqrt(mx.stack(squares).sum())])
         yield compared(name, found, expected, 10 * bound)
-
-
-def _mean_loss(model: GPT, windows: mx.array) -> mx.array:
-    return window_losses(model, windows).mean()
 
 
 def golden_model(settings: dict[str, Any]) -> tuple[GPT, Array]:

@@ -34,7 +34,7 @@ def test_median_and_quartiles_are_in_order(numbers):
 @pytest.fixture(scope="module")
 def measured() -> list[speed.Measurement]:
     """Two variants, all kinds of work, the fewest rounds."""
-    setups, _ = speed.variant_setups("nano", SIZES, ["standard", "merged"])
+    setups = speed.variant_setups("nano", SIZES, "standard,merged")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(speed, "SHORTEST", 0.0)
         return list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
@@ -60,7 +60,7 @@ def test_a_case_that_fails_is_a_line_and_the_others_go_on(monkeypatch):
         return forward(config, training)
 
     monkeypatch.setitem(speed.WORKLOADS, "forward", workload)
-    setups, _ = speed.variant_setups("nano", SIZES, ["merged", "standard"])
+    setups = speed.variant_setups("nano", SIZES, "merged,standard")
     lines: list[str] = []
     rows = [*speed.bench(setups, ["forward"], 0.0, ["cpu"], lines.append)]
     assert [row.name for row in rows] == ["standard"]
@@ -68,7 +68,7 @@ def test_a_case_that_fails_is_a_line_and_the_others_go_on(monkeypatch):
 
 
 def test_more_than_the_machine_holds_is_refused():
-    setups, _ = speed.variant_setups("nano", {**SIZES, "emb_dim": 2**20}, ["standard"])
+    setups = speed.variant_setups("nano", {**SIZES, "emb_dim": 2**20}, "standard")
     with pytest.raises(ConfigError, match="fewer variants"):
         next(speed.bench(setups, ["train"], 0.0))
 
@@ -76,7 +76,7 @@ def test_more_than_the_machine_holds_is_refused():
 def peak(batch_size: int = 8, n_layers: int = 2) -> int:
     sizes = {"vocab_size": 64, "context_length": 64, "emb_dim": 64, "n_heads": 2}
     recipe = {"batch_size": batch_size, "n_layers": n_layers, "optimizer": "adamw"}
-    setups, _ = speed.variant_setups("nano", {**sizes, **recipe, "block": "modern"}, ["standard"])
+    setups = speed.variant_setups("nano", {**sizes, **recipe, "block": "modern"}, "standard")
     return speed.prepare("train", *setups["standard"])[1]
 
 

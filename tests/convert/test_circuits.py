@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 import mlx_attn
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.convert.algebra import balanced_factors
+from mlx_attn.attention.layer import attention_scores
 from mlx_attn.convert.circuits import (
     alignment,
     effective_rank,
     ov_circuit,
     qk_circuit,
-    raw_scores,
     stable_rank,
     symmetry,
 )
+from mlx_attn.convert.writers import balanced_factors
 from tests.attention.conftest import layer_of
 
 FORMS = {
@@ -48,7 +48,8 @@ def test_scores_are_x_S_x_transposed_and_outputs_what_heads_look_at_times_V_O(fo
     x = mx.random.normal((1, 6, 8))
     S, scale = qk_circuit(attention).products, attention.config.scale
     expected = scale * numbers(x) @ S @ numbers(x[0]).T
-    np.testing.assert_allclose(numbers(raw_scores(attention, x))[0], expected, atol=1e-4)
+    scores = attention_scores(*attention.queries_and_keys(x), scale)
+    np.testing.assert_allclose(numbers(scores)[0], expected, atol=1e-4)
     looked_at = numbers(attention.weights(x))[0] @ numbers(x)[0]
     expected = (looked_at @ ov_circuit(attention).products).sum(0)
     constant = numbers(attention(mx.zeros_like(x)))[0]
