@@ -41,10 +41,10 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
-    """Return the model in a file or a folder.
+    """Return the model in a folder with config.json, or in a file of weights.
 
     Args:
-        path: A folder with config.json, or a file of weights.
+        path: The folder or file.
         n_heads: Number of heads, if no file has it.
 
     Raises:
@@ -53,28 +53,30 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
     """
     if ".ckpt." in path.name or (path.name == WEIGHTS and (path.parent / "config.json").is_file()):
         path = path.parent
-    checkpoint = _of_folder(path) if path.is_dir() else _of_file(path, n_heads)
-    if n_heads not in (0, said := checkpoint.model.config.n_heads):
-        raise ConfigError(f"{path}: it says that it has {said} heads: leave --n-heads out")
-    return checkpoint
+    state, said = _of_folder(path) if path.is_dir() else _of_file(path)
+    if MODEL_TYPE in said:
+        what, config, arrays = "a model of mlx_attn", config_from(said[MODEL_TYPE]), state
+    else:
+        try:
+            what, arrays = names.translated(state, path)
+        except (ValueError, KeyError, IndexError) as error:
+            raise RunError(
+                f"{path}: no model that is known here has such arrays ({error})"
+            ) from error
+        config = _config_of(path, what, arrays, n_heads, said)
+        if config.tied_head:
+            arrays.pop("out_head.weight", None)  # saved twice
+    if n_heads not in (0, config.n_heads):
+        raise ConfigError(
+            f"{path}: it says that it has {config.n_heads} heads: leave --n-heads out"
+        )
+    return Checkpoint(path, what, model_of(config, arrays, path))
 
 
-def _of_file(path: Path, n_heads: int) -> Checkpoint:
-    state, said = read_state(path)
-    if names.OPENAI in state and (settings := path.with_name("hparams.json")).is_file():
-        said = as_record(read_record(settings).get("n_head", 0), int, str(settings))
-    what, arrays = names.translated(state, path)
-    config = _config_of(path, arrays, said or n_heads)
-    if what != names.BOOK:  # GPT-2's head is the embedding, and may be left out
-        config = replace(config, tied_head="out_head.weight" not in arrays)
-    if what == names.NANOGPT:
-        config = replace(config, activation="gelu_exact")
-    return Checkpoint(path, what, _model_of(config, arrays, path))
-
-
-def _config_of(path: Path, arrays: Arrays, n_heads: int) -> GPTConfig:
-    """Derive the configuration from the shapes of a state dict and the number of heads."""
+def _config_of(path: Path, what: str, arrays: Arrays, n_heads: int, said: Object) -> GPTConfig:
+    """Derive the configuration from the shapes of a state dict and what is said beside it."""
     vocab_size, emb_dim = arrays["tok_emb.weight"].shape
+    n_heads = said.get("n_heads") or n_heads
     if not n_heads:
         raise ConfigError(
             f"{path}: no file says how many heads its {emb_dim} numbers are cut into: give "
@@ -86,7 +88,7 @@ def _config_of(path: Path, arrays: Arrays, n_heads: int) -> GPTConfig:
         attention = {"n_kv_heads": keys.shape[0] * n_heads // emb_dim}
     elif latent is not None:  # its multi-head latent attention
         attention = {**find_variant("mla").maps, "latent_dim": latent.shape[0]}
-    return GPTConfig(
+    config = GPTConfig(
         **attention,
         vocab_size=vocab_size,
         context_length=arrays["pos_emb.weight"].shape[0],
@@ -96,17 +98,12 @@ def _config_of(path: Path, arrays: Arrays, n_heads: int) -> GPTConfig:
         n_layers=len({name.split(".")[1] for name in arrays if name.startswith("trf_blocks.")}),
         qkv_bias="trf_blocks.0.att.W_query.bias" in arrays,
         bias="final_norm.bias" in arrays,
+        activation="gelu_exact" if what == names.NANOGPT else "gelu",
+        tied_head=what != names.BOOK,  # the others' head is the embedding, and may be left out
     )
-
-
-def _model_of(config: GPTConfig, arrays: Arrays, path: Path) -> GPT:
-    """Return a model of translated arrays, whose head is tied if it is the embedding."""
-    head, embedding = arrays.get("out_head.weight"), arrays["tok_emb.weight"]
-    if head is not None:
-        tied = bool(mx.array_equal(head, embedding).item())  # saved twice
-        config = replace(config, tied_head=tied)
-        arrays = {name: y for name, y in arrays.items() if not (tied and name == "out_head.weight")}
-    return model_of(config, arrays, path)
+    if (head := arrays.get("out_head.weight")) is not None:
+        said = {**said, "tied_head": bool(mx.array_equal(head, arrays["tok_emb.weight"]).item())}
+    return replace(config, **{**said, "n_heads": n_heads})
 
 
 # Folders.
@@ -140,15 +137,8 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Book(msgspec.Struct):
-    """The settings of the book's GPTModel."""
-
-    vocab_size: Count
-    context_length: Count
-    emb_dim: Count
-    n_heads: Count
-    n_layers: Count
-    qkv_bias: bool
+_OF_BOOK = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "qkv_bias")
+"""The settings of the book's GPTModel that its config.json must have."""
 
 
 class _Index(msgspec.Struct):
@@ -170,41 +160,39 @@ def gpt2_config(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def _of_folder(folder: Path) -> Checkpoint:
+def _of_folder(folder: Path) -> tuple[Arrays, Object]:
+    """Return the arrays of a folder, and the settings in its config.json by our keys."""
     path = folder / "config.json"
     if any(folder.glob("*.ckpt.*")):
-        name = path.with_name("model.npz")
-        raise RunError(_TENSORFLOW.format(path=folder, name=name))
+        raise RunError(_TENSORFLOW.format(path=folder, name=folder / "model.npz"))
     if not path.is_file():
         raise RunError(f"{folder}: there is no config.json in it")
     keys = read_record(path)
-    named, state = keys.get("model_type"), _state_of_folder(folder)
+    named = keys.get("model_type")
     if named == MODEL_TYPE:
-        config = config_from(as_record(keys.get(MODEL_TYPE), Object, str(path)))
-        return Checkpoint(folder, "a model of mlx_attn", model_of(config, state, folder))
-    if named == "gpt2":
-        config = _gpt2_settings(path, keys)
+        said = {MODEL_TYPE: as_record(keys.get(MODEL_TYPE), Object, str(path))}
+    elif named == "gpt2":
+        said = _gpt2_settings(path, keys)
     elif named is None and "emb_dim" in keys:
-        config = GPTConfig(**msgspec.structs.asdict(as_record(keys, _Book, str(path))))
+        sizes = {key: keys.get(key) for key in _OF_BOOK}
+        said = as_record(sizes, dict[str, Count | bool], str(path))
     else:
         raise RunError(
             f"{path}: its model type is {named!r}; only the book's GPTModel, GPT-2, nanoGPT and "
             "what 'mlx-attn export' writes are read"
         )
-    what, arrays = names.translated(state, folder)
-    return Checkpoint(folder, what, _model_of(config, arrays, folder))
+    return _state_of_folder(folder), said
 
 
-def _gpt2_settings(path: Path, record: Object) -> GPTConfig:
+def _gpt2_settings(path: Path, record: Object) -> Object:
     keys = as_record(record, _GPT2, str(path))
     for key, supported in _SUPPORTED.items():
         if (value := getattr(keys, key)) not in supported:
             words = " or ".join(map(repr, supported))
             raise RunError(f"{path}: {key}={value!r} is not computed here, only {words}")
-    sizes: dict[str, Any] = {key: getattr(keys, key) for key in _SIZES}
-    sizes["hidden_dim"] = keys.hidden_dim or 0
+    sizes = {key: getattr(keys, key) or 0 for key in _SIZES}  # n_inner may be null
     activation = "gelu_exact" if keys.activation_function == "gelu" else "gelu"
-    return GPTConfig(**sizes, qkv_bias=True, activation=activation)
+    return {**sizes, "qkv_bias": True, "bias": True, "activation": activation}
 
 
 # Weights.
@@ -226,33 +214,29 @@ def _state_of_folder(folder: Path) -> Arrays:
     return state
 
 
-def read_state(path: Path) -> tuple[Arrays, int]:
-    """Return the state dict in a file, and the number of heads that it records; 0 if none.
-
-    Raises:
-        RunError: The file is damaged, of another kind, or without a state dict.
-    """
+def _of_file(path: Path) -> tuple[Arrays, Object]:
+    """Return the state dict in a file, and the number of heads if it is recorded there."""
     if not path.is_file():
         raise RunError(f"{path}: a pipe or a device, not a file or a folder")
+    if path.suffix not in SUFFIXES:
+        raise RunError(
+            f"{path}: weights are read from .safetensors, .npz and PyTorch's .pth or .pt"
+        )
     if path.suffix in _TORCH:
         return _of_torch(path)
-    if path.suffix == ".npz":
-        return _of_npz(path), 0
-    if path.suffix in SUFFIXES:
-        return load_arrays(path)[0], 0
-    raise RunError(f"{path}: weights are read from .safetensors, .npz and PyTorch's .pth or .pt")
+    state = _of_npz(path) if path.suffix == ".npz" else load_arrays(path)[0]
+    settings = path.with_name("hparams.json")
+    if names.OPENAI not in state or not settings.is_file():
+        return state, {}
+    return state, {"n_heads": as_record(read_record(settings).get("n_head", 0), int, str(settings))}
 
 
 def _of_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: _array(file[name]) for name in file.files}
+            return {name: mx.array(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
-
-
-def _array(numbers: np.ndarray) -> mx.array:
-    return mx.array(numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers)
 
 
 _WITHOUT_TORCH = """{path}: only PyTorch reads this file, and it is not installed here: install \
@@ -271,7 +255,7 @@ numpy.savez("{name}", **{{n: tf.train.load_variable("{path}", n) for n in v}})""
 _SAVE = "save with torch.save(model.state_dict(), path)"
 
 
-def _of_torch(path: Path) -> tuple[Arrays, int]:
+def _of_torch(path: Path) -> tuple[Arrays, Object]:
     """Read a file of `torch.save` by PyTorch, restricted to weights.
 
     Expanded tensors, whose numbers share one place, must not take more memory than the file.
@@ -301,5 +285,5 @@ def _of_torch(path: Path) -> tuple[Arrays, int]:
     plain = {k: t.detach().float() if t.is_floating_point() else t for k, t in tensors.items()}
     arrays = {name: mx.array(tensor.numpy()) for name, tensor in plain.items()}
     arguments = content.get("model_args")  # of nanoGPT
-    n_heads = arguments.get("n_head", 0) if isinstance(arguments, dict) else 0
-    return arrays, n_heads if isinstance(n_heads, int) else 0
+    n_heads = arguments.get("n_head") if isinstance(arguments, dict) else 0
+    return arrays, {"n_heads": n_heads if isinstance(n_heads, int) else 0}

@@ -18,10 +18,8 @@ from mlx_attn.interop.standard import model_of
 from mlx_attn.interop.tokenizer_json import OWN
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.runs import RUNS
-from mlx_attn.text.characters import ByteTokenizer
-from mlx_attn.text.downloads import GPT2_MERGES, data_directory, fetch
-from mlx_attn.text.foreign import FILES, read_foreign
-from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
+from mlx_attn.text.foreign import FILES
+from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve
 
 _GPT2_VOCABULARY = 50257
@@ -43,16 +41,7 @@ _FINE_TUNING = {
 
 
 def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
-    """Return the checkpoint in a file, in a folder or under the name of a published model.
-
-    Args:
-        name: A path, or a name of the hub such as "gpt2".
-        n_heads: Number of heads, if no file has it.
-
-    Raises:
-        RunError: It cannot be read, or is not a supported model.
-        ConfigError: No file has the number of heads, so it must be given.
-    """
+    """Read the checkpoint at a path, or of a published model such as "gpt2" (`read_checkpoint`)."""
     path = user_path(name)
     return read_checkpoint(path if path.exists() else _downloaded(name), n_heads)
 
@@ -152,10 +141,8 @@ def _named_tokenizer(named: str) -> Tokenizer:
     for path in (user_path(named), RUNS / named):
         if path.exists():
             return _tokenizer_in(path) or load_tokenizer(path)
-    if named == ByteTokenizer.kind:
-        return ByteTokenizer()
-    if named == "gpt2":
-        return read_foreign(fetch(replace(GPT2_MERGES, instead=_TOKENIZERS), data_directory()))
+    if named in ("byte", "gpt2"):
+        return train_tokenizer(named, "")
     if named in KINDS:
         raise ConfigError(
             f"--tokenizer {named}: its vocabulary would be made from a text, and the model has one "
@@ -178,12 +165,11 @@ def import_run(
         source: The checkpoint.
         out: The run's directory.
         data: The text to train on later.
-        named: The tokenizer; see `find_tokenizer`.
+        named: The tokenizer; see `find_tokenizer`, which also says what is refused.
         overwrite: If True, replace an existing run.
         cut: If True, leave out the rows past the tokenizer's tokens: no other logit changes.
 
     Raises:
-        ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
         RunError: The run cannot be written.
     """
     check_free(out, overwrite)

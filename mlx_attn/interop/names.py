@@ -5,8 +5,7 @@ only in the norms.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -82,18 +81,17 @@ def _is_matrix(name: str) -> bool:
     return name.startswith("trf_blocks.") and name.endswith(".weight") and "norm" not in name
 
 
+_TO_BOOK = ((r"(norm\d?)\.weight$", r"\1.scale"), (r"(norm\d?)\.bias$", r"\1.shift"))
+
+
 def to_book(arrays: Arrays) -> Arrays:
     """Translate to the book's GPTModel (chapter 4), with the mask that each block registers."""
     context = arrays["pos_emb.weight"].shape[0]
     mask = mx.triu(mx.ones((context, context)), k=1)
-    theirs: Arrays = {}
-    for name, array in arrays.items():
-        scaled = re.sub(r"(norm\d?)\.weight$", r"\1.scale", name)
-        theirs[re.sub(r"(norm\d?)\.bias$", r"\1.shift", scaled)] = array
-        if name.endswith(".att.W_query.weight"):
-            theirs[name.replace("W_query.weight", "mask")] = mask
-    theirs.setdefault("out_head.weight", theirs["tok_emb.weight"])
-    return theirs
+    queries = [name for name in arrays if name.endswith(".att.W_query.weight")]
+    masks = {name.replace("W_query.weight", "mask"): mask for name in queries}
+    head = {"out_head.weight": arrays["tok_emb.weight"]}
+    return head | _respelled(arrays, _TO_BOOK) | masks
 
 
 # Reading.
@@ -149,23 +147,29 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
     for name, mask in masks.items():
         if not _is_causal(mask):
             raise RunError(f"{path}: {name} is not the causal mask, the only one computed here")
-    with _understood(path):
-        if "wte.weight" in plain:
-            what, ours = _from_gpt2(plain)
-        else:
-            what, ours = BOOK, _respelled(plain, _BOOK)
-        needed = ("tok_emb.weight", "pos_emb.weight", "trf_blocks.0.ff.layers.0.weight")
-        if not all(name in ours and ours[name].ndim == 2 for name in needed):
-            some = ", ".join(sorted(state)[:4]) or "nothing"
-            raise RunError(f"{path}: no state dict of the book, GPT-2 or nanoGPT: it holds {some}")
-        _check_head(ours, path)
-        divided = _with_three_maps(ours)
-        joined = sum(".att.qkv." in name for name in ours)
-        if len(divided) != len(state) - len(masks) + 2 * joined:
-            raise RunError(f"{path}: two of its arrays stand for one weight")
-        if what == BOOK:
-            divided |= _output_biases(divided)
-        return MINGPT if what == NANOGPT and masks else what, divided
+    if "wte.weight" in plain:
+        what, ours = _from_gpt2(plain)
+    else:
+        what, ours = BOOK, _respelled(plain, _BOOK)
+    needed = ("tok_emb.weight", "pos_emb.weight", "trf_blocks.0.ff.layers.0.weight")
+    if not all(name in ours and ours[name].ndim == 2 for name in needed):
+        some = ", ".join(sorted(state)[:4]) or "nothing"
+        raise RunError(f"{path}: no state dict of the book, GPT-2 or nanoGPT: it holds {some}")
+    tokens = ours["tok_emb.weight"].shape[0]
+    classes = ours.get("out_head.weight", ours["tok_emb.weight"]).shape[0]
+    if classes != tokens:
+        raise RunError(
+            f"{path}: its head has {classes} classes and not a vocabulary's {tokens} tokens: a "
+            "classifier (the book's chapter 6) writes no text; import the model it was fine-tuned "
+            "from"
+        )
+    divided = _with_three_maps(ours)
+    joined = sum(".att.qkv." in name for name in ours)
+    if len(divided) != len(state) - len(masks) + 2 * joined:
+        raise RunError(f"{path}: two of its arrays stand for one weight")
+    if what == BOOK:
+        divided |= _output_biases(divided)
+    return MINGPT if what == NANOGPT and masks else what, divided
 
 
 def _without_prefixes(state: Arrays, path: Path) -> Arrays:
@@ -193,15 +197,6 @@ def _is_causal(mask: mx.array) -> bool:
     )
 
 
-@contextmanager
-def _understood(path: Path) -> Iterator[None]:
-    """Turn errors about the shapes of foreign arrays into one that names the file."""
-    try:
-        yield
-    except (ValueError, KeyError, IndexError) as error:
-        raise RunError(f"{path}: no model that is known here has such arrays ({error})") from error
-
-
 def _from_gpt2(arrays: Arrays) -> tuple[str, Arrays]:
     """Invert `to_gpt2`; nanoGPT has the same names, with matrices as (out, in)."""
     first, emb_dim = arrays.get("h.0.attn.c_attn.weight"), arrays["wte.weight"].shape[1]
@@ -227,14 +222,3 @@ def _output_biases(arrays: Arrays) -> Arrays:
     weights = [name for name in arrays if name.endswith(".att.out_proj.weight")]
     biases = {name.replace("weight", "bias"): arrays[name].shape[0] for name in weights}
     return {} if biases.keys() & arrays.keys() else {k: mx.zeros(n) for k, n in biases.items()}
-
-
-def _check_head(arrays: Arrays, path: Path) -> None:
-    tokens = arrays["tok_emb.weight"].shape[0]
-    classes = arrays.get("out_head.weight", arrays["tok_emb.weight"]).shape[0]
-    if classes != tokens:
-        raise RunError(
-            f"{path}: its head has {classes} classes and not a vocabulary's {tokens} tokens: a "
-            "classifier (the book's chapter 6) writes no text; import the model it was fine-tuned "
-            "from"
-        )

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.arrays import Arrays, check_weights, named_arrays
+from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
@@ -144,15 +144,16 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Pat
     """
     model = GPT(config, seed=None)
     own = named_arrays(model)
-    surplus, missing = arrays.keys() - own.keys(), own.keys() - arrays.keys()
-    problems = [f"the model has no place for {_some(surplus)}"] if surplus else []
-    problems += [f"it lacks {_some(missing)}"] if missing else []
-    if problems:
+    faults = {
+        "the model has no place for": arrays.keys() - own.keys(),
+        "it lacks": own.keys() - arrays.keys(),
+    }
+    if problems := [f"{words} {_some(names)}" for words, names in faults.items() if names]:
         raise RunError(f"{place}: {', and '.join(problems)}")
-    loaded: Arrays = {}
-    for name, array in arrays.items():
-        floats = mx.issubdtype(array.dtype, mx.floating)
-        loaded[name] = array.astype(mx.float32) if floats else array
+    loaded = {
+        name: array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
+        for name, array in arrays.items()
+    }
     check_weights(Path(place), model, loaded)
     if broken := {name for name, array in loaded.items() if not mx.isfinite(array).all().item()}:
         raise RunError(f"{place}: {_some(broken)}: not all of its numbers are finite")

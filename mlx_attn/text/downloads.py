@@ -110,7 +110,7 @@ GPT2_MERGES = Download(
     size=456_318,
     digest="sha256:1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     licence="MIT, modified (OpenAI)",
-    instead="use --tokenizer bpe, which is trained here",
+    instead="give --tokenizer with byte, or with a folder or file of such merges",
 )
 
 
