@@ -38,7 +38,6 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
-    more += sum(n for name, n in sizes.items() if name.startswith("conv_"))
     # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
     cache = KVCache(1, caches_tokens=config.caches_tokens)
     if config.cross_layer != "reader":

@@ -107,24 +107,6 @@ class KVCache:
         self.offset = end
         return start
 
-    def after_rows(
-        self, part: int, y: Float[mx.array, "B heads T D"], count: int
-    ) -> Float[mx.array, "B heads rows D"]:
-        """Return y behind the `count` rows before it, 0 before a text; keep the last for later.
-
-        Args:
-            part: Number of the array that y continues: 0, 1, ... in the order of the first calls.
-            y: Rows of new tokens.
-            count: How many rows to keep.
-        """
-        if part == len(self.rows):
-            B, heads, _, width = y.shape
-            self.rows.append(mx.zeros((B, heads, count, width), y.dtype))
-            self.n_rows = len(self.rows)
-        rows = mx.concatenate([self.rows[part], y], axis=2)  # [B, heads, count + T, D]
-        self.rows[part] = rows[:, :, -count:]
-        return rows
-
     def extend(self, arrays: Entries, in_order: bool = False) -> tuple[Entries, Positions]:
         """Write the arrays of new tokens; return those visible to them, with their positions.
 

@@ -161,13 +161,21 @@ class PositionInHeads(Choice):
     map = "position"
 
 
-_KINDS = ScoreMap, ValueMap, OutputMap, LogitsHook, Mixing, PositionInHeads
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Choice):
+    """A change of queries, keys and values: `short_conv(layer, part, y, cache) -> y`."""
+
+    map = "short_conv"
+
+
+_KINDS = ScoreMap, ValueMap, OutputMap, LogitsHook, Mixing, PositionInHeads, Convolution
 KINDS: dict[str, type[Choice]] = {kind.map: kind for kind in _KINDS}
 
 CHOICES: dict[str, dict[str, Any]] = {map_name: {} for map_name in KINDS}
 """Every registered choice by map and name."""
 # The model, the mask or a kernel computes the package's positions; a user's are choices.
 CHOICES["position"] |= dict.fromkeys(("learned", "alibi", "rope", "none"))
+CHOICES["short_conv"] |= {"none": None}
 
 
 def choice_of(map_name: str, name: str) -> Any:

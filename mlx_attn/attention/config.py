@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mlx_attn.attention.choices import MAPS, choice_of
+from mlx_attn.attention.choices import CHOICES, MAPS, choice_of
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_settings, setting
 
@@ -108,27 +108,15 @@ class AttentionConfig(AttentionSettings):
             self.position != "rope" or rotated % 2 == 0,
             f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
         )
-        choices = [choice for name in (*MAPS, "position") for choice in self.choices(name)]
-        for choice in choices:
+        for choice in (choice for name in CHOICES for choice in self.choices(name)):
             _require(not (reason := choice.refuses(self)), reason)
-        # Decoding must not compute convolved keys and values again from cached inputs.
-        score, value, output = (self.choice(name) for name in ("score", "value", "output"))
-        later = [choice for choice in (score, value) if choice.cache != "kv"]
-        later += [output] if output.contains_value else []
-        names = " and ".join(f"{choice.map}={choice.name}" for choice in later)
-        _require(
-            self.short_conv == "none" or not later,
-            f"short_conv={self.short_conv} mixes the keys and values of tokens, and "
-            f"{names} caches what comes before them: use maps that cache keys and "
-            "values, such as score=separate and value=linear",
-        )
 
     def choice(self, map_name: str) -> Any:
         """Return the choice of score, value, output or mixing; of position a user's or None."""
         return choice_of(map_name, getattr(self, map_name))
 
     def choices(self, map_name: str) -> tuple[Any, ...]:
-        """Return the choices of a map: one; several logits hooks; a user's position or nothing."""
+        """Return the choices of a map: one; any number of logits hooks; a position if it is one."""
         words = getattr(self, map_name)
         if map_name == "logits":
             return tuple(choice_of("logits", word) for word in words.split("+") if word != "none")

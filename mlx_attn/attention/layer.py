@@ -29,11 +29,6 @@ from mlx_attn.attention.choices import (
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 
-_REACH = 3
-"""Tokens before its own that a short convolution reads."""
-
-_PARTS = ("query", "key", "value")
-
 Inputs = Float[mx.array, "B T C"]
 Queries = Float[mx.array, "B H T_q K"]
 Keys = Float[mx.array, "B key_heads T_k K"]
@@ -146,14 +141,16 @@ class Maps:
     output: OutputMap
     logits: tuple[LogitsHook, ...]
     mixing: Mixing
-    position: tuple[Choice, ...]  # a user's own, in the heads
+    position: tuple[Choice, ...]  # a user's own, in the heads; or none
+    convolution: tuple[Choice, ...]  # of tokens; or none
     with_memory: tuple[Hook, ...]  # the hooks, and last the mixing, that read numbers of x too
     caches_keys_only: bool  # decoding caches no values: keys, or x as the key, give them
 
     @property
     def all(self) -> tuple[Choice, ...]:
         """All of them, in the order in which weights are drawn."""
-        return self.score, self.value, self.output, *self.logits, self.mixing, *self.position
+        maps = self.score, self.value, self.output, *self.logits, self.mixing
+        return *maps, *self.position, *self.convolution
 
 
 @dataclass(slots=True)
@@ -201,12 +198,6 @@ class MapWeights(nn.Module):
                 if (part := make(config)) is not None:
                     _check_part(self, choice, name, part)
                     setattr(self, name, part)
-        if config.short_conv != "none":
-            heads, width = self.maps.score.shape(config)
-            # Of q, k and v: a number for each token back, head and coordinate.
-            parts = (config.n_maps, width), (heads, width), self.maps.value.shape(config)
-            for name, shape in zip(_PARTS, parts, strict=True):
-                self[f"conv_{name}"] = mx.zeros((_REACH + 1, *shape)).at[0].add(1)
         self.init_weights(Initializer())
 
     def init_weights(self, draw: Initializer) -> None:
@@ -243,25 +234,10 @@ class MapWeights(nn.Module):
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
 
     def _convolved(self, part: int, y: Heads, cache: KVCache | None) -> Heads:
-        """Return f(c_0 y_t + ... + c_3 y_(t-3)) for each number of y, if the layer convolves.
-
-        f is the identity (Canon-B layers, arXiv:2512.17351) or silu (gated delta networks,
-        arXiv:2412.06464). y is 0 before a text. The weights c start as the identity.
-        """
-        if self.config.short_conv == "none":
-            return y
-        weights, T = self[f"conv_{_PARTS[part]}"], y.shape[2]
-        before = [(0, 0), (0, 0), (_REACH, 0), (0, 0)]
-        # [B, heads, _REACH + T, D]: the tokens before, from the cache or 0, then the new ones.
-        rows = cache.after_rows(part, y, _REACH) if cache is not None else mx.pad(y, before)
-        # Split, not indexed: the gradient of an index is a scatter, whose sums have no fixed order.
-        terms = [
-            weight.swapaxes(0, 1) * rows[:, :, _REACH - back : _REACH - back + T]
-            for back, weight in enumerate(mx.split(weights, _REACH + 1))
-        ]
-        # [B, heads, T, D]; conv weight `back` multiplies the token that many places before.
-        y = sum(terms[1:], terms[0])
-        return y * mx.sigmoid(y) if self.config.short_conv == "silu" else y
+        """Return queries (part 0), keys (1) or values (2), convolved if the layer asks for it."""
+        for convolution in self.maps.convolution:
+            y = convolution.apply(self, part, y, cache)
+        return y
 
     def value_input(self, x: Inputs, k: Keys) -> Float[mx.array, "B T width"]:
         """Return the input of the value map: x, or the keys k side by side."""
@@ -301,6 +277,7 @@ def maps_of(config: AttentionConfig) -> Maps:
         **one,
         logits=logits,
         position=config.choices("position"),
+        convolution=config.choices("short_conv"),
         with_memory=tuple(hook for hook in (*logits, one["mixing"]) if hook.remembers),
         caches_keys_only=one["score"].cache != "kv" or one["value"].cache != "kv",
     )
