@@ -1,0 +1,122 @@
+"""Judge ideas one after another against one control, with one rate of error for all of them.
+
+The control is trained with n0 seeds, which serve every idea until one of them is kept; an idea is
+looked at after n = 3, 5 and 10 seeds. With the losses of both,
+
+    d = mean(idea) - mean(control)
+    e^2 = v / n + v0 / n0                 squared standard error, as if no seeds were in pairs
+    t = d / e                             Student's law with n - 1 + m degrees of freedom
+
+s^2 is the variance of one training, pooled from the control and from earlier ideas, each around its
+own mean: six pairs of control against control come before the first idea. The idea's own variance
+counts as well, since some run wilder than the control: v is pooled from its n - 1 degrees of
+freedom and m lent ones, of s^2. v0 is s^2, or the control's own variance if that is larger.
+
+An idea is better if the interval of d at its level lies below 0. The levels of all ideas add up to
+ERROR, so that the chance that any is kept that does nothing is at most that, although the control's
+error is common to them (Bonferroni); the looks at an idea share its level (Lan and DeMets, 1983).
+Where d is not below 0 the idea is dropped, at the first look too: that costs no error.
+`benchmarks/ideas.py` simulates nights.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
+
+from scipy import special
+
+LOOKS = {3: 0.0, 5: 0.25, 10: 0.75}
+"""The seeds after which an idea is judged, and the part of its level that each look spends.
+
+The first one only drops: three seeds do not show how wild an idea is.
+"""
+
+CONTROL_SEEDS = 12
+
+ERROR = 0.05
+"""The chance that any of the ideas of a ledger that do nothing is kept."""
+
+PLANNED, FIRST_SHARE = 50, 0.9
+"""The first PLANNED ideas share this part of ERROR alike, the next ones this part of the rest."""
+
+LENT, WILD = 3, 4.0
+"""Degrees of freedom that s^2 lends to an idea's own variance; and how many times s^2 an earlier
+idea's variance may be: above, the idea is no measure of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The variance of one training, with its degrees of freedom."""
+
+    degrees: int
+    variance: float
+
+    @classmethod
+    def of(cls, losses: Sequence[float]) -> "Spread":
+        """Return the spread of trainings that differ in their seeds, two or more."""
+        mean, degrees = fmean(losses), len(losses) - 1
+        return cls(degrees, sum((loss - mean) ** 2 for loss in losses) / degrees)
+
+    def __add__(self, other: "Spread") -> "Spread":
+        """Pool two variances, weighted with their degrees of freedom."""
+        degrees = self.degrees + other.degrees
+        total = self.degrees * self.variance + other.degrees * other.variance
+        return Spread(degrees, total / degrees)
+
+
+def pool_of(control: Spread, earlier: Iterable[Spread]) -> Spread:
+    """Return s^2: the control's spread with what earlier ideas add, in their order."""
+    pool = control
+    for spread in earlier:
+        if spread.variance <= WILD * pool.variance:
+            pool += spread
+    return pool
+
+
+def level_of(number: int) -> float:
+    """Return the part of ERROR that an idea may spend; its number counts from 1."""
+    rounds = (number - 1) // PLANNED
+    return ERROR * FIRST_SHARE * (1 - FIRST_SHARE) ** rounds / PLANNED
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An idea judged; a negative difference means that it is better."""
+
+    word: str
+    difference: float  # of the mean losses, idea minus control
+    interval: tuple[float, float]  # at the level of a whole idea
+    is_last: bool  # whether more seeds are of no use
+
+
+def look_at(
+    idea: Sequence[float],
+    control: Sequence[float],
+    pool: Spread,
+    level: float,
+    margin: float = 0.0,
+) -> Look:
+    """Judge an idea by its first trainings.
+
+    Args:
+        idea: Its losses, as many as a look has.
+        control: The control's.
+        pool: What `pool_of` returns.
+        level: What the idea may spend of the error.
+        margin: In nats per token: smaller differences count as none.
+    """
+    own = Spread.of(idea) + Spread(LENT, pool.variance)
+    of_control = max(pool.variance, Spread.of(control).variance)
+    error = sqrt(own.variance / len(idea) + of_control / len(control))
+    difference, spends = fmean(idea) - fmean(control), LOOKS[len(idea)] * level
+    # The first look spends nothing: it shows an interval, and says no word.
+    reach = error * float(special.stdtrit(own.degrees, 1 - (spends or level)))
+    low, high = difference - reach, difference + reach
+    word = "not known"
+    if spends and -margin < low and high < margin:
+        word = "the same"
+    elif spends and not low <= 0 <= high:
+        word = "better" if high < 0 else "worse"
+    is_last = word != "not known" or difference >= 0 or len(idea) == max(LOOKS)
+    return Look(word, difference, (low, high), is_last)

@@ -1,0 +1,74 @@
+"""The rule for ideas that are judged one after another."""
+
+import ideas
+import numpy as np
+import pytest
+
+from mlx_attn.comparison.sequence import (
+    CONTROL_SEEDS,
+    ERROR,
+    LOOKS,
+    PLANNED,
+    Spread,
+    level_of,
+    look_at,
+    pool_of,
+)
+
+CONTROL = np.random.default_rng(1).standard_normal(CONTROL_SEEDS).tolist()
+POOL = Spread.of(CONTROL)
+
+
+def idea(n: int, gain: float) -> list[float]:
+    return [loss - gain for loss in CONTROL[:n]]
+
+
+def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
+    levels = [level_of(k) for k in range(1, 1000)]
+    assert sum(levels) == pytest.approx(ERROR)
+    assert sum(levels[:PLANNED]) == pytest.approx(0.9 * ERROR)
+    assert sum(LOOKS.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "gain", "word", "is_last"),
+    [
+        (3, 5.0, "not known", False),  # the first look keeps nothing
+        (3, -1.0, "not known", True),
+        (5, 5.0, "better", True),
+        (5, 1.0, "not known", False),
+        (5, -5.0, "worse", True),
+        (10, 1.0, "not known", True),
+    ],
+)
+def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
+    look = look_at(idea(n, gain), CONTROL, POOL, level_of(1))
+    assert (look.word, look.is_last) == (word, is_last)
+
+
+def test_a_difference_within_the_margin_counts_as_none():
+    assert look_at(idea(10, 1.0), CONTROL, POOL, level_of(1), margin=9.0).word == "the same"
+
+
+def test_an_idea_wilder_than_the_control_has_a_wider_interval():
+    def width(scale):
+        low, high = look_at([scale * x for x in idea(5, 0.0)], CONTROL, POOL, 0.001).interval
+        return high - low
+
+    assert width(10.0) > 5 * width(1.0) > 4 * width(0.0)
+
+
+def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
+    lent = pool_of(Spread(11, 1.0), [Spread(2, 2.0), Spread(9, 100.0), Spread(2, 0.5)])
+    assert lent.degrees == 15
+    assert lent.variance == pytest.approx((11 + 4 + 1) / 15)
+
+
+def test_few_nights_keep_what_does_nothing_and_most_find_two_standard_deviations():
+    random = np.random.default_rng(1)
+    nights = {
+        gain: [ideas.night(random, ideas.KINDS["normal"], "ideas", gain) for _ in range(40)]
+        for gain in (0, 2)
+    }
+    assert sum(each.nulls > 0 for each in nights[0]) <= 2
+    assert sum(each.real for each in nights[2]) >= 32
