@@ -35,8 +35,7 @@ def handle_input(session: Session, text: str) -> None:
 def print_banner(session: Session) -> None:
     """Show the run that answers, and how to find the rest."""
     session.screen.table(_facts(session.run))
-    is_tales = session.run.run.settings.get("corpus") == "tales"
-    such_as = ", such as One rainy day" if is_tales else ""
+    such_as = ", such as One rainy day" if session.run.corpus == "tales" else ""
     session.screen.note(f"Type a text to continue{such_as}; /help lists the commands.")
 
 
@@ -61,12 +60,13 @@ def is_open(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its name without the slash, its line of help, its function, its argument."""
+    """A command."""
 
-    name: str
-    help: str
+    name: str  # without the slash
+    help: str  # one line
     run: Callable[[Session, str], None]  # called with the session and the text after the name
     argument: str = ""
+    needs_text: bool = False  # whether there must be a text that it is about
 
     @property
     def usage(self) -> str:
@@ -82,6 +82,8 @@ def _run_command(session: Session, line: str) -> None:
     elif plain not in COMMANDS:
         names = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]
         raise ConfigError(f"unknown command '/{name}'{did_you_mean(f'/{name}', names)}")
+    elif COMMANDS[plain].needs_text and not session.turns:
+        raise ConfigError("there is no text to continue yet: type one")
     else:
         COMMANDS[plain].run(session, argument)
 
@@ -109,23 +111,26 @@ def _set(session: Session, argument: str) -> None:
     _show_settings(session, names)
 
 
+_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
+    bool: ({"on": True, "off": False}.__getitem__, "on or off"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    type(None): (int, "a whole number or none"),
+}
+"""How a setting's value is read, and what it takes, by the type of its default."""
+
+
 def _parse_setting(name: str, text: str) -> Any:
     """Return the value that was typed for a setting, of the type of its default."""
     default = SETTINGS[name].default
-    nothing = text.lower() in ("none", "random")
+    if default in (None, ()) and text.lower() in ("none", "random"):
+        return default
     if default == ():
-        return () if nothing else (text.replace("\\n", "\n"),)
-    if isinstance(default, bool):
-        if text.lower() not in ("on", "off"):
-            raise ConfigError(f"{name} is on or off, not '{text}'")
-        return text.lower() == "on"
-    if default is None and nothing:
-        return None
-    kind, takes = (float, "a number") if isinstance(default, float) else (int, "a whole number")
+        return (text.replace("\\n", "\n"),)
+    read, takes = _READERS[type(default)]
     try:
-        return kind(text)
-    except ValueError as error:
-        takes += " or none" if default is None else ""
+        return read(text.lower())
+    except (ValueError, KeyError) as error:
         raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
 
 
@@ -146,14 +151,10 @@ def _show_settings(session: Session, names: Iterable[str]) -> None:
 
 
 def _more(session: Session, argument: str) -> None:
-    if not session.turns:
-        raise ConfigError("there is no text to continue yet: type one")
     session.ask(argument, follows=True)
 
 
 def _retry(session: Session, argument: str) -> None:
-    if not session.turns:
-        raise ConfigError("the conversation is empty: type a text to continue")
     turn = session.turns.pop()
     try:
         session.ask(turn.prompt, turn.follows, turn.attempt + 1)
@@ -168,8 +169,6 @@ def _reset(session: Session, argument: str) -> None:
 
 
 def _attn(session: Session, argument: str) -> None:
-    if not session.turns:
-        raise ConfigError("there is no text to look into yet: type one")
     path = session.make_page(session.runs, session.story(session.run.name))
     session.screen.say(f"what the heads attend to in the last text: {path}")
 
@@ -238,22 +237,23 @@ def _quit(session: Session, argument: str) -> None:
     session.over = True
 
 
-_ROWS = (
-    Command("help", "show this", _help),
-    Command("set", "show or change settings", _set, "[NAME [VALUE]]"),
-    Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]"),
-    Command("retry", "answer the last prompt again, with another seed", _retry),
-    Command("attn", "what the heads attend to in the last text, as a page", _attn),
-    Command("clear", "clear the screen", lambda session, _: session.screen.clear()),
-    Command("reset", "forget the conversation", _reset),
-    Command("runs", "list the runs, numbered", _runs),
-    Command("model", "let another run answer: a name or a number", _model, "[RUN]"),
-    Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off"),
-    Command("info", "show the run and the settings", _info),
-    Command("quit", "leave (or Ctrl-D)", _quit),
-)
-
-COMMANDS: dict[str, Command] = {row.name: row for row in _ROWS}
+COMMANDS: dict[str, Command] = {
+    row.name: row
+    for row in (
+        Command("help", "show this", _help),
+        Command("set", "show or change settings", _set, "[NAME [VALUE]]"),
+        Command("more", "continue the text so far, with TEXT added to it", _more, "[TEXT]", True),
+        Command("retry", "answer the last prompt again, with another seed", _retry, "", True),
+        Command("attn", "what the heads attend to in the last text, as a page", _attn, "", True),
+        Command("clear", "clear the screen", lambda session, _: session.screen.clear()),
+        Command("reset", "forget the conversation", _reset),
+        Command("runs", "list the runs, numbered", _runs),
+        Command("model", "let another run answer: a name or a number", _model, "[RUN]"),
+        Command("vs", "let a second run answer too; off ends it", _vs, "RUN|off"),
+        Command("info", "show the run and the settings", _info),
+        Command("quit", "leave (or Ctrl-D)", _quit),
+    )
+}
 """All commands, by name."""
 
 ALIASES = {"?": "help", "h": "help", "q": "quit", "exit": "quit", "bye": "quit"}

@@ -17,7 +17,6 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.errors import RunError, printable
@@ -26,7 +25,7 @@ from mlx_attn.machine.facts import user_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
-from mlx_attn.ui.terminal import WordWrap
+from mlx_attn.ui.terminal import WordWrap, print_rows
 
 
 class TerminalScreen(Screen):
@@ -43,10 +42,7 @@ class TerminalScreen(Screen):
         self._console.print(Text(text, "dim"))
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for name, meaning in rows:
-            grid.add_row(Text(name), Text(meaning))
-        self._console.print(grid)
+        print_rows(rows, self._console)
 
     def heading(self, text: str) -> None:
         self._console.print(Text(text, "bold"))

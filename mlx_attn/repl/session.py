@@ -48,9 +48,12 @@ class Answer:
     run: str
     seed: int  # reproduces the text
     text: str = ""
-    tokens: int = 0
-    finish_reason: str = "interrupted"  # `length`, `stop`, or `interrupted`
-    stop_text: str = ""  # the text that ended it, if any
+    cost: Statistics | None = None  # None before the first token
+
+    @property
+    def stop_text(self) -> str:
+        """The text that ended it, if any."""
+        return self.cost.stop_text if self.cost else ""
 
 
 @dataclass(slots=True)
@@ -61,28 +64,6 @@ class Turn:
     answers: list[Answer]  # one of each run that was asked
     follows: bool = False  # whether the prompt continues the text of the turn before
     attempt: int = 0  # how many answers of this turn were thrown away
-
-
-def _stories(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Return turns grouped with those that follow them."""
-    stories: list[list[Turn]] = []
-    for turn in turns:
-        if not (turn.follows and stories):
-            stories.append([])
-        stories[-1].append(turn)
-    return stories
-
-
-def _joined(story: Sequence[Turn], run: str) -> str:
-    """Return the text of a story in a run's words, or in the first run's where it gave none."""
-    text = ""
-    end = ""  # the text that ended the last answer: a turn without a prompt goes on beyond it
-    for turn in story:
-        answers = turn.answers or [Answer(run, 0)]
-        answer = next((answer for answer in answers if answer.run == run), answers[0])
-        text += (turn.prompt or end) + answer.text
-        end = answer.stop_text
-    return text
 
 
 class Screen:
@@ -142,8 +123,20 @@ class Session:
         return [self.run] if self.other_run is None else [self.run, self.other_run]
 
     def story(self, run: str) -> str:
-        """Return the text so far in a run's words: the last turn, with those that it follows."""
-        return _joined(_stories(self.turns)[-1], run) if self.turns else ""
+        """Return the text so far: the last turn, with those that it follows.
+
+        It has a run's words, or the first run's where it gave none.
+        """
+        text, end = "", ""
+        for turn in self.turns:
+            if not turn.follows:
+                text, end = "", ""
+            answers = turn.answers or [Answer(run, 0)]
+            answer = next((answer for answer in answers if answer.run == run), answers[0])
+            # A turn without a prompt goes on beyond the text that ended the last answer.
+            text += (turn.prompt or end) + answer.text
+            end = answer.stop_text
+        return text
 
     def ask(self, prompt: str, follows: bool = False, attempt: int = 0) -> None:
         """Let every run continue the prompt, and keep the answers, even if interrupted."""
@@ -171,22 +164,16 @@ class Session:
             self._show(answer, steps)
 
     def _show(self, answer: Answer, steps: Iterator[GenerationStep]) -> None:
-        cost: Statistics | None = None
-
         def texts() -> Iterator[str]:
-            nonlocal cost
             for step in steps:
-                cost = step.statistics
                 answer.text += step.text
-                answer.tokens = cost.tokens
-                answer.finish_reason = cost.finish_reason or "interrupted"
-                answer.stop_text = cost.stop_text
+                answer.cost = step.statistics
                 yield step.text
 
         try:
             self.screen.stream(texts())
         finally:
-            self.screen.note(_summary(cost))
+            self.screen.note(_summary(answer.cost))
             if answer.stop_text and not answer.text:
                 self.screen.note("the text ends there; /more goes on beyond")
 
