@@ -155,8 +155,8 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
         raise ValueError(f"{folder}: damaged")
     splits: dict[str, Split] = {}
     for name, facts in record.facts.items():
-        files = {path.name.split(".")[1]: path for path in folder.glob(f"{name}.*.npy")}
-        arrays = {field: np.load(path, mmap_mode="r") for field, path in files.items()}
+        paths = folder.glob(f"{name}.*.npy")
+        arrays = {path.name.split(".")[1]: np.load(path, mmap_mode="r") for path in paths}
         splits[name] = Split(**arrays, **facts)
     tokenizer = tokenizers.load_tokenizer(folder)
     return Corpus(source.name, source.digest, tokenizer, notes=source.notes, **splits)

@@ -60,13 +60,10 @@ class ForeignTokenizer(characters.Tokenizer):
         self.merges = _merges_of(record, ids)
         self.kind = "gpt2" if self.merges else "foreign"
         super().__init__(_pieces(record, ids), vocab_size=len(ids))
-        self._check()
-
-    def _check(self) -> None:
-        ids, probe = self.encode(characters.PROBE), characters.PROBE
-        if (back := self.decode(ids)) != probe:
-            raise ValueError(f"a text does not come back from its tokens: {probe!r} is {back!r}")
-        if self._library.encode(probe).ids != ids.tolist():
+        ids_of_text, text = self.encode(characters.PROBE), characters.PROBE
+        if (back := self.decode(ids_of_text)) != text:
+            raise ValueError(f"a text does not come back from its tokens: {text!r} is {back!r}")
+        if self._library.encode(text).ids != ids_of_text.tolist():
             raise ValueError("it adds tokens to every text: remove its post_processor")
 
     @classmethod
@@ -83,7 +80,8 @@ class ForeignTokenizer(characters.Tokenizer):
         Raises:
             ValueError: A line is not a merge of two tokens.
         """
-        pairs = [tuple(line.split(" ")) for line in _lines(merges)]
+        lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+        pairs = [tuple(line.split(" ")) for line in lines]
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise ValueError("there is no merge, or a line is not two symbols")
         if ids is None:
@@ -248,8 +246,3 @@ def bytes_by_symbol() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printing]
     shown = [*map(chr, printing), *(chr(0x100 + place) for place in range(len(others)))]
     return dict(zip(shown, printing + others, strict=True))
-
-
-def _lines(merges: str) -> list[str]:
-    """Return the lines that hold a merge, in order."""
-    return [line for line in merges.split("\n") if line and not line.startswith("#version")]

@@ -13,7 +13,6 @@ before every space changes nothing in the result, and encoding is as fast as a d
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -34,17 +33,6 @@ _ALWAYS_BYTES = "\n\0\u2581"
 _WORDS = re.compile(rf"[{_ALWAYS_BYTES}]| ?[^ {_ALWAYS_BYTES}]{{1,1000}}| ")
 
 
-def _encode_by_word(
-    words: list[str],
-    encode: Callable[[list[str]], Iterable[list[int]]],
-    known: Mapping[str, list[int]],
-) -> UInt16[np.ndarray, " N"]:
-    """Return the token ids of a text in words; encode each distinct word only once, for speed."""
-    distinct = list(set(words).difference(known))
-    encoded = dict(zip(distinct, encode(distinct), strict=True)) | {**known}
-    return np.fromiter(chain.from_iterable(map(encoded.__getitem__, words)), np.uint16)
-
-
 class SubwordTokenizer(characters.Tokenizer):
     """A SentencePiece model (`bpe` or `unigram`) over 256 byte tokens and learned pieces.
 
@@ -59,23 +47,15 @@ class SubwordTokenizer(characters.Tokenizer):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise ValueError(f"no model of SentencePiece: {error}") from error
-        pieces = [*map(self._piece, range(self._processor.vocab_size()))]
-        super().__init__(pieces, blake2b=files.digest(model))
-        token_of_byte = {p: t for t, p in enumerate(pieces) if self._processor.is_byte(t)}
+        rows = self.scored_pieces()
+        super().__init__([*map(_bytes_of, rows)], blake2b=files.digest(model))
+        token_of_byte = {_bytes_of(row): t for t, row in enumerate(rows) if row[2] == "byte"}
         if len(token_of_byte) < 256:
             raise ValueError("it has no bytes to fall back on: train it with --byte_fallback")
         self._byte_words = {
             character: [token_of_byte[bytes([value])] for value in character.encode()]
             for character in _ALWAYS_BYTES
         }
-
-    def _piece(self, token: int) -> bytes:
-        if self._processor.is_unknown(token) or self._processor.is_control(token):
-            return b""
-        piece: str = self._processor.id_to_piece(token)
-        if self._processor.is_byte(token):
-            return bytes.fromhex(piece[3:5])  # "<0x0A>"
-        return piece.replace("\u2581", " ").encode()
 
     def scored_pieces(self) -> list[tuple[str, float, str]]:
         """Return every token's piece in SentencePiece, score, and type.
@@ -84,7 +64,7 @@ class SubwordTokenizer(characters.Tokenizer):
         """
         model = self._processor
         rows: list[tuple[str, float, str]] = []
-        for token in range(self.vocab_size):
+        for token in range(model.vocab_size()):
             kind = "byte" if model.is_byte(token) else "piece"
             if model.is_unknown(token) or model.is_control(token):
                 kind = "unknown"
@@ -92,9 +72,13 @@ class SubwordTokenizer(characters.Tokenizer):
         return rows
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`."""
+        """Return the token ids of `text`; each distinct word is encoded once, for speed."""
         characters.utf8(text)
-        return _encode_by_word(_WORDS.findall(text), self._processor.encode, self._byte_words)
+        words = _WORDS.findall(text)
+        distinct = [*set(words).difference(self._byte_words)]
+        encoded = zip(distinct, self._processor.encode(distinct), strict=True)
+        ids = dict(encoded) | self._byte_words
+        return np.fromiter(chain.from_iterable(map(ids.__getitem__, words)), np.uint16)
 
     def save(self, directory: Path) -> None:
         """Write `tokenizer.model`, in SentencePiece's own format, and `tokenizer.json`."""
@@ -124,8 +108,7 @@ class SubwordTokenizer(characters.Tokenizer):
             # The scores of merges are -0, -1, -2, ..., those of a unigram model logarithms.
             kind = "bpe" if all(score == round(score) for score in scores) else "unigram"
             tokenizer = cls(kind, model)
-            ids = tokenizer.encode(characters.PROBE)
-            if tokenizer.decode(ids) != characters.PROBE:
+            if tokenizer.decode(tokenizer.encode(characters.PROBE)) != characters.PROBE:
                 raise ValueError(
                     "a text does not come back from its tokens: train it with "
                     "--normalization_rule_name=identity --remove_extra_whitespaces=false"
@@ -174,6 +157,13 @@ class SubwordTokenizer(characters.Tokenizer):
             minloglevel=2,
         )
         return cls(kind, model.getvalue())
+
+
+def _bytes_of(row: tuple[str, float, str]) -> bytes:
+    piece, _, kind = row
+    if kind == "byte":
+        return bytes.fromhex(piece[3:5])  # "<0x0A>"
+    return b"" if kind == "unknown" else piece.replace("\u2581", " ").encode()
 
 
 def _sample(text: str) -> str:

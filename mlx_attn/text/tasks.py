@@ -36,11 +36,6 @@ class Documents:
     # drawn from; 0 if the symbol is not scored.
     nats: Float64[np.ndarray, "D L"]
 
-    @property
-    def floor(self) -> float:
-        """The entropy in nats per scored symbol: no model's expected loss is lower."""
-        return float(self.nats.sum() / self.scored.sum())
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the documents as one stream of tokens, with facts about each token.
 
@@ -223,7 +218,6 @@ def task_of(data: str) -> Task | None:
         key, _, value = change.partition("=")
         if not value.isdecimal() or value == "0":
             raise ConfigError(f"{name}: a size is a whole number above 0, as in {name}:{key}=4")
-        find_row(row.sizes, key, "size")
         sizes[key] = int(value)
     places = draw(name, 1, **sizes).places
     return replace(row, name=data, sizes={**row.sizes, **sizes}, length=places.shape[1])
@@ -243,8 +237,8 @@ def draw(
         ConfigError: The task or a size is unknown, or the sizes do not fit together.
     """
     row = find_row(TASKS, task, "task")
-    if unknown := set(sizes) - set(row.sizes):
-        raise ConfigError(f"{task} has no size {unknown.pop()!r}; it has {[*row.sizes]}")
+    for key in sizes:
+        find_row(row.sizes, key, "size")
     bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))
     sizes = {**row.sizes, **sizes}
     misfit = ConfigError(f"{task}: no documents have the sizes {sizes}")

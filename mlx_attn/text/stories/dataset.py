@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from mlx_attn.text.stories import grammar
-from mlx_attn.text.stories.grammar import ENGLISH
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class StoryCorpus:
 
 def generate_story(random: random.Random) -> Story:
     """Return one story, from a generator of which only the method `random()` is used."""
-    fragments = ENGLISH.sample(random.random)
+    fragments = grammar.sample(random.random)
     text = "".join([fragment.text for fragment in fragments])
     nats = sum(fragment.log_probability for fragment in fragments)
     spans: list[Span] = []
@@ -91,7 +90,7 @@ def generate_stories(
     length = 0
     while length < n_bytes:
         starts.append(length)
-        for text, ability, log_probability, _ in ENGLISH.sample(draw):
+        for text, ability, log_probability, _ in grammar.sample(draw):
             texts.append(text)
             abilities.append(ability)
             nats[ability] += log_probability

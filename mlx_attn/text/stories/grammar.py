@@ -1,8 +1,7 @@
-"""A grammar with one derivation for each of its texts, so that every text's probability is known.
+"""The grammar of the stories: each has one derivation, so that its probability is known.
 
-First any such grammar, then the grammar of the stories, `ENGLISH`, read from english.toml.
-
-A rule is a template: options separated by `|`, each with an optional integer weight, of
+The rules and words are read from english.toml. A rule is a template: options separated by `|`, each
+with an optional integer weight, of
 
     {new hero}      a word for the variable `hero`, chosen among those that it may take
     {hero.his}      a form of the word that `hero` is bound to
@@ -55,21 +54,8 @@ class Variable:
 
     words: tuple[Word, ...]
     given: tuple[str, ...] = ()
-    allowed: Callable[..., bool] = lambda word, *given: True
+    allowed: Callable[..., bool] = lambda word, *given: word not in given
     determined: int = FREE
-
-    def key(self, bound: Mapping[str, Word]) -> tuple[Word, ...]:
-        """Return the words on which the candidates depend."""
-        return tuple([bound[name] for name in self.given if name in bound])
-
-    def candidates(self, key: tuple[Word, ...]) -> list[Word]:
-        """Return the words that this variable may take, given the words it depends on."""
-        return [word for word in self.words if self.allowed(word, *key)]
-
-
-def unlike(words: tuple[Word, ...], *others: str) -> Variable:
-    """Return a variable that differs from the variables named in `others`."""
-    return Variable(words, others, lambda word, *taken: word not in taken)
 
 
 class Fragment(NamedTuple):
@@ -100,14 +86,14 @@ class Choice:
         self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
 
     def sample(self, state: _State) -> None:
-        key = self.variable.key(state.bound)
+        key = tuple([state.bound[name] for name in self.variable.given if name in state.bound])
         table = self._tables.get(key) or self._tabulate(key)
         word, fragment = table[int(state.draw() * len(table))]
         state.bound[self.name] = word
         state.fragments.append(fragment)
 
     def _tabulate(self, key: tuple[Word, ...]) -> list[tuple[Word, Fragment]]:
-        words = self.variable.candidates(key)
+        words = [word for word in self.variable.words if self.variable.allowed(word, *key)]
         ability = self.variable.determined if len(words) == 1 else FREE
         nats = log(1 / len(words))
         fragments = [Fragment(word.form(self.form), ability, nats, self.name) for word in words]
@@ -159,7 +145,6 @@ class Rule:
     """
 
     def __init__(self) -> None:
-        self.options: list[tuple[int, tuple[Piece, ...]]] = []
         self._table: list[tuple[Piece, ...]] = []
 
     def fill(self, options: "list[tuple[int, tuple[Piece, ...]]]") -> None:
@@ -171,7 +156,6 @@ class Rule:
                 end = _distinct(text, [other for other in texts if other != text])
                 free = Fragment(text[:end], FREE, log(weight / total))
                 pieces = (free, *_literal(text[end:]), *pieces[1:])
-            self.options.append((weight, pieces))
             self._table += [pieces] * weight
 
     def sample(self, state: _State) -> None:
@@ -198,69 +182,6 @@ _MARK = re.compile(
     r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
 )
 _WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
-
-
-class Grammar:
-    """Rules and their variables; a text is the rule `start`, then `terminator`.
-
-    `abilities` has the ability that predicts each form of a word mentioned before; default: recall.
-    """
-
-    def __init__(
-        self,
-        rules: Mapping[str, str],
-        variables: Mapping[str, Variable],
-        start: str,
-        terminator: str = "",
-        abilities: Mapping[str, int] | None = None,
-    ) -> None:
-        self._variables, self._abilities = variables, abilities or {}
-        self._rules = {name: Rule() for name in rules}
-        for name, template in rules.items():
-            options: list[tuple[int, tuple[Piece, ...]]] = []
-            for text in template.split("|"):
-                match = _WEIGHT.fullmatch(" ".join(text.split()))
-                weight, option = match.groups() if match else ("1", "")
-                options.append((int(weight or 1), self._compile(option)))
-            self._rules[name].fill(options)
-        self.pieces: tuple[Piece, ...] = (self._rules[start], *_literal(terminator))
-
-    def sample(self, draw: Callable[[], float]) -> list[Fragment]:
-        """Return one text drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
-        state = _State([], {}, draw)
-        for piece in self.pieces:
-            piece.sample(state)
-        return state.fragments
-
-    def _compile(self, template: str) -> tuple[Piece, ...]:
-        """Return the pieces of a template; a capture collects its own until its bracket closes."""
-        open_captures: list[tuple[str, list[Piece]]] = [("", [])]
-        end = 0
-        for mark in _MARK.finditer(template):
-            open_captures[-1][1].extend(_literal(template[end : mark.start()]))
-            end = mark.end()
-            if mark["capture"]:
-                open_captures.append((mark["capture"], []))
-            elif mark["close"]:
-                name, pieces = open_captures.pop()
-                open_captures[-1][1].append(Capture(name, tuple(pieces)))
-            else:
-                open_captures[-1][1].extend(self._marked(mark))
-        return (*open_captures[0][1], *_literal(template[end:]))
-
-    def _marked(self, mark: re.Match[str]) -> list[Piece]:
-        if mark["rule"]:
-            return [self._rules[mark["rule"]]]
-        name, form = mark["name"], mark["form"] or ""
-        if name not in self._variables:
-            return [Backreference(name)]
-        if mark["new"]:
-            return [Choice(name, self._variables[name], "a" if mark["article"] else form)]
-        article = [self._reference(name, "a_"), *_literal(" ")] if mark["article"] else []
-        return [*article, self._reference(name, form)]
-
-    def _reference(self, name: str, form: str) -> Reference:
-        return Reference(name, self._variables[name], form, self._abilities.get(form, RECALL))
 
 
 # English: the words of the stories with their forms, and their grammar.
@@ -292,45 +213,35 @@ def _word(kind: str, text: str) -> Word:
     return Word(text, forms)
 
 
-def _numbers(texts: str, ordinals: str) -> tuple[Word, ...]:
-    """Return the numbers from one; the form `counted` counts up to them."""
-    words = texts.split()
-    return tuple(
-        Word(
-            word,
-            {
-                "was": "was" if value == 1 else "were",
-                "ordinal": ordinal,
-                "counted": ", ".join(words[:value]).capitalize(),
-            },
-            value,
-        )
-        for value, (word, ordinal) in enumerate(zip(words, ordinals.split(), strict=True), 1)
-    )
-
-
 _TABLES = package_table("mlx_attn.text.stories", "english")
 
 WORDS = {
     name: tuple(_word(kind, text) for kind, texts in kinds.items() for text in texts.split())
     for name, kinds in _TABLES["words"].items()
 }
-WORDS["numbers"] = _numbers(
-    "one two three four five six seven", "first second third fourth fifth sixth seventh"
+_COUNT = ["one", "two", "three", "four", "five", "six", "seven"]
+_ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
+WORDS["numbers"] = _NUMBERS = tuple(
+    Word(
+        word,
+        {
+            "was": "was" if value == 1 else "were",
+            "ordinal": ordinal,
+            "counted": ", ".join(_COUNT[:value]).capitalize(),  # counts up to it
+        },
+        value,
+    )
+    for value, (word, ordinal) in enumerate(zip(_COUNT, _ORDINALS, strict=True), 1)
 )
-
-
-def _variable(row: str) -> Variable:
-    words, _, others = row.partition(" unlike ")
-    return unlike(WORDS[words], *others.split())
-
-
-_NUMBERS = WORDS["numbers"]
 _DIFFERENCE = {
     "allowed": lambda word, whole, part: word.value == whole.value - part.value,
     "determined": COUNTING,
 }
-VARIABLES = {name: _variable(row) for name, row in _TABLES["variables"].items()} | {
+VARIABLES = {
+    name: Variable(WORDS[words], tuple(others.split()))
+    for name, row in _TABLES["variables"].items()
+    for words, _, others in (row.partition(" unlike "),)
+} | {
     "total": Variable(_NUMBERS, (), lambda word: 4 <= word.value <= 7),
     # What is given away leaves at least two, and then at least one.
     "given": Variable(_NUMBERS, ("total",), lambda word, n: word.value <= n.value - 2, COUNTING),
@@ -339,6 +250,62 @@ VARIABLES = {name: _variable(row) for name, row in _TABLES["variables"].items()}
     "left2": Variable(_NUMBERS, ("left", "given2"), **_DIFFERENCE),
     "count": Variable(_NUMBERS, (), lambda word: 3 <= word.value <= 6),
 }
-_RULES = {**_TABLES["rules"], "plot": " | ".join(_TABLES["plots"].values())}
+_TEMPLATES = {**_TABLES["rules"], "plot": " | ".join(_TABLES["plots"].values())}
+_RULES = {name: Rule() for name in _TEMPLATES}
+_MARK = re.compile(
+    r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
+    r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
+)
+_WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
-ENGLISH = Grammar(_RULES, VARIABLES, start="story", terminator="\n", abilities=_ABILITIES)
+
+def _option(text: str) -> tuple[int, tuple[Piece, ...]]:
+    """Return the weight and the pieces of one option of a template."""
+    match = _WEIGHT.fullmatch(" ".join(text.split()))
+    weight, option = match.groups() if match else ("1", "")
+    return int(weight or 1), _compiled(option)
+
+
+def _compiled(template: str) -> tuple[Piece, ...]:
+    """Return the pieces of a template; a capture collects its own until its bracket closes."""
+    open_captures: list[tuple[str, list[Piece]]] = [("", [])]
+    end = 0
+    for mark in _MARK.finditer(template):
+        open_captures[-1][1].extend(_literal(template[end : mark.start()]))
+        end = mark.end()
+        if mark["capture"]:
+            open_captures.append((mark["capture"], []))
+        elif mark["close"]:
+            name, pieces = open_captures.pop()
+            open_captures[-1][1].append(Capture(name, tuple(pieces)))
+        else:
+            open_captures[-1][1].extend(_marked(mark))
+    return (*open_captures[0][1], *_literal(template[end:]))
+
+
+def _marked(mark: re.Match[str]) -> list[Piece]:
+    if mark["rule"]:
+        return [_RULES[mark["rule"]]]
+    name, form = mark["name"], mark["form"] or ""
+    if name not in VARIABLES:
+        return [Backreference(name)]
+    if mark["new"]:
+        return [Choice(name, VARIABLES[name], "a" if mark["article"] else form)]
+    article = [_reference(name, "a_"), *_literal(" ")] if mark["article"] else []
+    return [*article, _reference(name, form)]
+
+
+def _reference(name: str, form: str) -> Reference:
+    return Reference(name, VARIABLES[name], form, _ABILITIES.get(form, RECALL))
+
+
+for rule, template in _TEMPLATES.items():
+    _RULES[rule].fill([*map(_option, template.split("|"))])
+
+
+def sample(draw: Callable[[], float]) -> list[Fragment]:
+    """Return one story drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
+    state = _State([], {}, draw)
+    for piece in (_RULES["story"], Fragment("\n", GRAMMAR)):
+        piece.sample(state)
+    return state.fragments
