@@ -153,7 +153,7 @@ def our_text(folder: str, new: int) -> Callable[[], list[int]]:
     def write() -> list[int]:
         blas.use_threads(blas.preload().threads)
         greedy = Sampler(SamplerConfig(temp=0.0))
-        rows = [*islice(decode(DecodingState(model, step), PROMPT, greedy), new)]
+        rows = [*islice(decode(DecodingState(step), PROMPT, greedy), new)]
         mx.synchronize()
         return [row[0] for row in rows]
 

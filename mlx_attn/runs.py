@@ -1,23 +1,36 @@
 """The folder runs/: a run by its name, loaded to be talked to, the latest, a free name, removal."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import mlx.core as mx
+
 from mlx_attn import files
-from mlx_attn.errors import RunError, did_you_mean
+from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run, find_runs, is_run, open_run, remove_own_files
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import TokenStep
-from mlx_attn.sampling.documents import start_tokens
-from mlx_attn.sampling.generate import GenerationStep, stream_generate
+from mlx_attn.sampling.decoding import DecodingState, TokenStep
+from mlx_attn.sampling.generate import (
+    GenerationStep,
+    StreamingDetokenizer,
+    begin,
+    prompt_tokens,
+    stream_generate,
+)
+from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.sources import document_edges
 from mlx_attn.text.tokenizers import Tokenizer
 
 RUNS = Path("runs")
 """Where runs land unless told otherwise."""
+
+MOST_TEXTS = 4096
+"""Texts of one batch, at most."""
 
 
 def find_run(name: str | None = None) -> Run:
@@ -78,9 +91,49 @@ class LoadedRun:
         stop: Sequence[str] = (),
         count: int = 1,
     ) -> Iterator[GenerationStep]:
-        """Return continuations of a prompt; see `stream_generate`."""
-        start, arguments = self.start_tokens, (prompt, config, max_tokens, stop, count)
-        return stream_generate(self.model, self.tokenizer, *arguments, step=self.step, start=start)
+        """Return continuations of a prompt, one step a token; the steps' texts add up to them.
+
+        Several are decoded as one batch: text k draws with the seed `config.seed + k`, like a
+        single text with this seed, and ends by itself. An empty prompt without a start becomes a
+        newline, or token 0 in a vocabulary without one. See `DecodingState` for texts longer than
+        the context.
+
+        Args:
+            prompt: The text to continue.
+            config: How tokens are drawn.
+            max_tokens: The most new tokens.
+            stop: Texts before which it ends.
+            count: Number of continuations.
+
+        Raises:
+            ConfigError: Before the first step: a character of the prompt is unknown to the
+                tokenizer, or `max_tokens`, `stop` or `count` cannot work.
+            RunError: With the first step: the model's logits are not numbers.
+        """
+        limits = (("max_tokens", max_tokens, 2**31 - 1), ("num_samples", count, MOST_TEXTS))
+        for name, value, most in limits:
+            if not 1 <= value <= most:
+                raise ConfigError(f"{name}={value} must be at least 1 and at most {most}")
+        context = self.model.config.context_length
+        tokens = prompt_tokens(self.tokenizer, prompt, self.start_tokens, context)
+        detokenizers = [StreamingDetokenizer(self.tokenizer, stop) for _ in range(count)]
+        sampler = Sampler(config or SamplerConfig(), count)
+        return stream_generate(DecodingState(self.step), tokens, sampler, detokenizers, max_tokens)
+
+    def text_loss(self, text: Sequence[int]) -> float:
+        """Return the mean loss in nats of a text's tokens, read as a document of its own.
+
+        Without a start, the first token has nothing before it and does not count: a single one has
+        the loss NaN.
+        """
+        tokens = begin(text, self.start_tokens, self.model.config.context_length)
+        if len(tokens) < 2:
+            return math.nan
+        row = mx.array(tokens)[None]
+        # [1, T - 1, V], of which the text's own tokens are scored.
+        logits = self.model(row[:, :-1])[:, -len(text) :].astype(mx.float32)
+        losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
+        return math.fsum(losses) / len(losses)
 
 
 def load_run(name: str | None = None) -> LoadedRun:
@@ -92,6 +145,15 @@ def load_run(name: str | None = None) -> LoadedRun:
 def document_start(run: Run) -> list[int]:
     """Return the tokens that a run has seen before each document, and so expects before a text."""
     return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
+
+
+def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
+    """Return the tokens before each document of the corpus by name; none in a plain text."""
+    start, _ = document_edges(corpus)
+    try:
+        return tokenizer.encode(start).tolist() if start else []
+    except ConfigError:  # a vocabulary from elsewhere, which lacks them
+        return []
 
 
 def run_path(name: str) -> Path:

@@ -20,9 +20,9 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import probe
 from mlx_attn.probe.tracking import track
 from mlx_attn.run_directory import open_run
+from mlx_attn.runs import load_run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, decode
-from mlx_attn.sampling.generate import stream_generate
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
@@ -86,11 +86,10 @@ def trains_and_resumes_with_the_same_bits(settings: Settings, corpus: Corpus, pa
 
 def samples_from_its_run(path: Path, model: GPT) -> None:
     """The run holds the model, which writes text of its own tokenizer."""
-    run = open_run(path)
-    loaded = run.load_model()
+    loaded = load_run(str(path))
     model.eval()
-    assert mx.array_equal(loaded(TOKENS), model(TOKENS))
-    pieces = stream_generate(loaded, run.load_tokenizer(), "Ann has", GREEDY, max_tokens=5)
+    assert mx.array_equal(loaded.model(TOKENS), model(TOKENS))
+    pieces = loaded.stream("Ann has", GREEDY, max_tokens=5)
     assert len("".join(piece.text for piece in pieces)) == 5
 
 
@@ -105,7 +104,7 @@ def with_opinions(model: GPT) -> GPT:
 def decodes_with_caches_as_it_reads(model: GPT) -> None:
     """The likeliest tokens, beyond the context's end too, equal those by whole forward passes."""
     text, start, context = [3, 1, 4, 1, 5], 0, model.config.context_length
-    decoded = list(islice(decode(DecodingState(model), text, Sampler(GREEDY)), 12))
+    decoded = list(islice(decode(DecodingState(TokenStep(model)), text, Sampler(GREEDY)), 12))
     for (token,) in decoded:
         if len(text) - start > context:
             start = len(text) - context // 2

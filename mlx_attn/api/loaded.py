@@ -19,7 +19,7 @@ from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
 from mlx_attn.runs import LoadedRun, load_run
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.documents import begin, text_loss
+from mlx_attn.sampling.generate import begin
 from mlx_attn.text.corpus import Split
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.ui.plots import figure_for_page
@@ -103,7 +103,7 @@ class LoadedModel(LoadedRun):
         tokens, count = self._tokens(text)
         if len(tokens) < 2:
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
-        return text_loss(self.model, tokens, count)
+        return self.text_loss(tokens[-count:])
 
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""

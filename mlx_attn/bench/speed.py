@@ -172,13 +172,13 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
     def run() -> None:
         blas.use_threads(blas.preload().threads)
         greedy = Sampler(SamplerConfig(temp=0.0))
-        for _ in islice(decode(DecodingState(model, step), prompt, greedy), new):
+        for _ in islice(decode(DecodingState(step), prompt, greedy), new):
             pass
         # The token after the last one is still being computed.
         mx.synchronize()
 
     def graph() -> list[mx.array]:
-        state, token = DecodingState(model, step), mx.array([[0]], mx.uint32)
+        state, token = DecodingState(step), mx.array([[0]], mx.uint32)
         mx.eval(state.read(token))
         following = state.following(token, Sampler(SamplerConfig(temp=0.0)))
         return [following, *(array for cache in state.caches for array in cache.arrays)]

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, decode
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 
 _WINDOW = 64
@@ -85,4 +85,5 @@ def _logits(model: GPT, tokens: list[int]) -> Float[np.ndarray, "T V"]:
 def _greedy_tokens(model: GPT, prompt: list[int], count: int) -> list[int]:
     """Return greedy tokens, decoded with the cache."""
     greedy = Sampler(SamplerConfig(temp=0.0))
-    return [token for (token,) in islice(decode(DecodingState(model), prompt, greedy), count)]
+    tokens = decode(DecodingState(TokenStep(model)), prompt, greedy)
+    return [token for (token,) in islice(tokens, count)]

@@ -13,7 +13,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
-from mlx_attn.sampling.documents import begin
+from mlx_attn.sampling.generate import begin
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer

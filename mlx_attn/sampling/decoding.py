@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count, islice
-from operator import is_not
 from typing import Any, cast
 
 import mlx.core as mx
@@ -53,20 +52,13 @@ class TokenStep:
         self.model = model
         self._graphs: dict[Any, Graph] = {}
         self._runs: defaultdict[Any, Iterator[int]] = defaultdict(lambda: count(1))
-        self._seen: Arrays = {}  # the model's weights, when the views of them were made
-        self._views: Arrays = {}
 
     def weights(self, texts: int) -> Arrays:
-        """Return the model's weights as the step of so many texts takes them."""
-        arrays = named_arrays(self.model)
-        if texts > 1:
-            return arrays
-        # New arrays of the same names mean that the model has trained or loaded weights since then.
-        if not self._seen or any(map(is_not, arrays.values(), self._seen.values())):
-            with layers_for(texts, self.model):
-                self._seen, self._views = arrays, named_arrays(self.model)
-            mx.eval(self._views)
-        return self._views
+        """Return the weights that the model has now, as the step of so many texts takes them."""
+        with layers_for(texts, self.model):
+            arrays = named_arrays(self.model)
+        mx.eval(arrays)
+        return arrays
 
     def __call__(
         self,
@@ -126,15 +118,14 @@ class DecodingState:
     least half of the context is always used.
 
     Args:
-        model: In evaluation mode.
-        step: One step of it, to share with other texts; None makes one.
+        step: One step of the model, which other texts may share.
     """
 
-    def __init__(self, model: GPT, step: TokenStep | None = None):
-        self.model = model
+    def __init__(self, step: TokenStep):
+        self.model = step.model
         self.length = 0
         self.caches: list[KVCache] = []
-        self._step = step or TokenStep(model)
+        self._step = step
         self._weights: Arrays = {}
         self._read: list[mx.array] = []
 

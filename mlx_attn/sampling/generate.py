@@ -8,15 +8,9 @@ from itertools import islice
 from typing import Literal
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode, tokens_that_fit
-from mlx_attn.sampling.documents import begin
+from mlx_attn.sampling.decoding import DecodingState, decode, tokens_that_fit
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.text.tokenizers import Tokenizer
-
-MOST_TEXTS = 4096
-"""Texts of one batch, at most."""
 
 
 class StreamingDetokenizer:
@@ -74,48 +68,16 @@ class GenerationStep:
     statistics: Statistics
 
 
-def stream_generate(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: str,
-    config: SamplerConfig | None = None,
-    max_tokens: int = 200,
-    stop: Sequence[str] = (),
-    count: int = 1,
-    *,
-    step: TokenStep | None = None,
-    start: Sequence[int] = (),
-) -> Iterator[GenerationStep]:
-    """Return continuations of a prompt, one step a token; the steps' texts add up to them.
+def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int]:
+    """Return tokens after the start of a document, if they lack it and it fits.
 
-    Several are decoded as one batch: text k draws with the seed `config.seed + k`, like a single
-    text with this seed, and ends by itself. An empty prompt without a start becomes a newline, or
-    token 0 in a vocabulary without one. See `DecodingState` for texts longer than the context.
-
-    Args:
-        model: In evaluation mode.
-        tokenizer: The one it was trained with.
-        prompt: The text to continue.
-        config: How tokens are drawn.
-        max_tokens: The most new tokens.
-        stop: Texts before which it ends.
-        count: Number of continuations.
-        step: The decoding step of this model, shared with other texts; None makes one.
-        start: Tokens that come before a document; they are read before the prompt.
-
-    Raises:
-        ConfigError: Before the first step: a character of the prompt is unknown to the tokenizer,
-            or `max_tokens`, `stop` or `count` cannot work.
-        RunError: With the first step: the model's logits are not numbers.
+    A model that has only seen stories after a line break expects one before a text. But it would
+    not see the beginning of a text that is longer than `longest`.
     """
-    limits = (("max_tokens", max_tokens, 2**31 - 1), ("num_samples", count, MOST_TEXTS))
-    for name, value, most in limits:
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} must be at least 1 and at most {most}")
-    tokens = prompt_tokens(tokenizer, prompt, start, model.config.context_length)
-    detokenizers = [StreamingDetokenizer(tokenizer, stop) for _ in range(count)]
-    sampler = Sampler(config or SamplerConfig(), count)
-    return _steps(DecodingState(model, step), tokens, sampler, detokenizers, max_tokens)
+    tokens, start = list(tokens), list(start)
+    if tokens[: len(start)] == start or len(start) + len(tokens) > longest:
+        return tokens
+    return start + tokens
 
 
 def prompt_tokens(
@@ -131,13 +93,18 @@ def prompt_tokens(
         return [0]
 
 
-def _steps(
+def stream_generate(
     state: DecodingState,
-    prompt: list[int],
+    prompt: Sequence[int],
     sampler: Sampler,
     detokenizers: list[StreamingDetokenizer],
     max_tokens: int,
 ) -> Iterator[GenerationStep]:
+    """Yield the tokens after a prompt, with the texts of each that its detokenizer releases.
+
+    Raises:
+        RunError: The model's logits are not numbers.
+    """
     read = tokens_that_fit(len(prompt), state.model.config.context_length)
     unfinished = dict(enumerate(detokenizers))  # by the number of the text
     first = 0.0

@@ -139,14 +139,6 @@ def last_start(n_tokens: int, context_length: int) -> int:
     return n_tokens - context_length - 1
 
 
-def read_windows(
-    tokens: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " B"], length: int
-) -> Integer[np.ndarray, "B length"]:
-    """Read the `length` tokens from each start."""
-    # [B, 1] + [length] -> [B, length]
-    return np.asarray(tokens[starts[..., None] + np.arange(length)])
-
-
 Scalar = Float[mx.array, ""]
 Windows = Integer[mx.array, "B T1"]
 Model = Callable[[mx.array], mx.array]  # maps tokens to logits
@@ -194,11 +186,10 @@ class Objective:
         return (losses * scored[0]).sum() / mx.maximum(scored[0].sum(), 1)
 
     def weight(self, batch: Sequence[mx.array]) -> Scalar:
-        """Count the scored tokens, by which the shards of a batch are weighted."""
-        windows, *scored = batch
-        if scored:
-            return scored[0].sum().astype(mx.float32)
-        return mx.array(float(windows.shape[-2] * (windows.shape[-1] - 1)))
+        """Return the weight of a shard of a batch: a task's scored tokens."""
+        _, *scored = batch
+        # Shards of a text are equal.
+        return scored[0].sum().astype(mx.float32) if scored else mx.array(1.0)
 
 
 def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:

@@ -24,16 +24,6 @@ def get_state(model: GPT, optimizer: GroupedOptimizer) -> Arrays:
     return named_arrays({"model": model.parameters(), "optimizer": optimizer.state})
 
 
-def set_state(arrays: Arrays, model: GPT, optimizer: GroupedOptimizer) -> None:
-    """Copy the arrays of `get_state` into a training, within its own containers."""
-    tree: Any = tree_unflatten(list(arrays.items()))
-    model.update(tree["model"])
-    # Update the dictionaries in place: compiled steps hold references to them.
-    for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
-        state.update(values)
-    optimizer.read()
-
-
 @dataclass(slots=True)
 class Progress:
     """Steps, seconds and losses of a training so far."""
@@ -106,5 +96,10 @@ def load_checkpoint(
         raise RunError(f"{path}: saved by another optimizer; resume with the run's own settings")
     check_agrees(facts.get("recipe", "{}"), recipe, str(path))
     # Everything is checked before the first array changes.
-    set_state(arrays, model, optimizer)
+    tree: Any = tree_unflatten(list(arrays.items()))
+    model.update(tree["model"])
+    # Update the dictionaries in place: compiled steps hold references to them.
+    for state, values in zip(optimizer.state, tree["optimizer"], strict=True):
+        state.update(values)
+    optimizer.read()
     return progress

@@ -16,7 +16,7 @@ from mlx_attn.machine.streams import cores, in_turns
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
-from mlx_attn.training.batches import last_start, read_windows
+from mlx_attn.training.batches import last_start
 
 EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
 
@@ -96,7 +96,8 @@ class Evaluator:
         rows: list[np.ndarray] = []
         size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
         batches: list[Any] = [windows[i : i + size] for i in range(0, len(windows), size)]
-        measured = in_turns(partial(self._measured, model), map(self._read, batches), at_once=1)
+        windows_of = (mx.array(self._read(batch, self.context_length + 1)) for batch in batches)
+        measured = in_turns(partial(self._measured, model), windows_of, at_once=1)
         for batch, parts in zip(batches, measured, strict=True):
             # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
             of_batch = np.concatenate([np.array(part) for part in parts], axis=-1)
@@ -109,8 +110,9 @@ class Evaluator:
         # float64, because sums over millions of tokens follow.
         return np.concatenate(places), np.concatenate(rows, axis=-1).astype(np.float64)
 
-    def _read(self, batch: Windows) -> Integer[mx.array, "B T1"]:
-        return mx.array(read_windows(self.split.tokens, batch.start, self.context_length + 1))
+    def _read(self, windows: Windows, length: int) -> Integer[np.ndarray, "B length"]:
+        # [B, 1] + [length] -> [B, length]
+        return np.asarray(self.split.tokens[windows.start[:, None] + np.arange(length)])
 
     def _measured(
         self, model: GPT, windows: Integer[mx.array, "B T1"]
@@ -179,8 +181,7 @@ class Evaluator:
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """Return up to `count` windows as tokens, evenly spread over the split."""
-        starts = self._spread(count).start
-        return read_windows(self.split.tokens, starts, self.context_length).astype(np.int64)
+        return self._read(self._spread(count), self.context_length).astype(np.int64)
 
 
 def evaluation_windows(

@@ -24,9 +24,9 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.machine.streams import in_turns, num_shards, parallel_map
 from mlx_attn.model.gpt import GPT
+from mlx_attn.training.batches import Scalar
 from mlx_attn.training.config import TrainConfig
 
-Scalar = Float[mx.array, ""]
 Vector = Float[mx.array, "_"]  # a vector of any length
 
 
@@ -157,10 +157,10 @@ class Muon:
     def __init__(self, weights: Arrays, peak: float, momentum: float):
         self.peak, self.momentum = peak, momentum
         # Matrices are stacked as wide ones, so a shape and its transpose share a stack.
-        self.tall = {name for name, (rows, columns) in _shapes(weights).items() if rows > columns}
+        self.tall = {name for name, array in weights.items() if array.shape[0] > array.shape[1]}
         stacks = defaultdict(list)
-        for name, shape in _shapes(weights).items():
-            stacks[tuple(sorted(shape))].append(name)
+        for name, array in weights.items():
+            stacks[tuple(sorted(array.shape))].append(name)
         self.stacks = list(stacks.values())  # of names
         self.weights: Arrays = {}
         self.read(weights)
@@ -207,10 +207,6 @@ class Muon:
         self.weights[name] = self.weights[name] - (step.T if name in self.tall else step)
 
 
-def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}
-
-
 def newton_schulz(stack: Stack) -> Stack:
     """Iterate X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
 
@@ -253,7 +249,7 @@ class GroupedOptimizer:
     """
 
     def __init__(self, model: GPT, config: TrainConfig):
-        self.model = model
+        self.model, self.clip = model, config.clip
         lr, decay = config.lr, config.weight_decay
         adamw = partial(AdamW, beta2=config.beta2)
         makes: dict[str, Callable[[Arrays], AdamW | Muon]] = {
@@ -287,21 +283,25 @@ class GroupedOptimizer:
             # An array, so that a compiled step reads it instead of a constant.
             group.state["learning_rate"] = mx.array(group.peak * factor)
 
-    def packed(self, gradients: dict) -> list[list[mx.array]]:
-        """Pack the gradients of all trained parameters, by group."""
-        named: Any = tree_flatten(gradients, destination={})
-        return [group.packed(named) for group in self.groups.values()]
-
-    def step(self, gradients: list[list[mx.array]], factor: Scalar) -> None:
-        """Move the weights, and the model's with them.
+    def step(self, gradients: dict) -> Scalar:
+        """Move the weights, and the model's with them; return sqrt(sum g^2) before clipping.
 
         Args:
-            gradients: As `packed` returns them.
-            factor: Multiplies them, to clip their norm.
+            gradients: Of all trained parameters, as a tree like the model's.
         """
-        for group, of_group in zip(self.groups.values(), gradients, strict=True):
+        named: Any = tree_flatten(gradients, destination={})
+        packed = [group.packed(named) for group in self.groups.values()]
+        # One norm over all weights, so that clipping does not change the direction.
+        squares = mx.array(0.0)
+        for square in in_turns(lambda array: mx.square(array).sum(), chain(*packed)):
+            squares = squares + square
+        norm = mx.sqrt(squares)
+        # The 1e-6 keeps a gradient of 0 from dividing by 0.
+        factor = mx.minimum((self.clip or math.inf) / (norm + 1e-6), 1.0)
+        for group, of_group in zip(self.groups.values(), packed, strict=True):
             group.step(of_group, factor)
         self._give()
+        return norm
 
     @property
     def state(self) -> list[dict]:
@@ -312,18 +312,6 @@ class GroupedOptimizer:
     def weights(self) -> list[list[Vector] | Arrays]:
         """Return the containers of the weights themselves, not copies."""
         return [group.weights for group in self.groups.values()]
-
-
-def global_norm(packed: list[list[mx.array]]) -> Scalar:
-    """Return sqrt(sum g^2) over the gradients of all groups."""
-    squares = mx.array(0.0)
-    for square in in_turns(_sum_of_squares, chain(*packed)):
-        squares = squares + square
-    return mx.sqrt(squares)
-
-
-def _sum_of_squares(array: mx.array) -> Scalar:
-    return mx.square(array).sum()
 
 
 COOLDOWN = 0.6

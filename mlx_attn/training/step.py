@@ -1,6 +1,5 @@
 """One training step: a batch, its loss, the gradients, and the optimizer."""
 
-import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -12,7 +11,7 @@ from mlx_attn.machine.streams import compiled_share, compiled_step, shard_batch
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.optimizers import GroupedOptimizer, global_norm
+from mlx_attn.training.optimizers import GroupedOptimizer
 
 
 class TrainStep:
@@ -34,7 +33,7 @@ class TrainStep:
         share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
         self._sharded = shard_batch(share, objective.weight, count_parameters(model))
         self._part = compiled_step(self._part_gradients, config.compile, self.state)
-        self.update = compiled_step(self._update, config.compile, self.state)
+        self.update = compiled_step(optimizer.step, config.compile, self.state)
 
     def __call__(self, starts: Starts) -> tuple[Scalar, Scalar]:
         """Train on the windows at these starts, lazily: evaluate `state` with the results.
@@ -77,16 +76,6 @@ class TrainStep:
         # The optimizer must see the float32 weights again.
         self.model.update(masters)
         return loss * weight
-
-    def _update(self, gradients: dict) -> Scalar:
-        """Move the weights; return the norm of the gradients."""
-        packed = self.optimizer.packed(gradients)
-        # One norm over all weights, so that clipping does not change the direction.
-        norm = global_norm(packed)
-        # The 1e-6 keeps a gradient of 0 from dividing by 0.
-        factor = mx.minimum((self.config.clip or math.inf) / (norm + 1e-6), 1.0)
-        self.optimizer.step(packed, factor)
-        return norm
 
     @property
     def state(self) -> list:

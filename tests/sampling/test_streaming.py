@@ -8,33 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
-from mlx_attn.runs import LoadedRun
+from mlx_attn.runs import LoadedRun, start_tokens
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.documents import start_tokens, text_loss
 from mlx_attn.sampling.generate import (
     StreamingDetokenizer,
     prompt_tokens,
-    stream_generate,
 )
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.corpus import prepare
+from mlx_attn.text.tokenizers import Tokenizer
 
 BYTES = ByteTokenizer()
 GREEDY = SamplerConfig(temp=0.0)
 
 
+def run_of(model: GPT, tokenizer: Tokenizer, corpus: str = "") -> LoadedRun:
+    """A run of the corpus by name, as its directory would make it."""
+    return LoadedRun(Run(Path("x"), {"corpus": corpus}), model, tokenizer)
+
+
 def test_the_pieces_are_the_text_of_their_tokens_and_the_last_has_a_finish_reason(gpt):
-    pieces = list(stream_generate(gpt(), BYTES, "Once", SamplerConfig(temp=1.0, seed=1), 50))
+    run = run_of(gpt(), BYTES)
+    pieces = list(run.stream("Once", SamplerConfig(temp=1.0, seed=1), 50))
     assert "".join(p.text for p in pieces) == BYTES.decode(p.token for p in pieces)
     assert [p.statistics.finish_reason for p in pieces] == [None] * 49 + ["length"]
 
 
 def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
     with pytest.raises(ConfigError, match="'d'"):
-        stream_generate(gpt(vocab_size=3), CharacterTokenizer.train("abc"), "abcd")
+        run_of(gpt(vocab_size=3), CharacterTokenizer.train("abc")).stream("abcd")
     with pytest.raises(ConfigError, match="max_tokens=0 must be at least 1"):
-        stream_generate(gpt(), BYTES, "Once", max_tokens=0)
+        run_of(gpt(), BYTES).stream("Once", max_tokens=0)
     # But an empty prompt is a newline, or the first token.
     assert prompt_tokens(BYTES, "", [], 12) == [10]
     assert prompt_tokens(CharacterTokenizer.train("abc"), "", [], 12) == [0]
@@ -77,17 +83,6 @@ def test_what_may_begin_a_stop_text_waits_and_the_first_of_several_counts():
         StreamingDetokenizer(BYTES, ("",))
 
 
-@pytest.fixture
-def loaded(gpt):
-    """A run of the corpus by name, as its directory would make it."""
-
-    def make(corpus: str | None, **settings) -> LoadedRun:
-        record = {} if corpus is None else {"corpus": corpus}
-        return LoadedRun(Run(Path("x"), record), gpt(**settings), BYTES)
-
-    return make
-
-
 @pytest.mark.parametrize("corpus", ["tales", "copy"])
 def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_attn.text.sources.TALES_BYTES", (4000, 1000))
@@ -98,21 +93,23 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
         assert (split.tokens[places] == start).all()
 
 
-def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(loaded):
-    run = loaded("tales")
+def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(gpt):
+    run = run_of(gpt(), BYTES, "tales")
     steps = list(run.stream("Once", GREEDY, 6))
-    typed = list(stream_generate(run.model, BYTES, "\nOnce", GREEDY, 6))
+    typed = list(run_of(run.model, BYTES).stream("\nOnce", GREEDY, 6))
     assert [step.token for step in steps] == [step.token for step in typed]
     assert steps[0].statistics.prompt_tokens == len("\nOnce")
     batch = run.stream("Once", GREEDY, 6, count=2)
     assert [step.token for step in batch if step.number == 1] == [step.token for step in steps]
-    assert loaded(None).start_tokens == []
+    assert LoadedRun(Run(Path("x"), {}), gpt(), BYTES).start_tokens == []
 
 
 def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start(gpt):
     model, tokens = gpt(), [10, 65, 66]
     logits = np.array(model(mx.array([tokens])), np.float64)[0]
     nats = [np.log(np.exp(row).sum()) - row[t] for row, t in zip(logits, tokens[1:], strict=False)]
-    assert text_loss(model, tokens, 2) == pytest.approx(np.mean(nats), abs=1e-5)
-    assert text_loss(model, tokens, 1) == pytest.approx(nats[1], abs=1e-5)
-    assert math.isnan(text_loss(model, [65], 1))
+    plain, story = run_of(model, BYTES), run_of(model, BYTES, "tales")
+    assert plain.text_loss(tokens) == story.text_loss(tokens[1:])
+    assert plain.text_loss(tokens) == pytest.approx(np.mean(nats), abs=1e-5)
+    assert story.text_loss(tokens[1:2]) == pytest.approx(nats[0], abs=1e-5)
+    assert math.isnan(plain.text_loss([65]))

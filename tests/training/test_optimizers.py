@@ -45,8 +45,7 @@ def moved(model: GPT, gradient: float, **changes) -> dict[str, np.ndarray]:
     """How far one step with this gradient everywhere moves each parameter."""
     before = {n: np.array(a) for n, a in named_arrays(model).items()}
     gradients = tree_map(lambda p: mx.full(p.shape, gradient), model.trainable_parameters())
-    optimizer = grouped(model, **changes)
-    optimizer.step(optimizer.packed(gradients), mx.array(1.0))
+    grouped(model, clip=0.0, **changes).step(gradients)
     return {n: np.array(a) - before[n] for n, a in named_arrays(model).items()}
 
 
