@@ -20,13 +20,7 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Integer
 
-from mlx_attn.attention.cache import (
-    Entries,
-    KVCache,
-    Position,
-    Positions,
-    arange,
-)
+from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
@@ -89,13 +83,18 @@ def causal_mask(
     return mx.where((j <= i) & (j > i - window) if window else j <= i, 0.0, -mx.inf)
 
 
+def added_mask(positions: Positions, window: int, slopes: np.ndarray) -> mx.array:
+    """Return what is added to scores, the causal mask and ALiBi's bias: [T_q, T_k] or [H, ...]."""
+    mask = causal_mask(positions.queries, positions.keys, window)
+    if not slopes.size:
+        return mask
+    return mask + alibi_bias(mx.array(slopes, mx.float32), positions.queries, positions.keys)
+
+
 @lru_cache(maxsize=4)
 def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
-    """Return the mask of a whole text with ALiBi's bias: a constant of the graphs of all layers."""
-    positions = arange(T)
-    mask = causal_mask(positions, positions, window)  # [T, T]
-    bias = alibi_bias(mx.array(slopes), positions, positions) if slopes else 0.0  # [H, T, T]
-    return mx.array(np.array(mask + bias))  # through NumPy, so that it is computed now
+    """Return the mask of a whole text, computed now: a constant of the graphs of all layers."""
+    return mx.array(np.array(added_mask(Positions.of_text(T), window, np.array(slopes))))
 
 
 def stores_weights(config: AttentionConfig, T: int) -> bool:
@@ -127,7 +126,7 @@ def project_values_first(layer: "Attention", T_q: int, T_k: int) -> bool:
     in place of x. Weights that may not add up to 1, as after dropout, scale a bias: values first.
     """
     config = layer.config
-    if layer.has_dropout or not layer.maps.mixing.sums_to_one:
+    if (config.drop_rate and layer.training) or not layer.maps.mixing.sums_to_one:
         return True
     H, C, D = config.n_heads, config.d_in, config.value_dim
     if layer.maps.score.cache == "x" and config.position != "alibi":
@@ -176,21 +175,19 @@ class Attention(MapWeights):
         if self.config.cross_layer == "reader":  # of the keys and values of an earlier layer
             if cache is not None:
                 cache.advance(x.shape[1])
-            k, v, positions = (carry or Carry()).read()
-            q = self.normalize_and_rotate(q, positions.query)
-            return self.output(self.attend(q, k, v, positions), x)
-        if cache is not None and not cache.caches_tokens:
+            *entries, positions = cast(Carry, carry).shared  # which the score map has found
+        elif cache is not None and not cache.caches_tokens:
             return self.output(self._attend_by_state(x, q, k, cache, carry), x)
-        if self.maps.caches_keys_only:
+        elif self.maps.caches_keys_only:
             entries = (k,)
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
         memories = self.remembered(x)  # of hooks, [B, heads, T, width] each; usually empty
-        if cache is not None:  # T tokens -> all T_k that are visible
+        if cache is not None and cache.caches_tokens:  # T tokens -> all T_k that are visible
             cached, positions = cache.extend((*entries, *memories), self.reads_in_order)
             entries, memories = cached[: len(entries)], cached[len(entries) :]
-        if self.config.cross_layer and carry is not None:
+        if self.config.cross_layer == "source" and carry is not None:
             carry.shared = (entries[0], entries[-1], positions)
         q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
         if self.maps.caches_keys_only:
@@ -236,7 +233,8 @@ class Attention(MapWeights):
 
         Kernels know neither hooks nor dropout, and none computes in float64.
         """
-        if not (self.has_hooks or self.has_dropout or q.dtype == mx.float64):
+        drops = self.config.drop_rate > 0 and self.training
+        if not (self.has_hooks or drops or q.dtype == mx.float64):
             mask = partial(self.mask, positions)
             heads = attention_by_kernel(q, k, v, self.config.scale, mask, self.training)
             if heads is not None:
@@ -268,17 +266,13 @@ class Attention(MapWeights):
             [T_q, T_k], or [H, T_q, T_k] with ALiBi; `by_name` None if the mask is only causal.
         """
         window, T = self.config.window, positions.keys.size
-        if positions.whole:
-            window = window if window < T else 0
-            if by_name and not self.slopes.size and not window:
-                return None
-            # The same constant in every layer and step.
-            return text_mask(T, window, tuple(self.slopes.tolist()))
-        mask = causal_mask(positions.queries, positions.keys, window)  # [T_q, T_k]
-        if not self.slopes.size:
-            return mask
-        slopes = mx.array(self.slopes, mx.float32)
-        return alibi_bias(slopes, positions.queries, positions.keys) + mask  # [H, T_q, T_k]
+        if not positions.whole:
+            return added_mask(positions, window, self.slopes)
+        window = window if window < T else 0
+        if by_name and not self.slopes.size and not window:
+            return None
+        # The same constant in every layer and step.
+        return text_mask(T, window, tuple(self.slopes.tolist()))
 
     def logits(self, scores: Scores, *memories: mx.array) -> Scores:
         """Return the scores after every hook; `memories` belong to the hooks that have one."""
@@ -322,11 +316,6 @@ class Attention(MapWeights):
         """
         positions = Positions.of_text(x.shape[1])
         return self.mix(*self.queries_and_keys(x), positions, *self.remembered(x))
-
-    @property
-    def has_dropout(self) -> bool:
-        """Return True if attention weights are dropped now."""
-        return self.config.drop_rate > 0 and self.training
 
 
 class StandardAttention(Attention):

@@ -72,11 +72,10 @@ class AttentionConfig(AttentionSettings):
         check_settings(self)
         check_bounds(self, dict.fromkeys(("d_in", "d_out", "context_length"), (1, math.inf)))
         self._derive_sizes()
-        self._check_sizes()
         self._check_combination()  # last, because a choice reads the derived sizes
 
     def _derive_sizes(self) -> None:
-        """Fill in the sizes that are 0 from the others."""
+        """Fill in the sizes that are 0 from the others; raise a ConfigError if they do not fit."""
         _require(
             bool(self.head_dim) or self.d_out % self.n_heads == 0,
             f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
@@ -93,8 +92,6 @@ class AttentionConfig(AttentionSettings):
         }
         for key, value in derived.items():
             object.__setattr__(self, key, getattr(self, key) or value)
-
-    def _check_sizes(self) -> None:
         _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
         _require(
             self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
@@ -138,14 +135,9 @@ class AttentionConfig(AttentionSettings):
         return self.position == "rope" or bool(self.choices("position"))
 
     @property
-    def recurs(self) -> bool:
-        """Return True if decoding caches a state of fixed size and no tokens."""
-        return self.choice("mixing").recurs is not None
-
-    @property
     def caches_tokens(self) -> bool:
-        """Return True if decoding caches something of each token in this layer."""
-        return not self.recurs and self.cross_layer != "reader"
+        """Return True if decoding caches something of each token, and not a state or nothing."""
+        return self.choice("mixing").recurs is None and self.cross_layer != "reader"
 
     @property
     def cache_window(self) -> int:

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.cache import KVCache, Positions
+from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.choices import (
     MAPS,
     Choice,
@@ -158,35 +158,21 @@ class Carry:
     """What one forward pass hands from layer to layer."""
 
     first_values: Values | None = None  # of the first layer, once it has computed them
-    # Keys and values that layers share, as scores see them; while decoding, the cached ones too.
-    shared: tuple[Keys, Values, Positions] | None = None
-
-    def read(self) -> tuple[Keys, Values, Positions]:
-        """Return the keys and values of the last layer that shared its own.
-
-        Raises:
-            ConfigError: No layer has, as in a layer that is called outside its model.
-        """
-        if self.shared is None:
-            raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
-        return self.shared
+    # Keys and values that layers share, as scores see them, with their positions; while decoding,
+    # the cached ones too.
+    shared: Any = None
 
 
 class MapWeights(nn.Module):
     """The trained parts of one attention layer, under the book's names, and its three maps.
 
-    W_query, W_key, W_value and out_proj are the book's; S is the merged query and key, VO the
-    merged value and output. A layer has those that its choices need.
+    A layer has the parts that its choices need: `layer["S"]` is a part of a form of its own.
     """
 
     W_query: nn.Linear
     W_key: nn.Linear
     W_value: nn.Linear
     out_proj: nn.Linear
-    S: nn.Linear
-    VO: nn.Linear
-    mixing: mx.array
-    residual_gain: mx.array
 
     def __init__(self, config: AttentionConfig):
         super().__init__()

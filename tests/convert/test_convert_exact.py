@@ -84,7 +84,7 @@ def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(t
     convert(model, "merged", fold_norm=True)
     assert mx.array_equal(model(windows), before)
     small = convert(of_type(model, mx.bfloat16), "merged")
-    assert small.trf_blocks[0].att.S.weight.dtype == mx.bfloat16
+    assert small.trf_blocks[0].att["S"].weight.dtype == mx.bfloat16
 
 
 @pytest.mark.parametrize("powers", [True, False], ids=["powers", "MLX's own operations"])

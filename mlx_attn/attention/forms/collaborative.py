@@ -27,7 +27,7 @@ from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries
 )
 def collaborative(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     """Share both maps among all heads, S_h = W_query diag(m_h) W_key^T, with one wide key."""
-    q = layer.W_query(x)[:, None] * layer.mixing[:, None]  # [B, 1, T, H D] * [H, 1, H D]
+    q = layer.W_query(x)[:, None] * layer["mixing"][:, None]  # [B, 1, T, H D] * [H, 1, H D]
     # [B, 1, T, H D]: m_h chooses how much each of the H D coordinates counts for head h.
     return q, layer.W_key(x)[:, None]
 

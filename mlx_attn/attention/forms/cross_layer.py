@@ -4,6 +4,7 @@ With kv_sharing=N the first layer of N makes keys and values, `cross_layer="sour
 read them, `cross_layer="reader"`.
 """
 
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
@@ -16,6 +17,7 @@ from mlx_attn.attention.layer import (
     Values,
     split_heads,
 )
+from mlx_attn.errors import ConfigError
 
 _PAPER = "cross-layer attention, arXiv:2405.12981"
 
@@ -25,6 +27,17 @@ def _not_a_reader(config: AttentionConfig) -> str:
     if config.cross_layer == "reader":
         return ""
     return "score=earlier and value=earlier read another layer: set kv_sharing, --kv-sharing 2"
+
+
+def _shared(carry: Carry) -> tuple[Keys, Values, Positions]:
+    """Return the keys and values of the last layer that shared its own.
+
+    Raises:
+        ConfigError: No layer has, as in a layer that is called outside its model.
+    """
+    if carry.shared is None:
+        raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
+    return carry.shared
 
 
 @choice(
@@ -40,7 +53,7 @@ def _not_a_reader(config: AttentionConfig) -> str:
 def earlier_keys(layer: MapWeights, x: Inputs, carry: Carry) -> tuple[Queries, Keys]:
     """Read the keys of an earlier layer, normalized and rotated there."""
     # [B, T, C] -> [B, H, T, D], and [B, H_kv, T_k, D] with the cached keys
-    return split_heads(layer.W_query(x), layer.config.n_heads), carry.read()[0]
+    return split_heads(layer.W_query(x), layer.config.n_heads), _shared(carry)[0]
 
 
 @choice(
@@ -54,7 +67,7 @@ def earlier_keys(layer: MapWeights, x: Inputs, carry: Carry) -> tuple[Queries, K
 )
 def earlier_values(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Read the values of an earlier layer."""
-    return carry.read()[1]
+    return _shared(carry)[1]
 
 
 row(

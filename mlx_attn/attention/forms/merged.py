@@ -60,7 +60,7 @@ def merged(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     per head, which is the bias of S: score_h(i, j) = scale * (x_i S_h + u_h) . x_j.
     """
     # [B, T, H C] -> [B, H, T, C]; the key is x itself, [B, 1, T, C], which all heads share.
-    return split_heads(layer.S(x), layer.config.n_heads), x[:, None]
+    return split_heads(layer["S"](x), layer.config.n_heads), x[:, None]
 
 
 row(

@@ -79,7 +79,7 @@ def _merged_output_init(config: AttentionConfig, draw: Initializer) -> dict[str,
 def merged_output(layer: MapWeights, heads: Heads, x: Inputs | None) -> Outputs:
     """Multiply each head's sum of x by one C x d_out matrix, for W_value and out_proj."""
     # [B, H, T, C] -> [B, T, H C] -> [B, T, d_out]: the product also sums over heads.
-    return layer.VO(merge_heads(heads))
+    return layer["VO"](merge_heads(heads))
 
 
 row(

@@ -46,7 +46,7 @@ def _gain_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array
 def no_output(layer: MapWeights, heads: Heads, x: Inputs | None) -> Outputs:
     """Concatenate the heads; g is 1 unless the configuration asks for a trained gain."""
     y = merge_heads(heads)  # [B, H, T, D] -> [B, T, H D]
-    return layer.residual_gain * y if "residual_gain" in layer else y
+    return layer["residual_gain"] * y if "residual_gain" in layer else y
 
 
 row(

@@ -3,15 +3,7 @@
 import mlx.core as mx
 
 from mlx_attn.attention.catalog import FORMS, choice, row
-from mlx_attn.attention.layer import (
-    W_QUERY,
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    Scores,
-    split_heads,
-)
+from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries, Scores, split_heads
 
 
 @choice(
