@@ -264,14 +264,14 @@ def show(question: str) -> Iterator[str]:
         yield from Sizes.read().lines()
         return
     find_row(lengths.table.questions, question, "question")
+    if question == "chapter5":
+        yield from (f"{arm}: {loss:.3f} at step {n}" for arm, (loss, n) in chapter5().items())
     for cost in lengths.costs.values():
         if cost.contrast.question == question:
             row = _row(cost)
             yield (
                 "{form} to {control}, {text}, {steps} steps: {difference:+.4f} "
-                "({interval[0]:+.4f} to {interval[1]:+.4f}), {word}".format(**row)
-            )
-            yield (
+                "({interval[0]:+.4f} to {interval[1]:+.4f}), {word}\n"
                 "  {seeds} seeds, searches: {searches}, {tokens_per_parameter} tokens per "
                 "parameter, {parameters_saved} of {parameters} parameters saved".format(**row)
             )
