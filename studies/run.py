@@ -119,7 +119,7 @@ def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
         params=params,
         seconds=round(time.perf_counter() - begun, 1),
         commit=commit,
-        tokens=trainer.progress.step * trainer.tokens_per_step,
+        tokens=trainer.tokens,
         device=f"{facts['the device']}, {chip_name()}",
         mlx=facts["mlx"],
         products=facts["the rounding of products"],

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -89,7 +89,7 @@ def test_numbers_of_numpy_are_numbers(settings):
     numbers = {"steps": np.int64(3), "seed": np.uint8(1), "lr": np.float32(0.01)}
     training = mlx_attn.train(**{**settings, **numbers, "qkv_bias": np.bool_(True)})
     assert training.trainer.config.steps == 3
-    assert json.dumps(training.trainer.settings.training.as_dict())
+    assert json.dumps(asdict(training.trainer.settings.training))
     drawn = {"temp": np.float32(0.7), "seed": np.int64(1), "top_k": np.int32(3)}
     assert len(training.run().model.generate("the", max_tokens=4, **drawn)) == 4
 

@@ -25,7 +25,7 @@ from mlx_attn.training.config import Settings, layer_from, resolve, settings_fro
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
 from mlx_attn.training.recording import RunRecorder
 from mlx_attn.training.show import closing_lines, draw_losses
-from mlx_attn.training.trainer import Trainer, with_compiling_chosen
+from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
@@ -186,8 +186,8 @@ def new_training(
         check_free(out, overwrite)
         check_in_files(settings.plugins)
     corpus = prepared(settings)
-    settings = with_compiling_chosen(settings, corpus)
     trainer = Trainer(settings, corpus, draw)
+    trainer.choose_compiling()
     track_heads(trainer)
     facts = _facts_of(corpus)
     if init_from:

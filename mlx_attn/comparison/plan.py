@@ -48,7 +48,7 @@ class Trial:
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
         of, text = self.settings, asdict(self.settings.text)
-        return {"preset": of.preset, **of.model, **of.training.as_dict(), **text}
+        return {"preset": of.preset, **of.model, **asdict(of.training), **text}
 
     @property
     def digest(self) -> str:

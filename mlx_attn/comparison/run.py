@@ -1,7 +1,7 @@
 """A comparison from plan to verdict: tune, train every arm with the same seeds, judge."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf, log
 from pathlib import Path
@@ -69,7 +69,7 @@ class ComparisonRun:
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
         # Only settings that every arm leaves alike are shared.
         own = {key for arm in plan.arms for key in arm.settings}
-        flat = {**settings.model, **settings.training.as_dict(), "data": settings.text.data}
+        flat = {**settings.model, **asdict(settings.training), "data": settings.text.data}
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         return Comparison(

@@ -1,7 +1,7 @@
 """The settings of a training, each with its meaning as `help`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +81,6 @@ class TrainConfig:
         if not (self.steps or self.epochs or self.minutes):
             raise ConfigError("nothing bounds the training: give steps, epochs or minutes")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all keys with their values, for a file."""
-        return asdict(self)
-
 
 DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
@@ -141,7 +137,7 @@ class Settings:
             "preset": self.preset,
             "variant": self.variant,
             "model": config.as_dict(),
-            "training": self.training.as_dict(),
+            "training": asdict(self.training),
             "text": asdict(self.text),
             **({"plugins": plugins} if plugins else {}),
             **facts,
@@ -155,15 +151,14 @@ def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Sett
         ConfigError: A value cannot work, or a change is not among `RESUMABLE`.
     """
     settings, changes = layer_from(record), expanded(changes)
-    preset = settings["preset"] = str(record.get("preset", ""))
+    known = {**settings, "preset": str(record.get("preset", ""))}
     for key, value in changes.items():
-        if key not in RESUMABLE and settings.get(key) != value:
+        if key not in RESUMABLE and known.get(key) != value:
             raise ConfigError(
                 f"{key}={value!r} cannot change when a training is resumed: it is "
-                f"{settings.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
+                f"{known.get(key)!r}; what can: {', '.join(sorted(RESUMABLE))}"
             )
-    # A new budget replaces all of the run's budgets; other keys change one by one.
-    return _settings(preset, _join((settings, changes)))
+    return replace(resolve(settings, changes), preset=known["preset"])
 
 
 def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,10 +200,8 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     ]
     # Lowest first: preset or task, then the caller's layers.
     preset, base = _base_layer(_join(given))
-    return _settings(preset, _join((base, *given)))
+    merged = _join((base, *given))
 
-
-def _settings(preset: str, merged: Mapping[str, Any]) -> Settings:
     def of(config: type) -> dict[str, Any]:
         return {key: merged[key] for key in keys_of(config) if key in merged}
 

@@ -82,9 +82,7 @@ class Evaluator:
 
     def estimate(self, model: GPT, count: int) -> float:
         """Return the mean nats per scored token of up to `count` windows, for a curve."""
-        places, measures = self.measures(model, self._spread(count))
-        marks = self._marks(places)
-        return float((measures[0] * marks).sum() / max(marks.sum(), 1))
+        return self._evaluation(*self.measures(model, self._spread(count))).val_loss
 
     def measures(
         self, model: GPT, windows: Windows
@@ -135,20 +133,15 @@ class Evaluator:
             parts.append(mx.stack([measure.astype(mx.float32) for measure in measures]))
         return parts
 
-    def _marks(self, places: Integer[np.ndarray, " N"]) -> Integer[np.ndarray, " N"]:
-        """Return 1 for the tokens that are scored, else 0."""
-        if self.split.scored is None:
-            return np.ones_like(places)
-        return np.asarray(self.split.scored)[places]
-
     def _evaluation(
         self, places: Integer[np.ndarray, " N"], measures: Float[np.ndarray, "measures N"]
     ) -> Evaluation:
         """Return a task's loss by its scored tokens, and a text's also by its bytes."""
         split = self.split
         # Tokens that are not scored add 0.
-        losses = measures[0] * self._marks(places)
-        nats, n_scored = losses.sum(), max(split.n_scored, 1)
+        marks = np.ones_like(places) if split.scored is None else np.asarray(split.scored)[places]
+        losses = measures[0] * marks
+        nats, n_scored = losses.sum(), max(marks.sum(), 1)
         accuracy = None
         if split.scored is not None:
             is_answer = np.asarray(split.token_abilities)[places] == ABILITIES.index("answer")

@@ -54,7 +54,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
         reason = yield from _between_steps(trainer, monitor, should_stop)
         while not reason:
             # Returns before the step is computed; `launched` reads the loss of the step before.
-            with compiling(trainer.config.compile) if monitor.is_cold else nullcontext():
+            with compiling(trainer.config.compile) if monitor.cold else nullcontext():
                 monitor.launched(trainer.launch_step())
             reason = yield from _between_steps(trainer, monitor, should_stop)
         yield monitor.ended(reason)
@@ -79,7 +79,8 @@ def _between_steps(
     ends = reason not in ("", INTERRUPTED)
     evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
     evaluates = evaluates and (ends or due(config.eval_every))
-    if monitor.unreported and (ends or evaluates or due(config.log_every)):
+    unreported = trainer.progress.losses or monitor.unread
+    if unreported and (ends or evaluates or due(config.log_every)):
         yield monitor.stepped()
     if evaluates:
         yield monitor.evaluated()
@@ -113,27 +114,14 @@ class _Monitor:
     def __init__(self, trainer: Trainer):
         self.trainer, self.progress = trainer, trainer.progress
         # Step, loss and norm of the latest step, which the device may still be computing.
-        self._unread: tuple[int, mx.array, mx.array] | None = None
-        self._warm = False  # whether the first step, which compiles, is done
+        self.unread: tuple[int, mx.array, mx.array] | None = None
+        self.cold = True  # until the first step, which compiles, is done
         self._first_step = self.progress.step
         self._compiles = compiles_step(trainer.config.compile)  # so does the first validation
         self._between = 0.0  # seconds of validating, saving and displaying, without compiling
         # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
-
-    @property
-    def is_cold(self) -> bool:
-        """Return True until the first step, which compiles, is done."""
-        return not self._warm
-
-    @property
-    def unreported(self) -> bool:
-        return bool(self.progress.losses) or self._unread is not None
-
-    @property
-    def _tokens(self) -> int:
-        return self.progress.step * self.trainer.tokens_per_step
 
     def lap(self, trained: bool = False, compiled: bool = False) -> None:
         """End a lap, of training, of work that included compiling, or of anything else."""
@@ -150,21 +138,21 @@ class _Monitor:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
         # Only now: the device already has the next step to work on.
         self._read()
-        self._unread = (self.progress.step, *result)
-        if self._warm:
+        self.unread = (self.progress.step, *result)
+        if self.cold:
+            # The first step includes compiling, so it is read at once and not timed.
+            self._read()
+            self.lap(compiled=True)
+        else:
             self.lap(trained=True)
             self.progress.timed_steps += 1
-            return
-        # The first step includes compiling, so it is read at once and not timed.
-        self._read()
-        self._warm = True
-        self.lap(compiled=True)
+        self.cold = False
 
     def _read(self) -> None:
         """Wait for the launched step and store its loss."""
-        if self._unread is None:
+        if self.unread is None:
             return
-        (step, *result), self._unread = self._unread, None
+        (step, *result), self.unread = self.unread, None
         # `float` waits for the device.
         loss, norm = map(float, result)
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -182,7 +170,7 @@ class _Monitor:
             steps=trainer.steps,
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
-            run=str(trainer.run.path) if trainer.run else "",
+            run=trainer.place,
             compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
         )
 
@@ -203,7 +191,7 @@ class _Monitor:
         return Stepped(
             step=progress.step,
             steps=trainer.steps,
-            tokens=self._tokens,
+            tokens=self.trainer.tokens,
             loss=sum(losses) / len(losses),
             grad_norm=progress.grad_norm,
             lr=trainer.learning_rate(progress.step),
@@ -227,7 +215,7 @@ class _Monitor:
         self._compiles = False
         return Evaluated(
             step=self.progress.step,
-            tokens=self._tokens,
+            tokens=self.trainer.tokens,
             evaluation=evaluation,
             best=best,
             seconds=self.progress.seconds,
@@ -256,13 +244,13 @@ class _Monitor:
         return Ended(
             variant=trainer.settings.variant,
             steps=progress.step,
-            tokens=self._tokens,
+            tokens=self.trainer.tokens,
             evaluation=progress.best,
             params=count_parameters(trainer.model),
             tok_s=self._speed(progress.timed_steps, progress.training_seconds),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
-            run=str(trainer.run.path) if trainer.run else "",
+            run=trainer.place,
             reason=reason,
         )
 

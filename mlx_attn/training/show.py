@@ -281,10 +281,10 @@ def what_next(run: Run) -> list[str]:
 
 def what_is_saved(trainer: Trainer) -> str:
     """Return how to resume an interrupted training."""
-    run, step = trainer.run, trainer.saved_step
-    if not run or step is None:
+    if not (trainer.run and trainer.saved):
         return "stopped; nothing was saved"
-    return f"saved at step {step}; to resume:  mlx-attn train --resume {quote(str(run.path))}"
+    resume = f"mlx-attn train --resume {quote(trainer.place)}"
+    return f"saved at step {trainer.saved[0]}; to resume:  {resume}"
 
 
 # The bar, and the curve of the losses: in braille above the bar, or as a figure.

@@ -6,7 +6,7 @@ before anything is allocated, catches settings with a zero too many.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import mlx.core as mx
@@ -22,9 +22,9 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training.batches import BatchSampler, Objective, batch_sampler
+from mlx_attn.training.batches import Objective, batch_sampler
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from mlx_attn.training.config import RESUMABLE, Settings, TrainConfig
+from mlx_attn.training.config import RESUMABLE, Settings
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Event, Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
@@ -84,8 +84,8 @@ class Trainer:
         self.log: Callable[[Event], None] = lambda event: None  # see `recording.logging_to`
         # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
         self.track: Callable[[], Tracked] | None = None
-        self.saved_step: int | None = None  # of the latest checkpoint
-        self._saved: tuple[int, ...] | None = None
+        # Steps of what the latest checkpoint holds; see `Progress.latest`.
+        self.saved: tuple[int, int, int] | None = None
         self.progress = Progress()
         # Only now: the size of the vocabulary is the tokenizer's.
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
@@ -93,19 +93,43 @@ class Trainer:
         self._text_digest = corpus.digest
         self.sampler = batch_sampler(corpus.train, T, config)
         self.evaluator = Evaluator(corpus.val, T)
-        self.steps = _bound_in_steps(config, self.sampler)
+        # A step uses `accumulate` batches; 0 without a bound in steps or epochs.
+        by_epochs = math.ceil(config.epochs * self.sampler.steps_per_epoch / config.accumulate)
+        self.steps = min(filter(None, (config.steps, by_epochs)), default=0)
         self.tokens_per_step = self.sampler.batch_size * config.accumulate * T
         # Everything that can fail is checked before the weights take memory.
-        batch_size = self.sampler.batch_size
-        check_memory(model_config, batch_size, config.accumulate)
+        check_memory(model_config, self.sampler.batch_size, config.accumulate)
         keep_buffers()
         self.model = GPT(model_config, seed=config.seed if draw else None)
         # The model that it started from, in any form; the drift of its heads is measured from it.
         self.origin: GPT | None = None
-        text = corpus.train
         self.optimizer = GroupedOptimizer(self.model, config)
-        objective = Objective(text.tokens, T, text.scored)
-        self.step = TrainStep(self.model, self.optimizer, objective, config)
+        self.objective = Objective(corpus.train.tokens, T, corpus.train.scored)
+        self.step = TrainStep(self.model, self.optimizer, self.objective, config)
+
+    def choose_compiling(self) -> None:
+        """Compile a new run on a processor too, if that pays.
+
+        It is chosen once, and stands in the run's record, so that it is kept when the run is
+        resumed.
+        """
+        # Three products for each weight and token; half a minute is long, whatever it trains.
+        work = 3 * self.steps * self.tokens_per_step * count_parameters(self.model)
+        work = work or self.config.minutes * LONG * cores()
+        if self.config.compile == "auto" and compiling_pays(work):
+            self.config = replace(self.config, compile="on")
+            self.settings = replace(self.settings, training=self.config)
+            self.step = TrainStep(self.model, self.optimizer, self.objective, self.config)
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens it has been trained on."""
+        return self.progress.step * self.tokens_per_step
+
+    @property
+    def place(self) -> str:
+        """Return the run's directory, "" without one."""
+        return str(self.run.path) if self.run else ""
 
     def start_from(self, source: GPT) -> None:
         """Load the weights of a model of the same form, and track the drift from it."""
@@ -117,11 +141,11 @@ class Trainer:
         """Resume from a run's checkpoint; call this before the first step."""
         self.run = run
         self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
-        self.saved_step, self._saved = self.progress.step, self.progress.latest
+        self.saved = self.progress.latest
 
     def recipe(self) -> dict[str, Any]:
         """Return everything that resuming must not change: model, text, and most settings."""
-        training = self.config.as_dict().items()
+        training = asdict(self.config).items()
         # Any other setting would change the steps to come.
         fixed = {key: value for key, value in training if key not in RESUMABLE}
         return {**self.model.config.as_dict(), **fixed, "text": self._text_digest}
@@ -152,8 +176,6 @@ class Trainer:
     def evaluate(self) -> tuple[Evaluation, bool]:
         """Validate, save the weights if they are the best so far, and return whether they are."""
         result = self.evaluator(self.model)
-        if not math.isfinite(result.val_loss):
-            raise self.divergence(f"validation loss {result.val_loss}", self.progress.step)
         self.check_sane("validation loss", result.val_loss)
         best = self.progress.record(result)
         if best and self.run:
@@ -165,7 +187,7 @@ class Trainer:
 
         A step may have two: an interruption saves before the validation.
         """
-        if self._saved == self.progress.latest:
+        if self.saved == self.progress.latest:
             return
         if self.run:
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
@@ -176,14 +198,16 @@ class Trainer:
             save_checkpoint(
                 self.run.checkpoint, self.model, self.optimizer, self.progress, self.recipe()
             )
-        self.saved_step, self._saved = self.progress.step, self.progress.latest
+        self.saved = self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
         """Raise `Diverged` if a model is far worse than an untrained one: it must not be saved."""
         # A start far from uniform may have a larger loss than guessing without diverging.
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
-        if loss > worst:
+        if not loss <= worst:  # nor is NaN
             reason = f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,"
+            if not math.isfinite(loss):
+                reason = f"{what} {loss}"
             raise self.divergence(reason, self.progress.step)
 
     def divergence(self, what: str, step: int) -> Diverged:
@@ -196,8 +220,8 @@ class Trainer:
         elif decay >= 1:  # which turns weights over
             advice = f"try a smaller --weight-decay, which times --lr is {decay:.2g} now"
         saved = "no checkpoint was saved yet"
-        if self.run and self.saved_step is not None:
-            saved = f"the last good checkpoint, of step {self.saved_step}, is {self.run.checkpoint}"
+        if self.run and self.saved:
+            saved = f"the last good checkpoint, of step {self.saved[0]}, is {self.run.checkpoint}"
         rate = self.learning_rate(step)
         return Diverged(f"{what} at step {step}, learning rate {rate:.3g}: {advice}; {saved}")
 
@@ -210,27 +234,3 @@ def _seed_of_step(seed: int, step: int) -> int:
     """
     high, low = np.random.SeedSequence([seed, step, 0]).generate_state(2)
     return (int(high) << 32) | int(low)
-
-
-def with_compiling_chosen(settings: Settings, corpus: Corpus) -> Settings:
-    """Return the settings of a new run: compiled on a processor too, if that pays.
-
-    It is chosen once, and stands in the run's record, so that it is kept when the run is resumed.
-    """
-    training, model = settings.training, settings.model_config(corpus.tokenizer.vocab_size)
-    if training.compile != "auto":
-        return settings
-    steps = _bound_in_steps(training, batch_sampler(corpus.train, model.context_length, training))
-    tokens = steps * training.batch_size * training.accumulate * model.context_length
-    # Three products for each weight and token; half a minute is long, whatever it trains.
-    work = 3 * tokens * count_parameters(GPT(model, seed=None))
-    if not compiling_pays(work or training.minutes * LONG * cores()):
-        return settings
-    return replace(settings, training=replace(training, compile="on"))
-
-
-def _bound_in_steps(config: TrainConfig, sampler: BatchSampler) -> int:
-    """Return the steps after which the training ends; 0 without a bound in steps or epochs."""
-    # A step uses `accumulate` batches.
-    by_epochs = math.ceil(config.epochs * sampler.steps_per_epoch / config.accumulate)
-    return min((bound for bound in (config.steps, by_epochs) if bound), default=0)

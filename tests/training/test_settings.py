@@ -13,7 +13,7 @@ from mlx_attn.training.config import (
     settings_from,
     variant_name,
 )
-from mlx_attn.training.trainer import with_compiling_chosen
+from mlx_attn.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -122,7 +122,9 @@ def test_a_long_run_on_a_processor_with_a_compiler_is_compiled(
     corpus, monkeypatch, on_processor, changes, compiler, chosen
 ):
     monkeypatch.setattr(streams, "has_compiler", lambda: compiler)
-    settings = with_compiling_chosen(resolve(changes), corpus)
+    trainer = Trainer(resolve(changes), corpus, draw=False)
+    trainer.choose_compiling()
+    settings = trainer.settings
     on_linux = device.on_linux_cpu()
     assert settings.training.compile == (chosen if on_linux else changes.get("compile", "auto"))
     record = settings.record(settings.model_config(corpus.tokenizer.vocab_size))
