@@ -39,7 +39,7 @@ class Training:
         corpus: The prepared text.
         out: Directory of the run; None keeps nothing.
         overwrite: Whether a run that is there is replaced.
-        facts: Entries of the run's record in addition to its settings.
+        init_from: The run whose weights it starts from, if any.
         resumes: Whether it continues the run that is in the directory.
         events: Those that have happened.
     """
@@ -48,7 +48,7 @@ class Training:
     corpus: Corpus
     out: Path | None = None
     overwrite: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    init_from: str | Path | None = None
     resumes: bool = False
     events: list[Event] = field(default_factory=list)
 
@@ -106,7 +106,11 @@ class Training:
                 yield
 
     def _record(self) -> dict[str, Any]:
-        return self.trainer.settings.record(self.trainer.model.config, **self.facts)
+        facts: dict[str, Any] = {"corpus": self.corpus.name, "digest": self.corpus.digest}
+        if self.init_from:
+            facts["init_from"] = str(self.init_from)
+        settings, config = self.trainer.settings, self.trainer.model.config
+        return settings.record(config, **facts, versions=versions())
 
     def __repr__(self) -> str:
         last = self.events[-1] if self.events else None
@@ -189,11 +193,9 @@ def new_training(
     trainer = Trainer(settings, corpus, draw)
     trainer.choose_compiling()
     track_heads(trainer)
-    facts = _facts_of(corpus)
     if init_from:
         start_from_run(trainer, find_run(str(init_from)), corpus)
-        facts["init_from"] = str(init_from)
-    return Training(trainer, corpus, out, overwrite, facts)
+    return Training(trainer, corpus, out, overwrite, init_from)
 
 
 def resumed_training(
@@ -216,12 +218,7 @@ def resumed_training(
         track_heads(trainer)
         run.check_corpus(corpus, "name the old one with --data, or train a new run")
         _continue(trainer, run, corpus)
-    return Training(trainer, corpus, run.path, facts=_facts_of(corpus), resumes=True)
-
-
-def _facts_of(corpus: Corpus) -> dict[str, Any]:
-    """Return what config.json holds of a run in addition to its settings."""
-    return {"corpus": corpus.name, "digest": corpus.digest, "versions": versions()}
+    return Training(trainer, corpus, run.path, resumes=True)
 
 
 def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:

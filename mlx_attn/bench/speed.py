@@ -30,7 +30,7 @@ from mlx_attn.machine.advice import advice_about
 from mlx_attn.machine.device import device_name, on_device
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
-from mlx_attn.model.config import GPTConfig, config_from, find_preset
+from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
@@ -335,16 +335,16 @@ def variant_setups(
 
     `failed` is called with a line about each that these sizes do not allow.
     """
-    resolved = resolve({"preset": preset, **settings})
     vocab_size = settings.get("vocab_size", find_preset(preset).vocab_size)
+    sizes = {"preset": preset, **settings}
     # One batch is measured, of as many windows as one pass of the model reads.
-    training = replace(resolved.training, accumulate=1)
-    model = {**resolved.model, "vocab_size": vocab_size}
+    training = replace(resolve(sizes).training, accumulate=1)
     setups: dict[str, Setup] = {}
     refused: dict[str, str] = {}
     for variant in map(find_variant, VARIANTS if variants == "all" else variants.split(",")):
         try:
-            setups[variant.name] = config_from({**model, **variant.settings}), training
+            asked = resolve({**sizes, "variant": variant.name})
+            setups[variant.name] = asked.model_config(vocab_size), training
         except ConfigError as error:
             refused[variant.name] = str(error)
     if not setups:

@@ -13,12 +13,12 @@ from mlx_attn.about import PREFIX
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
+    PLUGIN,
     Named,
     SectionedCommand,
     given,
     grouped,
     options_from,
-    plugin_option,
     preset_option,
 )
 from mlx_attn.cli.output import note, say
@@ -63,7 +63,7 @@ _OPTIONS = [
     ),
     _what("--json", "as_json", is_flag=True, help="as one JSON object"),
     grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
-    plugin_option(),
+    PLUGIN,
     *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
     *options_from(TrainConfig, "Training step", _NOT_MEASURED),
 ]

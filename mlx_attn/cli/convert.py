@@ -68,11 +68,15 @@ def command(
     new run that trains on, samples and converts further. With several ranks nothing is
     converted for good: the loss at each rank is measured, printed and drawn.
     """
-    from mlx_attn.convert.conversions import find_conversion
+    from mlx_attn.convert.conversions import CONVERSIONS, find_conversion
     from mlx_attn.runs import find_run
 
     if as_list:
-        _show_conversions(as_json)
+        from mlx_attn.convert.show import conversions_table
+
+        keys = ("name", "identity", "exact", "ranked")
+        rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
+        emit({"conversions": rows}, as_json, lambda: [conversions_table()])
         return
     ranks = ranks or ()
     is_curve = len(ranks) > 1
@@ -86,15 +90,6 @@ def command(
     else:
         rank = ranks[0] if ranks else 0
         _convert(source, form, out, as_json, rank=rank, fold_norm=fold_norm, overwrite=overwrite)
-
-
-def _show_conversions(as_json: bool) -> None:
-    from mlx_attn.convert.conversions import CONVERSIONS
-    from mlx_attn.convert.show import conversions_table
-
-    keys = ("name", "identity", "exact", "ranked")
-    rows = [{key: getattr(row, key) for key in keys} for row in CONVERSIONS.values()]
-    emit({"conversions": rows}, as_json, lambda: [conversions_table()])
 
 
 def _convert(

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import keyword
 import os
 import re
 import signal
@@ -105,10 +106,7 @@ GROUPS: dict[str, dict[str, str]] = {
 """Every command and its one line of help, by what it is for."""
 
 COMMANDS = {name: line for rows in GROUPS.values() for name, line in rows.items()}
-"""The module of the same name holds the command."""
-
-_MODULES = {"import": "mlx_attn.cli.import_"}
-"""Modules of the commands that are not in the file with their name."""
+"""The module of the same name holds the command; a keyword's ends with an underscore."""
 
 _NAME = "mlx-attn"
 _ALIASES = {"chat": "repl"}
@@ -133,7 +131,8 @@ class LazyGroup(click.Group):
             return None
         from mlx_attn.cli.options import takes_device
 
-        module = importlib.import_module(_MODULES.get(name, f"mlx_attn.cli.{name}"))
+        underscore = "_" if keyword.iskeyword(name) else ""
+        module = importlib.import_module(f"mlx_attn.cli.{name}{underscore}")
         return takes_device(module.command)
 
     def resolve_command(

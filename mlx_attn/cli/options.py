@@ -112,21 +112,20 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
         plugins.load_plugins(files)
 
 
-def plugin_option() -> GroupedOption:
-    """Return the option that names a user's files; a command's function is not given it."""
-    return grouped(
-        "The run",
-        "--plugin",
-        type=_PATH,
-        multiple=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_load_plugins,
-        metavar="FILE",
-        help="a Python file with your own choices and variants; repeatable",
-        envvar=PREFIX + "PLUGINS",
-        rare=True,
-    )
+PLUGIN = grouped(
+    "The run",
+    "--plugin",
+    type=_PATH,
+    multiple=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_load_plugins,
+    metavar="FILE",
+    help="a Python file with your own choices and variants; repeatable",
+    envvar=PREFIX + "PLUGINS",
+    rare=True,
+)
+"""A user's files; a command's function is not given them."""
 
 
 def _choose_device(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
@@ -165,7 +164,7 @@ def takes_device(command: click.Command) -> click.Command:
 
 def takes_plugins(command: click.Command) -> click.Command:
     """Add `--plugin` to a command."""
-    command.params.append(plugin_option())
+    command.params.append(PLUGIN)
     return command
 
 
@@ -308,7 +307,7 @@ TRAIN_OPTIONS: list[click.Option] = [
     _run(
         "--init-from", metavar="RUN", help="start with that run's weights and settings", rare=True
     ),
-    plugin_option(),
+    PLUGIN,
     _run("--config", type=_PATH, metavar="FILE", help="settings in a TOML file", rare=True),
     _run(
         "--log-to",

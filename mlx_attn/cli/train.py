@@ -5,6 +5,7 @@ The flags ask for a new training, possibly with another run's weights, or resume
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,7 @@ from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, layers_of, set
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
-from mlx_attn.training.config import (
-    RESUMABLE,
-    Settings,
-    expanded,
-    layer_from,
-    resolve,
-)
+from mlx_attn.training.config import RESUMABLE, Settings, expanded, layer_from, resolve
 
 if TYPE_CHECKING:
     from mlx_attn.api.trained import Training
@@ -80,9 +75,7 @@ def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Tr
     from mlx_attn.api.trained import new_training, resumed_training
     from mlx_attn.runs import RUNS, find_run
 
-    def prepared(settings: Settings) -> "Corpus":
-        return _prepared_text(settings, display)
-
+    prepared = partial(_prepared_text, display)
     asked = {key: options.pop(key) for key in _ASKED}
     environment, flags = layers_of(options)
     _refuse_contradictions(asked, flags)
@@ -124,7 +117,7 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
         raise ConfigError(message)
 
 
-def _prepared_text(settings: Settings, display: "Display") -> "Corpus":
+def _prepared_text(display: "Display", settings: Settings) -> "Corpus":
     from mlx_attn.text.show import download_lines
 
     if settings.text.data == "-" and sys.stdin and sys.stdin.isatty():

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.catalog import NEEDS, VARIANTS
+from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS, choices_of
 from mlx_attn.cli.options import (
+    PLUGIN,
     SectionedCommand,
     given,
     grouped,
     options_from,
-    plugin_option,
     preset_option,
 )
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig, config_from, find_preset
+from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _OPTIONS = [
         help="the names that --score, --value, --mixing and the other maps take",
     ),
     _what("--json", "as_json", is_flag=True, help="as JSON"),
-    plugin_option(),
+    PLUGIN,
     *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
 ]
 
@@ -56,23 +56,24 @@ def command(preset: str, as_json: bool, choices: bool, **flags: Any) -> None:
     Parameters, multiply-adds per token (forward, at full context), and the bytes of the full cache
     in float32, for the model at the sizes of a preset. Any size can be changed.
     """
+    from mlx_attn.cost import model_cost
+
     if choices:
         _show_choices(as_json)
         return
-    sizes = given(flags)
-    model = resolve({"preset": preset, **sizes}).model
-    model = {"vocab_size": find_preset(preset).vocab_size, **model}
-    # Options override a variant's settings other than its maps.
-    keys = ("window", "global_every", *NEEDS)
-    asked = {key: sizes[key] for key in keys if key in sizes}
-
-    def row(name: str) -> dict[str, Any]:
-        return _row(name, {**model, **VARIANTS[name].settings, **asked})
-
-    rows = [row(name) for name in VARIANTS]
-    title = f"preset {preset}, cache of {config_from(model).context_length} tokens in float32"
-    record = {"preset": preset, "variants": rows}
-    emit(record, as_json, lambda: _listing(rows, title))
+    sizes = {"preset": preset, **given(flags)}
+    vocab_size = sizes.get("vocab_size", find_preset(preset).vocab_size)
+    context = resolve(sizes).model_config(vocab_size).context_length
+    rows: list[dict[str, Any]] = []
+    for variant in VARIANTS.values():
+        row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}
+        try:
+            model = resolve({**sizes, "variant": variant.name}).model_config(vocab_size)
+            rows.append({**row, "cost": asdict(model_cost(model)), "reason": None})
+        except ConfigError as error:  # these sizes do not allow it
+            rows.append({**row, "cost": None, "reason": str(error)})
+    title = f"preset {preset}, cache of {context} tokens in float32"
+    emit({"preset": preset, "variants": rows}, as_json, lambda: _listing(rows, title))
 
 
 def _show_choices(as_json: bool) -> None:
@@ -89,18 +90,6 @@ def _show_choices(as_json: bool) -> None:
         ]
         shown += table and [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
     emit({"choices": record}, as_json, lambda: shown)
-
-
-def _row(name: str, model: dict[str, Any]) -> dict[str, Any]:
-    """Return a variant with its cost, or with the reason why these sizes do not allow it."""
-    from mlx_attn.cost import model_cost
-
-    variant = VARIANTS[name]
-    row = {key: getattr(variant, key) for key in ("name", "group", "formula", "summary")}
-    try:
-        return {**row, "cost": asdict(model_cost(config_from(model))), "reason": None}
-    except ConfigError as error:
-        return {**row, "cost": None, "reason": str(error)}
 
 
 def _listing(rows: list[dict[str, Any]], title: str) -> "Iterator[RenderableType]":

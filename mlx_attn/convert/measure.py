@@ -14,6 +14,7 @@ import mlx.nn as nn
 import numpy as np
 from jaxtyping import Float, Float64, Integer
 
+from mlx_attn.arrays import count_parameters
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.conversions import changes_output, changes_scores, find_conversion
 from mlx_attn.convert.model import convert, converted_config, fold_norms
@@ -63,7 +64,8 @@ class _LogitDifferences:
 def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     """Compare two models on windows of a text; in float64 on fewer tokens if they are large."""
     T, V = before.config.context_length, before.config.vocab_size
-    n_exact = min(_LOGIT_TOKENS, max(1, int(_FLOAT64_WORK / _parameters(before, after))))
+    parameters = max(map(count_parameters, (before, after)))
+    n_exact = min(_LOGIT_TOKENS, max(1, int(_FLOAT64_WORK / parameters)))
     own, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
@@ -73,10 +75,6 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
         exact.append([np.abs(array).max() for array in (old - new, rounding, rounding_after)])
     return _LogitDifferences(*np.max(own, axis=0).tolist(), *np.max(exact, axis=0).tolist())
-
-
-def _parameters(*models: GPT) -> int:
-    return max(model_cost(model.config).parameters for model in models)
 
 
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
@@ -151,36 +149,29 @@ def _batches(windows: _Tokens, vocab_size: int) -> Iterator[_Tokens]:
     return (windows[start : start + size] for start in range(0, len(windows), size))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelMetrics:
-    """A model in numbers; the evaluation is on `validation_part` of the text."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetrics(Evaluation):
+    """A model in numbers, evaluated on `validation_part` of the text."""
 
     variant: str
-    evaluation: Evaluation
     tokens: int  # number scored by the evaluation
     params: int
     cache_bytes_per_token: int
 
-    @property
-    def val_loss(self) -> float:
-        """Validation loss in nats per token."""
-        return self.evaluation.val_loss
-
     def record(self) -> dict[str, Any]:
-        """Return the numbers as one flat JSON object."""
-        facts = {**asdict(self), **evaluation_record(self.evaluation)}
-        return {
-            key: value for key, value in facts.items() if key not in ("evaluation", "abilities")
-        }
+        """Return the numbers as one JSON object."""
+        return {key: value for key, value in asdict(self).items() if key != "abilities"}
 
 
 def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
     """Evaluate a model, and count its parameters and cache."""
     cost = model_cost(model.config)
-    cached = cost.cache_floats * model.tok_emb.weight.itemsize
-    variant = variant_name(model.config.as_dict())
     return ModelMetrics(
-        variant, evaluator(model), evaluator.split.n_scored, cost.parameters, cached
+        **asdict(evaluator(model)),
+        variant=variant_name(model.config.as_dict()),
+        tokens=evaluator.split.n_scored,
+        params=cost.parameters,
+        cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
     )
 
 
@@ -267,9 +258,10 @@ def convert_run(
     outcome = _measure_outcome(before, after, corpus, fold_norm)
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
-    # A loss on only a part of the text cannot be compared.
-    best = outcome.after.evaluation if outcome.after.tokens == corpus.val.n_scored else None
-    facts |= {"params": outcome.after.params, **(evaluation_record(best) if best else {})}
+    measured, best = evaluation_record(outcome.after), None
+    facts["params"] = outcome.after.params
+    if outcome.after.tokens == corpus.val.n_scored:  # a loss on a part cannot be compared
+        facts, best = facts | measured, Evaluation(**measured)
     settings = _settings_of(run, after, outcome.after.variant) | {"converted": facts}
     # The new run is at step 0, from which `train --resume` trains on.
     with new_run(out, settings, overwrite, run.load_tokenizer()) as new:
@@ -281,7 +273,7 @@ def convert_run(
 
 
 def _measure_outcome(before: GPT, after: GPT, corpus: Corpus, fold_norm: bool) -> Outcome:
-    split = validation_part(corpus, _parameters(before, after))
+    split = validation_part(corpus, max(map(count_parameters, (before, after))))
     evaluator = Evaluator(split, before.config.context_length)
     # Folding changes S and VO but not the function, so compare with the folded model.
     errors = weight_errors(fold_norms(before) if fold_norm else before, after)
@@ -355,7 +347,9 @@ def measure_ranks(
     run.check_corpus(corpus, _WAY_OUT)
     conversion, model = find_conversion(to), run.load_model()
     targets = [converted_config(conversion, model.config, rank) for rank in ranks]
-    evaluator = Evaluator(validation_part(corpus, _parameters(model)), model.config.context_length)
+    evaluator = Evaluator(
+        validation_part(corpus, count_parameters(model)), model.config.context_length
+    )
     original, points = measure_model(model, evaluator), []
     for rank, target in zip(ranks, targets, strict=True):
         cut = model if target == model.config else convert(model, to, rank=rank)

@@ -67,15 +67,9 @@ def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
         figure, (axis,) = panels(1, 1, (5.2, 3.2))
         losses = [point.metrics.val_loss for point in curve.points]
         axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
-        axis.axhline(original.val_loss, color=COLOURS[0], linewidth=1, linestyle="--")
-        axis.annotate(
-            f"the model as trained: {original.val_loss:.4f}",
-            (0, original.val_loss),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 4),
-            textcoords="offset points",
-            color=COLOURS[0],
-        )
+        trained = f"the model as trained: {original.val_loss:.4f}"
+        axis.axhline(original.val_loss, color=COLOURS[0], linestyle="--", label=trained)
+        axis.legend(labelcolor=COLOURS[0])
         if max(ranks) >= 8 * min(ranks):
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter("{x:g}")
