@@ -313,7 +313,7 @@ def _wrong_facts(layer: Attention, x: Inputs) -> Iterator[str]:
         if factor is not None and differ(factor * scores, same, ROUNDING):
             yield f"does more than multiply scores: leave out score_factor= of logits={hook.name}"
     # Other keys, same x: values that change were computed from keys.
-    reads_x_only = not (value.makes_values_from_keys or value.carries)
+    reads_x_only = not (value.reads_keys or value.carries)
     if reads_x_only and differ(value.apply(layer, x, k + 1), value.apply(layer, x, k), SAME):
         yield f"makes values from keys: declare value={value.name} with reads_keys=True"
 

@@ -18,8 +18,8 @@ from shlex import quote
 from types import ModuleType
 from typing import Any
 
-from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.choices import CHOICES, MAPS, Choice, choice_of
+from mlx_attn.attention.catalog import CHOICES, VARIANTS, choice_of, find_variant
+from mlx_attn.attention.choices import MAPS, Choice
 from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes

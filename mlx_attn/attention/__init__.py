@@ -6,8 +6,8 @@ Read `attention` from top to bottom, then `maps`. Every variant is a file in `fo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention.catalog import VARIANTS, Variant, find_variant
-from mlx_attn.attention.choices import Choice, choice_of, import_forms
+from mlx_attn.attention.catalog import VARIANTS, Variant, choice_of, find_variant, import_forms
+from mlx_attn.attention.choices import Choice
 from mlx_attn.attention.config import AttentionConfig
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ Each row stands after its functions, in `maps` or `forms`. The command line, the
 documentation and the parametrised tests read them.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from importlib import import_module
+from typing import Any, TypeVar
 
-from mlx_attn.attention.choices import CHOICES, KINDS, MAPS, Choice, import_forms
+from mlx_attn.attention.choices import KINDS, MAPS, Choice
 from mlx_attn.errors import ConfigError, find_row
 
 FORMS, PAPERS, REFERENCES, YOURS = GROUPS = ("forms", "papers", "reference arms", "yours")
@@ -57,34 +58,63 @@ NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
 """Settings of a variant besides its maps and windows."""
 
 
-class Variants(MutableMapping[str, Variant]):
-    """Variants by name, in the order of their groups; imported once they are asked for."""
+Row = TypeVar("Row")
 
-    def __init__(self):
-        self.rows: dict[str, Variant] = {}  # in the order in which their files are imported
 
-    def __getitem__(self, name: str) -> Variant:
-        if name not in self.rows:
-            import_forms()
-        return self.rows[name]
+class Table(MutableMapping[str, Row]):
+    """Choices of a map, or variants, by name: the package's are imported when one is asked for."""
 
-    def __setitem__(self, name: str, row: Variant) -> None:
+    def __init__(self, rows: Mapping[str, Row]):
+        self.rows = dict(rows)
+
+    def _all(self) -> dict[str, Row]:
+        import_forms()
+        return self.rows
+
+    def __getitem__(self, name: str) -> Row:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, row: Row) -> None:
         self.rows[name] = row
 
     def __delitem__(self, name: str) -> None:
         del self.rows[name]
 
     def __iter__(self) -> Iterator[str]:
-        import_forms()
-        return iter(sorted(self.rows, key=lambda name: GROUPS.index(self.rows[name].group)))
+        return iter(self._all())
 
     def __len__(self) -> int:
-        import_forms()
-        return len(self.rows)
+        return len(self._all())
 
 
-VARIANTS = Variants()
-"""Every named variant."""
+def import_forms() -> None:
+    """Import the package's choices and the field's variants, which register themselves."""
+    # By name and late: they import this module, and MLX, which `--help` does without.
+    import_module("mlx_attn.attention.forms")
+
+
+VARIANTS: Table[Variant] = Table({})
+"""Every named variant, in the order of their groups."""
+
+# The model, the mask or a kernel computes the package's positions; a user's are choices.
+_NO_CHOICES = {"position": ("learned", "alibi", "rope", "none"), "short_conv": ("none",)}
+CHOICES: dict[str, Table[Any]] = {
+    name: Table(dict.fromkeys(_NO_CHOICES.get(name, ()))) for name in KINDS
+}
+"""Every choice by map and name; None for a name of `position` or `short_conv` that is none."""
+
+
+def choice_of(map_name: str, name: str) -> Any:
+    """Return the named choice of a map.
+
+    Raises:
+        ConfigError: No choice has that name; the message lists all names.
+    """
+    table = CHOICES[map_name]
+    if name not in table:
+        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
+        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
+    return table[name]
 
 
 def find_variant(name: str) -> Variant:
@@ -107,14 +137,17 @@ def register(entry: Choice | Variant) -> None:
     Raises:
         ConfigError: The name is taken.
     """
-    table = VARIANTS.rows if isinstance(entry, Variant) else CHOICES[entry.map]
+    table: dict[str, Any] = (VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]).rows
     # An alias is a name, too.
     names = {entry.name, getattr(entry, "alias", "")} - {""}
     taken = {*table} | {getattr(row, "alias", "") for row in table.values()}
     if names & taken:
         name = min(names & taken)
         raise ConfigError(f"'{name}' is registered already: choose another name")
-    table[entry.name] = cast(Any, entry)
+    table[entry.name] = entry
+    if isinstance(entry, Variant):
+        by_group = sorted(table.values(), key=lambda row: GROUPS.index(row.group))
+        VARIANTS.rows = {row.name: row for row in by_group}
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:

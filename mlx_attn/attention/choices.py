@@ -7,11 +7,9 @@ does the same. Laws compare a user's facts with the numbers that its functions c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from inspect import unwrap
 from typing import Any, ClassVar
 
-from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_choices
 
 OfConfig = Callable[[Any], Any]
@@ -96,11 +94,7 @@ class ValueMap(Choice):
 
     def __post_init__(self):
         check_choices(self, {"cache": ("kv", "x", "k")})
-
-    @property
-    def makes_values_from_keys(self) -> bool:
-        """Return True if its values change with the keys."""
-        return self.reads_keys or self.cache == "k"
+        object.__setattr__(self, "reads_keys", self.reads_keys or self.cache == "k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,34 +164,3 @@ class Convolution(Choice):
 
 _KINDS = ScoreMap, ValueMap, OutputMap, LogitsHook, Mixing, PositionInHeads, Convolution
 KINDS: dict[str, type[Choice]] = {kind.map: kind for kind in _KINDS}
-
-CHOICES: dict[str, dict[str, Any]] = {map_name: {} for map_name in KINDS}
-"""Every registered choice by map and name."""
-# The model, the mask or a kernel computes the package's positions; a user's are choices.
-CHOICES["position"] |= dict.fromkeys(("learned", "alibi", "rope", "none"))
-CHOICES["short_conv"] |= {"none": None}
-
-
-def choice_of(map_name: str, name: str) -> Any:
-    """Return the named choice of a map; None for a position of the package.
-
-    Raises:
-        ConfigError: No choice has that name; the message lists all names.
-    """
-    table = choices_of(map_name)
-    if name not in table:
-        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
-        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
-    return table[name]
-
-
-def choices_of(map_name: str) -> Mapping[str, Any]:
-    """Return every choice of a map by name, the package's and the user's."""
-    import_forms()
-    return CHOICES[map_name]
-
-
-def import_forms() -> None:
-    """Import the package's choices and the field's variants, which register themselves."""
-    # By name and late: they import this module, and MLX, which `--help` does without.
-    import_module("mlx_attn.attention.forms")

@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mlx_attn.attention.choices import CHOICES, MAPS, choice_of
+from mlx_attn.attention.catalog import CHOICES, choice_of
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_settings, setting
 

@@ -15,6 +15,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache
+from mlx_attn.attention.catalog import choice_of
 from mlx_attn.attention.choices import (
     MAPS,
     Choice,
@@ -24,7 +25,6 @@ from mlx_attn.attention.choices import (
     OutputMap,
     ScoreMap,
     ValueMap,
-    choice_of,
 )
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError

@@ -17,8 +17,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS, choices_of
+from mlx_attn.attention.catalog import CHOICES, VARIANTS
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean
@@ -217,10 +217,10 @@ class SectionedCommand(click.Command):
 
 
 _TYPES: dict[str, click.ParamType] = {
-    "position": Named(partial(choices_of, "position")),
+    "position": Named(CHOICES["position"]),
     "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
-    **{key: Named(partial(choices_of, key), "+") for key in MAPS},
+    **{key: Named(CHOICES[key], "+") for key in MAPS},
 }
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS, choices_of
+from mlx_attn.attention.catalog import CHOICES, VARIANTS
+from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
     PLUGIN,
     SectionedCommand,
@@ -78,7 +78,7 @@ def command(preset: str, as_json: bool, choices: bool, **flags: Any) -> None:
 
 def _show_choices(as_json: bool) -> None:
     """Show the choices of every map, a user's own too."""
-    chosen = {key: [*filter(None, choices_of(key).values())] for key in (*MAPS, "position")}
+    chosen = {key: [*filter(None, CHOICES[key].values())] for key in (*MAPS, "position")}
     facts = ("map", "name", "formula", "source", "cache")
     record: list[dict[str, Any]] = []
     shown: list[Any] = []

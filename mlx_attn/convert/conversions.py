@@ -136,7 +136,7 @@ def _mla(config: AttentionConfig, rank: int) -> _Keys:
 
 def _without_keys(config: AttentionConfig) -> _Keys:
     """Write out values that are computed from keys, because the keys are about to change."""
-    return {"value": "linear"} if config.choice("value").makes_values_from_keys else {}
+    return {"value": "linear"} if config.choice("value").reads_keys else {}
 
 
 # Refusals: the reason and the way out, or an empty text, as for a choice.

@@ -10,8 +10,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.catalog import choice
-from mlx_attn.attention.choices import CHOICES, choices_of
+from mlx_attn.attention.catalog import CHOICES, choice
 from mlx_attn.attention.config import AttentionConfig
 
 SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": 12, "n_heads": 4}
@@ -78,7 +77,7 @@ def check_gradients(
 @pytest.fixture
 def own() -> Iterator[Callable[..., Attention]]:
     """Makes a layer with a choice of one's own, which is forgotten afterwards."""
-    before = {name: [*choices_of(name)] for name in CHOICES}
+    before = {name: [*CHOICES[name]] for name in CHOICES}
 
     def make(
         map_name: str,

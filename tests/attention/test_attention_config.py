@@ -8,14 +8,13 @@ import pytest
 
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.choices import choices_of
+from mlx_attn.attention.catalog import CHOICES, VARIANTS, find_variant
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import SIZES as SMALL
 
-IGNORE_SCORES = ("linear", *(name for name, row in choices_of("mixing").items() if row.recurs))
+IGNORE_SCORES = ("linear", *(name for name, row in CHOICES["mixing"].items() if row.recurs))
 """Mixings that refuse what acts on scores, because they read queries and keys."""
 
 SIZES: dict[str, Any] = {"d_in": 24, "d_out": 24, "context_length": 8, "n_heads": 4}
@@ -115,7 +114,7 @@ def computes(**choices: Any) -> bool:
     return True
 
 
-SCORES = [score for score in choices_of("score") if score != "earlier"]
+SCORES = [score for score in CHOICES["score"] if score != "earlier"]
 """All but that of a layer which reads an earlier layer's keys: here there is one layer."""
 RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 """Scores and a setting that excludes them, whatever the other maps are."""
@@ -126,7 +125,7 @@ RULED_OUT = {("latent", "rope"), ("latent", 2), ("no_key", 2), ("shared", 2)}
 )
 @pytest.mark.parametrize("score", SCORES)
 def test_forms_of_the_three_maps(score, settings):
-    pairs = product(choices_of("value"), choices_of("output"))
+    pairs = product(CHOICES["value"], CHOICES["output"])
     if settings != {"position": "alibi"}:  # a setting of the scores: not every pair again
         pairs = (pair for pair in pairs if "linear" in pair or score == "latent")
     made = [computes(score=score, value=v, output=y, **settings) for v, y in pairs]
@@ -136,8 +135,8 @@ def test_forms_of_the_three_maps(score, settings):
 @pytest.mark.parametrize("score", SCORES)
 def test_hooks_and_windows_with_every_score(score):
     needs = {"latent": {"value": "latent"}, "paired": {"output": "differential"}}.get(score, {})
-    hooks = [*choices_of("logits"), "temperature+self_mask", "forget+talking"]
-    pairs = [*product(hooks, choices_of("mixing"))]
+    hooks = [*CHOICES["logits"], "temperature+self_mask", "forget+talking"]
+    pairs = [*product(hooks, CHOICES["mixing"])]
     if score != "separate":  # queries and keys know nothing of what follows: not every pair
         pairs = [
             (logits, mixing) for logits, mixing in pairs if "none" in logits or "softmax" in mixing

@@ -12,8 +12,7 @@ import pytest
 
 from mlx_attn import laws
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import choice_of
+from mlx_attn.attention.catalog import VARIANTS, choice_of
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError

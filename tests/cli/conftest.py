@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import CHOICES
+from mlx_attn.attention.catalog import CHOICES, VARIANTS
 from mlx_attn.cli.main import group
 from mlx_attn.machine import device
 from mlx_attn.model.config import GPTConfig

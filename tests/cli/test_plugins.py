@@ -11,8 +11,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn import plugins
-from mlx_attn.attention.catalog import choice
-from mlx_attn.attention.choices import CHOICES
+from mlx_attn.attention.catalog import CHOICES, choice
 from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import load_plugins, unload_plugins

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.catalog import choice
-from mlx_attn.attention.choices import CHOICES, choice_of
+from mlx_attn.attention.catalog import CHOICES, choice, choice_of
 from mlx_attn.convert.measure import convert_run, measure_model, measure_ranks
 from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError, RunError

@@ -12,7 +12,7 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.choices import choices_of
+from mlx_attn.attention.catalog import CHOICES
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import delta_weights
 from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
@@ -24,7 +24,7 @@ from mlx_attn.model.config import config_from
 from tests.attention.conftest import SIZES, decoded, layer_of, text
 
 C, T, H = 16, 12, 4
-RULES = tuple(name for name, row in choices_of("mixing").items() if row.recurs)
+RULES = tuple(name for name, row in CHOICES["mixing"].items() if row.recurs)
 SETTINGS: list[dict[str, Any]] = [{"n_kv_heads": 1}, {"score": "merged"}, {"position": "rope"}]
 
 
