@@ -6,13 +6,16 @@ import such a file as a module, too: it is recorded alike.
 """
 
 import hashlib
+import importlib.util
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
@@ -39,9 +42,14 @@ class Plugin:
     sha256: str
     # Its registrations: "logits=NAME" for a choice, "variant=NAME" for a variant.
     names: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path, from its folder, and digest of the files below it that it read or imported."""
 
 
 _loaded: dict[Path, Plugin] = {}
+
+_opened: dict[Path, set[Path]] = {}
+"""What each file has opened: a second load imports no module again."""
 
 
 def load_plugins(paths: Plugins) -> list[Plugin]:
@@ -96,8 +104,23 @@ def _load(path: Path) -> Plugin:
         _forget(name for name in _registered() if name not in before)
         sys.modules.pop(_MODULE + digest, None)
         raise
-    plugin = _loaded[path] = Plugin(path, digest, names)
+    near = {file for file in _opened[path] if path.parent in file.parents and file.is_file()}
+    files = {str(file.relative_to(path.parent)): _digest(file) for file in sorted(near)}
+    plugin = _loaded[path] = Plugin(path, digest, names, files)
     return plugin
+
+
+@contextmanager
+def only(paths: Plugins) -> Iterator[None]:
+    """Load these files instead of those that are loaded, until the block ends."""
+    before = [*_loaded]
+    unload_plugins()
+    try:
+        load_plugins(paths)
+        yield
+    finally:
+        unload_plugins()
+        load_plugins(before)
 
 
 def _present() -> list[Plugin]:
@@ -144,11 +167,45 @@ def _execute(path: Path, name: str) -> None:
     module.__file__ = str(path)
     sys.modules[name] = module  # where dataclasses look for it
     try:
-        exec(compile(path.read_bytes(), path, "exec"), vars(module))
+        code = compile(path.read_bytes(), path, "exec")
+        with _noting_opened(_opened.setdefault(path, set())):
+            exec(code, vars(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise ConfigError(_line_about(error, path)) from error
+
+
+_watching: list[set[Path]] = []
+_WRITES = os.O_WRONLY | os.O_RDWR
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note a file that is opened to be read, while a user's file is run: an audit hook."""
+    if event != "open" or not _watching or not isinstance(arguments[0], str | Path):
+        return
+    if not arguments[2] & _WRITES:
+        path = str(arguments[0])
+        is_bytecode = path.endswith(".pyc") and "__pycache__" in path
+        path = importlib.util.source_from_cache(path) if is_bytecode else path
+        _watching[-1].add(Path(path).resolve())
+
+
+@contextmanager
+def _noting_opened(files: set[Path]) -> Iterator[None]:
+    if not _watching:
+        _add_hook()
+    _watching.append(files)
+    try:
+        yield
+    finally:
+        _watching.pop()
+
+
+@cache
+def _add_hook() -> None:
+    """Watch what is opened; a hook cannot be taken away again."""
+    sys.addaudithook(_note_opened)
 
 
 def _line_about(error: BaseException, path: Path) -> str:
@@ -214,7 +271,12 @@ def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
             words |= {f"{key}={word}" for word in str(layer.get(key, "")).split("+")}
     used = [(plugin, words & {*plugin.names}) for plugin in _present()]
     return [
-        {"path": str(plugin.path), "sha256": plugin.sha256, "names": sorted(names)}
+        {
+            "path": str(plugin.path),
+            "sha256": plugin.sha256,
+            "names": sorted(names),
+            **({"files": plugin.files} if plugin.files else {}),
+        }
         for plugin, names in used
         if names
     ]
@@ -269,8 +331,15 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
 
 def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
     """Load the files that a command was given, in one of its worker processes."""
-    for old in records:
+    wanted = list(records)
+    # Another version of a file may register the same names.
+    if {plugin.sha256 for plugin in _loaded.values()} - {old["sha256"] for old in wanted}:
+        unload_plugins()
+    for old in wanted:
+        path = Path(old["path"])
+        beside = {path.parent / name: digest for name, digest in old.get("files", {}).items()}
         # Before it is run: a file that nobody named is not.
-        if _digest(Path(old["path"])) not in ("", old["sha256"]):
-            raise RunError(f"plugin {old['path']} has changed since the comparison began")
-        load_plugins(old["path"])
+        for file, digest in {path: old["sha256"], **beside}.items():
+            if _digest(file) not in ("", digest):
+                raise RunError(f"plugin {file} has changed since the comparison began")
+        load_plugins(path)

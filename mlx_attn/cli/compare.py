@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -31,6 +32,7 @@ from mlx_attn.files import lock
 if TYPE_CHECKING:
     from mlx_attn.comparison.judging import Verdict
     from mlx_attn.comparison.run import ComparisonRun
+    from mlx_attn.comparison.show import Display
 
 _MADE_HERE = {"variant", "seed", "eval_every", "log_every", "track"}
 _MADE_HERE |= {"epochs", "minutes"}
@@ -41,6 +43,8 @@ _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
 
 _FROM_DELTA = "0.01"
 """The margin of `--from`, in nats per token."""
+
+_NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
 
 STATUS = {"better": 0, "worse": 10, "the same": 11, "not known": 12}
 """The exit status that `--exit-code` gives each word."""
@@ -73,6 +77,13 @@ _OPTIONS: list[click.Option] = [
         metavar="FILE",
         help="judge runs of any program: a CSV file of arm, seed, loss; trains nothing, and the "
         "first arm is the control",
+    ),
+    _subject(
+        "--ideas",
+        is_flag=True,
+        help="the second arm is an idea of a loop: all ideas of the ledger in --out, ideas.jsonl, "
+        "keep one that does nothing in at most 5 % of loops, and a better one becomes the control",
+        rare=True,
     ),
     *options_from(ComparisonConfig, "How sure", shows_defaults=True),
     _run(
@@ -139,6 +150,7 @@ def command(
     variants: str | None,
     arms: tuple[str, ...],
     results: Path | None,
+    ideas: bool,
     out: Path | None,
     jobs: int,
     on: str,
@@ -163,11 +175,16 @@ def command(
         return
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
+    from mlx_attn.runs import RUNS
 
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
+    if ideas:
+        _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
+        settings |= {"tune": False, "reference": "none"}
+        out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
     for line in run.corpus.notes:
@@ -176,8 +193,9 @@ def command(
         rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])
         return
+    judge = _judge_idea if ideas else _train_and_judge
     with lock(directory):
-        answer = _train_and_judge(run, directory, as_json, quiet)
+        answer = judge(run, directory, as_json, quiet)
     _exit_with(answer, exit_code)
 
 
@@ -190,6 +208,19 @@ def _exit_with(answer: Mapping[str, Any], wanted: bool) -> None:
     click.get_current_context().exit(STATUS[answer["verdict"]])
 
 
+def _refuse(why: str, names: Container[str | None]) -> None:
+    """Refuse options that were given and would be ignored."""
+    context = click.get_current_context()
+    ignored = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names
+        and context.get_parameter_source(str(option.name)) == ParameterSource.COMMANDLINE
+    ]
+    if ignored:
+        raise click.UsageError(f"{why}: leave out {', '.join(ignored)}")
+
+
 def _judge_file(
     file: Path, delta: str | None, confidence: float | None, as_json: bool
 ) -> dict[str, Any]:
@@ -199,18 +230,9 @@ def _judge_file(
     from mlx_attn.comparison.losses import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
-    context = click.get_current_context()
-    used = ("results", "delta", "confidence", "as_json", "exit_code")
-    ignored = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name not in used
-        and context.get_parameter_source(str(option.name)) == ParameterSource.COMMANDLINE
-    ]
-    if ignored:
-        raise click.UsageError(
-            f"--from judges finished runs and trains none: leave out {', '.join(ignored)}"
-        )
+    others = {option.name for option in click.get_current_context().command.params}
+    others -= {"results", "delta", "confidence", "as_json", "exit_code"}
+    _refuse("--from judges finished runs and trains none", others)
     # Nothing is trained, so the default cannot be one in tokens.
     config = ComparisonConfig(
         arms=(), delta=delta or _FROM_DELTA, confidence=confidence or ComparisonConfig.confidence
@@ -227,26 +249,54 @@ def _judge_file(
     return answer
 
 
+@contextmanager
+def _progress(quiet: bool) -> "Iterator[Display]":
+    """Show the progress of trainings; an interruption says how to go on, and exits."""
+    from mlx_attn.comparison.runner import KEPT
+    from mlx_attn.comparison.show import Display
+    from mlx_attn.ui.terminal import stderr_console
+
+    with Display(stderr_console(), quiet) as display, signals_interrupt():
+        try:
+            yield display
+        except KeyboardInterrupt:
+            display.message(f"interrupted; {KEPT}")
+            click.get_current_context().exit(INTERRUPTED)
+
+
+def _judge_idea(
+    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool
+) -> dict[str, Any]:
+    """Judge the next idea of a ledger, and show what is known of it; return the answer."""
+    from dataclasses import asdict
+
+    from mlx_attn.comparison.ideas import IdeaRun
+
+    step = IdeaRun(run, directory)
+    with _progress(quiet or as_json) as display:
+        for event in step:
+            display(event)
+    answer = {"control": step.control.name, **asdict(step.idea)}
+    emit(answer, as_json, lambda: [step.idea.sentence])
+    return answer
+
+
 def _train_and_judge(
     run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool
 ) -> dict[str, Any]:
     """Compare, keep the result and its report, show the verdicts on stdout; return the answer."""
     from mlx_attn.comparison.report import REPORT, conclude
-    from mlx_attn.comparison.runner import KEPT, OutOfTime
-    from mlx_attn.comparison.show import Display, comparison_parts
-    from mlx_attn.ui.terminal import stderr_console
+    from mlx_attn.comparison.runner import OutOfTime
+    from mlx_attn.comparison.show import comparison_parts
 
     arms = [arm.name for arm in run.config.arms[1:]]
-    with Display(stderr_console(), quiet or as_json) as display, signals_interrupt():
-        try:
+    try:
+        with _progress(quiet or as_json) as display:
             comparison = conclude(run, directory, display)
-        except OutOfTime as error:
-            answer = _answer(dict.fromkeys(arms, "not known"), {}, dict.fromkeys(arms, str(error)))
-            emit(answer, as_json, lambda: [f"not known: {error}"])
-            return answer
-        except KeyboardInterrupt:
-            display.message(f"interrupted; {KEPT}")
-            click.get_current_context().exit(INTERRUPTED)
+    except OutOfTime as error:
+        answer = _answer(dict.fromkeys(arms, "not known"), {}, dict.fromkeys(arms, str(error)))
+        emit(answer, as_json, lambda: [f"not known: {error}"])
+        return answer
     page, verdicts = directory / REPORT, comparison.verdicts
     # Without a result, an arm that diverged is worse than one that did not.
     words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}

@@ -69,7 +69,11 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
-    """List the runs in DIRECTORY; without it, those in runs/. The latest first."""
+    """List the runs in DIRECTORY; without it, those in runs/. The latest first.
+
+    Below them stands each ledger of ideas there: see --ideas of 'mlx-attn compare --help-all'.
+    """
+    from mlx_attn.comparison.ideas import ledgers_in
     from mlx_attn.runs import RUNS
     from mlx_attn.training.summaries import summarise_runs
     from mlx_attn.ui.terminal import memory, print_rows, stdout_console
@@ -78,11 +82,13 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     if directory and not directory.is_dir():
         raise RunError(f"{directory}: there is no such directory")
     directory = directory or RUNS
-    runs = sorted(summarise_runs(directory), key=key)
+    runs, ledgers = sorted(summarise_runs(directory), key=key), ledgers_in(directory)
     if as_json:
-        say(json.dumps({"runs": [{**asdict(run), "path": str(run.path)} for run in runs]}))
-    elif runs:
-        print_rows([(run.name, facts_of(run)) for run in runs], stdout_console())
+        rows = [{**asdict(run), "path": str(run.path)} for run in runs]
+        say(json.dumps({"runs": rows, "ideas": ledgers}))
+    elif runs or ledgers:
+        rows = [*((run.name, facts_of(run)) for run in runs), *ledgers.items()]
+        print_rows(rows, stdout_console())
         total = memory(sum(run.n_bytes for run in runs))
         note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
     else:

@@ -42,12 +42,13 @@ class ComparisonRun:
 
     def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Both stages ask the store first, so a resumed comparison passes through here quickly.
-        searches = yield from tuning.tune(self.config, self.store, partial(self._train, "tuning"))
+        searches = yield from tuning.tune(self.config, self.store, partial(self.train, "tuning"))
         plan = VerdictPlan.of(self.config, searches)
-        yield from self._train("verdict", plan.trials)
+        yield from self.train("verdict", plan.trials)
         yield self._concluded(plan, searches)
 
-    def _train(self, stage: str, trials: Iterable[Trial]) -> Events:
+    def train(self, stage: str, trials: Iterable[Trial]) -> Events:
+        """Train the trials that the store lacks, and yield events."""
         # Arms with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
         missing = self.store.missing(wanted.values())

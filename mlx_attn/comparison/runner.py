@@ -41,6 +41,10 @@ class OutOfTime(RunError):
     """The time is over before all trials are trained."""
 
 
+class TrainingFailed(RunError):
+    """A training diverged, or a user's code raised an error in it."""
+
+
 class Runner:
     """Trains trials.
 
@@ -68,6 +72,7 @@ class Runner:
         Closing the generator ends the running trials; finished ones are kept.
 
         Raises:
+            TrainingFailed: A user's code raised an error.
             RunError: A training failed, a worker refused it, or all that train were lost.
             OutOfTime: The deadline has come.
         """
@@ -100,7 +105,8 @@ class Runner:
             raise  # no trial's fault
         except Exception as error:
             failed = f"the training of '{trial.arm}', seed {trial.seed}, failed"
-            raise RunError(f"{failed}: {error}; {KEPT}") from error
+            kind = TrainingFailed if isinstance(error, TrainingFailed) else RunError
+            raise kind(f"{failed}: {error}; {KEPT}") from error
 
 
 def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], bool]) -> Object:
@@ -126,7 +132,9 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
             outcome = single_stream(train_trial)(trial, stop)
         except Exception as error:
             # One line, since not every exception of a library or a plugin can be sent.
-            raise RunError(plugins.plugin_error(error) or one_line(error) or repr(error)) from None
+            if line := plugins.plugin_error(error):
+                raise TrainingFailed(line) from None
+            raise RunError(one_line(error) or repr(error)) from None
     return record_of(outcome)
 
 

@@ -1,0 +1,157 @@
+"""A ledger of ideas, with trainings by formula: booked, kept, refused, continued, attacked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlx_attn.comparison import ideas
+from mlx_attn.comparison.ideas import IdeaRun, Ledger, ledgers_in
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
+from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
+from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.plugins import load_plugins, unload_plugins
+
+PLUGIN = """
+from pathlib import Path
+from mlx_attn.attention import Variant, choice, register
+factor = float((Path(__file__).parent / "factor.txt").read_text())
+@choice("logits", "idea", "s")
+def change(layer, s):
+    return {code}
+register(Variant(name="idea", logits="idea", formula="", summary=""))
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes the user's file and loads it."""
+
+    def write(code: str = "factor * s", factor: float = 1.5) -> None:
+        (tmp_path / "factor.txt").write_text(str(factor))
+        (tmp_path / "idea.py").write_text(PLUGIN.format(code=code))
+        load_plugins(tmp_path / "idea.py")
+
+    yield write
+    unload_plugins()
+
+
+@pytest.fixture
+def ask(protocol, runner, tmp_path):
+    """Asks for the next idea; returns it, and the number of trainings that it took."""
+    runner.noise = 0.01
+
+    def ask(*arms: str):
+        step = IdeaRun(ComparisonRun(protocol(*arms), runner), tmp_path / "loop")
+        before = len(runner.done)
+        for _ in step:
+            pass
+        return step.idea, len(runner.done) - before
+
+    return ask
+
+
+def test_a_second_idea_reuses_the_control_and_a_repeated_call_trains_nothing(ask, runner, tmp_path):
+    runner.effects = {"no-query": 0.1, "no-value": -0.002}
+    first, trained = ask("standard", "no-query")
+    assert (first.verdict, first.reason, trained) == ("not known", "dropped", CONTROL_SEEDS + 3)
+    assert ask("standard", "no-query") == (first, 0)
+    second, trained = ask("standard", "no-value")
+    assert trained == second.seeds < CONTROL_SEEDS
+    assert [second.number, second.level] == [2, level_of(2)]
+    (line,) = ledgers_in(tmp_path).values()
+    assert line == "2 ideas: 2 not known; 4.82 % of error left"
+
+
+def test_a_kept_idea_is_the_control_as_it_was_and_is_measured_on_fresh_seeds(ask, runner, write):
+    runner.effects = {"idea": -0.5}
+    write()
+    kept, _ = ask("standard", "idea")
+    assert (kept.verdict, kept.seeds) == ("better", 5)
+    with pytest.raises(ConfigError, match="idea is the control, idea, idea 1: change it"):
+        ask("standard", "idea")
+    write("factor * s - 1")
+    runner.effects = {"idea": 0.0, "idea, idea 1": -0.5}
+    worse, trained = ask("standard", "idea")
+    assert worse.difference == pytest.approx(0.5, abs=0.05)
+    assert trained == CONTROL_SEEDS + worse.seeds
+    assert {trial.seed for trial in runner.done[-trained:]} == {*range(100, 112)}
+    digests = [{*trial.plugins[0]["files"]} for trial in runner.done[-trained:]]
+    assert digests == [{"factor.txt"}] * trained
+
+
+def test_another_file_that_the_idea_reads_makes_another_idea(ask, write, tmp_path):
+    write()
+    assert ask("standard", "idea")[0].number == 1
+    write("factor * s  # again", factor=1.6)
+    assert ask("standard", "idea")[0].number == 2
+
+
+def test_a_leak_is_refused_before_it_trains_and_spends_nothing(ask, write, tmp_path):
+    write("s - s.mean(axis=-2, keepdims=True)")
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"idea 1 is refused: .* read later ones"):
+            ask("standard", "idea")
+    (idea,) = Ledger.read(tmp_path / "loop").ideas
+    assert (idea.verdict, idea.level, idea.seconds) == ("refused", 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "is_open"),
+    [
+        (TrainingFailed("plugin idea.py, line 3: ValueError"), "worse", False),
+        (OutOfTime("the time is over"), "not known", True),
+        (KeyboardInterrupt(), "not known", True),
+    ],
+)
+def test_an_idea_that_fails_is_worse_and_one_without_time_goes_on(
+    ask, runner, tmp_path, monkeypatch, error, verdict, is_open
+):
+    train = type(runner)._by_formula
+
+    def fail(self, trial):
+        if trial.arm == "no-query" and trial.seed == 1:
+            raise error
+        return train(self, trial)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(runner), "_by_formula", fail)
+        if isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                ask("standard", "no-query")
+        else:
+            assert ask("standard", "no-query")[0].reason == str(error)
+    (idea,) = Ledger.read(tmp_path / "loop").ideas
+    assert (idea.verdict, idea.is_open, idea.seeds) == (verdict, is_open, 0)
+    idea, trained = ask("standard", "no-query")
+    assert trained == max(0, idea.seeds - 1)
+
+
+def test_an_idea_that_diverges_is_worse(ask, runner):
+    runner.diverges = ("no-query",)
+    idea, _ = ask("standard", "no-query")
+    assert idea.verdict == "worse"
+    assert idea.reason == "no-query diverged with seed 0: loss nan at step 3"
+
+
+def test_a_slower_idea_has_its_difference_at_equal_time_too(ask, shared):
+    shared["steps"] = 10
+    idea, _ = ask("standard", "merged")
+    assert idea.slower == pytest.approx(2.0)
+    # Half of its steps are done, where the formula's curve is 0.5 higher.
+    assert idea.difference_at_equal_time == pytest.approx(idea.difference + 0.5)
+
+
+@pytest.mark.parametrize("attack", ["change", "remove"])
+def test_a_ledger_changed_by_hand_or_of_another_control_is_refused(ask, tmp_path, attack):
+    ask("standard", "no-query")
+    with pytest.raises(RunError, match="is of another control"):
+        ask("no-value", "no-query")
+    file = tmp_path / "loop" / ideas.LEDGER
+    head, line = file.read_text().splitlines()
+    idea = json.loads(line) | {"level": 0.0}
+    file.write_text("\n".join([head, json.dumps(idea)] if attack == "change" else [head]))
+    with pytest.raises(RunError, match="was changed by hand"):
+        ask("standard", "no-value")
+    assert "was changed by hand" in ledgers_in(Path(tmp_path / "loop")).popitem()[1]
