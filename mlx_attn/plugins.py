@@ -85,10 +85,7 @@ def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None
 
 
 def _load(path: Path) -> Plugin:
-    try:
-        digest = _sha256(path)
-    except RunError as error:
-        raise RunError(f"plugin {error}") from error
+    digest = hashlib.sha256(read_bytes(path)).hexdigest()
     for plugin in _present():
         if plugin.sha256 == digest:
             return plugin
@@ -142,14 +139,10 @@ def _file_of(choice: Choice) -> Path:
     return Path(next((code.co_filename for code in codes if code), "<unknown>")).absolute()
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(read_bytes(path)).hexdigest()
-
-
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file; "" without a file, as in a notebook."""
     try:
-        return _sha256(path)
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except RunError:
         return ""
 

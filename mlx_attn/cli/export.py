@@ -40,7 +40,8 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     from mlx_attn.runs import load_run
 
     target, loaded = find_row(TARGETS, to, "target"), load_run(run)
-    default = loaded.run.path.with_name(f"{loaded.name}-{target.name}")
+    name = next(name for name in TARGETS if TARGETS[name] is target)
+    default = loaded.run.path.with_name(f"{loaded.name}-{name}")
     export = export_run(loaded, target, out or default, overwrite)
     lines = [export.path, export.route]
     if export.install:

@@ -231,8 +231,14 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
 
     Without a corpus, use `text`; return None if it has under two tokens.
     """
+    context = run.config.context_length
     try:
-        tokens, source = _tokens_to_read(run, text, corpus)
+        if corpus:
+            tokens = heads.validation_windows(corpus, context, WINDOWS)
+            source = f"{plural(len(tokens), 'window')} of validation text"
+        else:
+            start, source = document_start(run), "the first text"
+            tokens = heads.prompt_tokens(text, run.load_tokenizer(), context, start)
     except ConfigError:
         return None
     probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
@@ -270,13 +276,3 @@ def _shades(column: show.Column, values: np.ndarray) -> np.ndarray:
     """Return sizes relative to the one that is shaded fully: the column's, or the largest."""
     sizes = np.nan_to_num(np.abs(values))
     return np.minimum(sizes / max(column.full or sizes.max(), 1e-12), 1)
-
-
-def _tokens_to_read(run: Run, text: str, corpus: Corpus | None) -> tuple[np.ndarray, str]:
-    """Return the tokens to measure on, and a phrase for their source."""
-    context = run.config.context_length
-    if corpus:
-        tokens = heads.validation_windows(corpus, context, WINDOWS)
-        return tokens, f"{plural(len(tokens), 'window')} of validation text"
-    start = document_start(run)
-    return heads.prompt_tokens(text, run.load_tokenizer(), context, start), "the first text"

@@ -9,7 +9,6 @@ does not see. The second pass of each length takes the page's switches as furthe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import mlx.core as mx
@@ -134,20 +133,15 @@ def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
     """Return a pass of the unchanged model, with a computed mask instead of a constant."""
 
     def run(tokens: mx.array) -> list[mx.array]:
-        edits: dict[str, Callable[[mx.array], mx.array]] = {}
+        T, edits = tokens.shape[1], dict[str, Callable[[mx.array], mx.array]]()
         for layer, block in enumerate(model.trf_blocks):
-            name = f"trf_blocks.{layer}.att"
-            scores = _Last()
+            name, scores = f"trf_blocks.{layer}.att", _Last()
+            mask = _mask(block.att, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
             edits[f"{name}.attn_scores"] = scores
-            edits[f"{name}.masked"] = partial(_masked, block.att, scores)
+            edits[f"{name}.masked"] = lambda y, scores=scores, mask=mask: scores.value + mask
         return _outputs(model, tokens, edits)
 
     return run
-
-
-def _masked(layer: Attention, scores: "_Last", masked: mx.array) -> mx.array:
-    T = masked.shape[-1]
-    return scores.value + _mask(layer, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
 
 
 class _Last:

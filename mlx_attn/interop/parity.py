@@ -5,7 +5,6 @@ from itertools import islice
 
 import mlx.core as mx
 import numpy as np
-from jaxtyping import Float
 
 from mlx_attn.errors import RunError
 from mlx_attn.model.gpt import GPT
@@ -67,7 +66,8 @@ def compare(model: GPT, read: GPT) -> Parity:
     window: list[int] = rng.integers(config.vocab_size, size=size).tolist()
     prompt = window[: max(1, len(window) // 4)]
     count = min(_GREEDY, config.context_length - len(prompt))
-    logits, others = _logits(model, window), _logits(read, window)
+    tokens = mx.array(window)[None]
+    logits, others = (np.array(each(tokens)[0].astype(mx.float32)) for each in (model, read))
     greedy = [_greedy_tokens(each, prompt, count) for each in (model, read)]
     return Parity(
         logit_difference=float(np.abs(logits - others).max()),
@@ -76,10 +76,6 @@ def compare(model: GPT, read: GPT) -> Parity:
         greedy_equal=sum(a == b for a, b in zip(*greedy, strict=True)),
         greedy=count,
     )
-
-
-def _logits(model: GPT, tokens: list[int]) -> Float[np.ndarray, "T V"]:
-    return np.array(model(mx.array(tokens)[None])[0].astype(mx.float32))
 
 
 def _greedy_tokens(model: GPT, prompt: list[int], count: int) -> list[int]:

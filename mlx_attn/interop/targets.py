@@ -27,16 +27,11 @@ class Exported:
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
-        facts = {"route": self.route, "parity": asdict(self.parity), "install": self.install}
-        return {"path": str(self.path), **facts}
+        return {**asdict(self), "path": str(self.path)}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A program to write for."""
-
-    name: str  # on the command line
-    write: Callable[[LoadedRun, Path], str]  # writes a run to a folder; returns the route
+Target = Callable[[LoadedRun, Path], str]
+"""Writes a run to a folder for a program; returns the route."""
 
 
 @exact_products()
@@ -50,7 +45,7 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
     """
     _check_free(out, overwrite)
     with new_folder(out) as place:
-        route = target.write(loaded, place)
+        route = target(loaded, place)
         agreement = parity.compare(loaded.model, read_checkpoint(place).model)
         agreement.check(str(out))
         write_card(loaded, place, route, agreement)
@@ -60,17 +55,17 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
 
 def _check_free(out: Path, overwrite: bool) -> None:
     """Refuse a path that an export must not replace."""
-    elsewhere = "--out names another place"
     if not out.exists():
         return
+    reason = ""
     if not out.is_dir():
-        raise RunError(f"{out} is a file, and an export is a folder: {elsewhere}")
-    if not overwrite:
-        raise RunError(f"{out} exists: --overwrite replaces it, {elsewhere}")
-    if not is_exported_folder(out):
-        raise RunError(
-            f"{out} was not written by export, so --overwrite leaves it alone: {elsewhere}"
-        )
+        reason = "is a file, and an export is a folder:"
+    elif not overwrite:
+        reason = "exists: --overwrite replaces it,"
+    elif not is_exported_folder(out):
+        reason = "was not written by export, so --overwrite leaves it alone:"
+    if reason:
+        raise RunError(f"{out} {reason} --out names another place")
 
 
 # The targets.
@@ -126,10 +121,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
 
 
 TARGETS: Mapping[str, Target] = {
-    row.name: row
-    for row in (
-        Target("mlx-lm", _write_mlx_lm),
-        Target("gpt2", _write_gpt2),
-        Target("book", _write_book),
-    )
+    "mlx-lm": _write_mlx_lm,
+    "gpt2": _write_gpt2,
+    "book": _write_book,
 }
