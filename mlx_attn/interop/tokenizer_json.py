@@ -7,7 +7,7 @@ how text is split before and joined afterwards.
 import json
 from typing import Any
 
-from mlx_attn.text.foreign import ForeignTokenizer, bytes_by_symbol
+from mlx_attn.text.foreign import ForeignTokenizer, bytes_by_symbol, merges_of
 from mlx_attn.text.subwords import SubwordTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 
@@ -87,25 +87,16 @@ def _bytes() -> _Json:
 
 
 def _pieces(tokenizer: Tokenizer) -> _Json:
-    """Return a SentencePiece model: pieces with scores, or merges ordered by their result's score.
-
-    Every split of a piece into two pieces is a merge, as in the library's own converter.
-    """
+    """Return a SentencePiece model: pieces with scores, or merges, the earliest piece's first."""
     assert isinstance(tokenizer, SubwordTokenizer)
     rows = tokenizer.scored_pieces()
-    ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
     if tokenizer.kind == "unigram":
         # No word continues after a newline, so no text spells the unknown token.
         pairs = [["\n" + rows[0][0], rows[0][1]], *([p, score] for p, score, _ in rows[1:])]
         model = {"type": "Unigram", "unk_id": 0, "vocab": pairs, "byte_fallback": True}
     else:
-        cuts = [
-            (-score, ids[piece[:n]], ids[piece[n:]], [piece[:n], piece[n:]])
-            for piece, score, kind in rows
-            for n in range(1, len(piece))
-            if kind == "piece" and piece[:n] in ids and piece[n:] in ids
-        ]
-        merges = [pair for *_, pair in sorted(cuts)]
+        ids = {piece: token for token, (piece, _, _) in enumerate(rows)}
+        merges = merges_of({piece: ids[piece] for piece, _, kind in rows if kind == "piece"})
         model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
         model |= {"byte_fallback": True, "fuse_unk": True}
     underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}

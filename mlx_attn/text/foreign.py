@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,31 +155,31 @@ def _file_in(folder: Path) -> Path:
 def _merges_of_ranks(content: str) -> tuple[str, dict[str, int]]:
     """Return the merges and ids of a .tiktoken file: lines of a token in base64 and its rank.
 
-    A token of rank r is the merge of the two parts that the tokens of lower ranks leave of it.
-
     Raises:
-        ValueError: A line is something else, or they leave more than two parts.
+        ValueError: A line is something else, or a token is not made of two others.
     """
-    rows = (line.split() for line in content.splitlines() if line)
-    ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in rows}
     symbols = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
-
-    def name(token: bytes) -> str:
-        return "".join(map(symbols.__getitem__, token))
-
-    merges: list[str] = []
-    for token in sorted(ranks, key=ranks.__getitem__):
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:
-            joined = [ranks.get(one + two, len(ranks)) for one, two in pairwise(parts)]
-            first = joined.index(min(joined))
-            if joined[first] >= ranks[token]:
-                raise ValueError(f"{token!r} is not made of two earlier tokens")
-            parts[first : first + 2] = [parts[first] + parts[first + 1]]
-        merges += [" ".join(map(name, parts))] if len(token) > 1 else []
-    ids = {name(token): rank for token, rank in ranks.items()}
+    ids: dict[str, int] = {}
+    for token, rank in (line.split() for line in content.splitlines() if line):
+        letters = map(symbols.__getitem__, base64.b64decode(token, validate=True))
+        ids["".join(letters)] = int(rank)
+    merges = merges_of(ids)
+    if missing := ids.keys() - {*symbols.values(), *map("".join, merges)}:
+        letters = bytes(map(bytes_by_symbol().__getitem__, min(missing)))
+        raise ValueError(f"{letters!r} is not made of two earlier tokens")
     free = sorted(set(range(len(ids) + 1)) - set(ids.values()))
-    return "\n".join(merges), ids | {END_OF_TEXT: free[0]}
+    return "\n".join(map(" ".join, merges)), ids | {END_OF_TEXT: free[0]}
+
+
+def merges_of(ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return every cut of a token into two, the earliest token first: all are merges of it."""
+    cuts = [
+        (rank, ids[token[:n]], ids[token[n:]], (token[:n], token[n:]))
+        for token, rank in ids.items()
+        for n in range(1, len(token))
+        if token[:n] in ids and token[n:] in ids
+    ]
+    return [pair for *_, pair in sorted(cuts)]
 
 
 def _library() -> Any:
