@@ -141,12 +141,6 @@ _OF_BOOK = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "q
 """The settings of the book's GPTModel that its config.json must have."""
 
 
-class _Index(msgspec.Struct):
-    """The index of a model whose weights are split over several files."""
-
-    weight_map: dict[str, str]
-
-
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
     """Return the config.json of a model in GPT-2's form."""
     sizes = {key: getattr(config, key) for key in _SIZES}
@@ -202,7 +196,8 @@ def _state_of_folder(folder: Path) -> Arrays:
     """Return the arrays of model.safetensors, or of the files over which it is split."""
     index, files = folder / f"{WEIGHTS}.index.json", {WEIGHTS}
     if index.is_file():
-        files = {*read_record(index, _Index).weight_map.values()}
+        places = as_record(read_record(index).get("weight_map"), dict[str, str], str(index))
+        files = {*places.values()}
     state: Arrays = {}
     for name in sorted(files):
         if Path(name).name != name or not (folder / name).is_file():

@@ -44,21 +44,28 @@ class ModelArgs:
 
 
 class PromptCache:
-    """What one layer keeps of one text, with the methods that mlx-lm calls."""
+    """What one layer keeps of a text, with the methods that mlx-lm calls.
 
-    def __init__(self, held: KVCache):
-        self.held = held
+    Its server and `batch_generate` read several texts at once. Each keeps its own cache, and the
+    model reads one after the other: so texts of different lengths are exact in every form of
+    attention, without padding.
+    """
+
+    def __init__(self, *texts: KVCache):
+        self.texts = [*texts]
+        self.lengths: list[int] | None = None  # tokens to come that are not padding, if told
 
     @property
     def offset(self) -> int:
-        """Return the number of tokens read."""
-        assert isinstance(self.held.offset, int)
-        return self.held.offset
+        """Return the number of tokens read of the only text."""
+        (text,) = self.texts
+        assert isinstance(text.offset, int)
+        return text.offset
 
     @property
     def state(self) -> list[mx.array]:
         """Return all arrays, which mlx-lm evaluates after each part of a prompt."""
-        return self.held.arrays
+        return [array for text in self.texts for array in text.arrays]
 
     @property
     def nbytes(self) -> int:
@@ -70,46 +77,22 @@ class PromptCache:
 
         A recurrent state cannot go back, nor can a window that has overwritten older tokens.
         """
-        return not self.held.rows and (not self.held.buffers or self.offset <= self.held.slots)
+        return all(
+            not text.rows and (not text.buffers or text.offset <= text.slots) for text in self.texts
+        )
 
     def trim(self, n: int) -> int:
         """Take back the last tokens, at most n; return how many."""
         n = min(n, self.offset)
-        self.held.offset -= n
+        self.texts[0].offset -= n
         return n
 
-    def copy(self) -> "PromptCache":
-        """Return a cache of the same tokens, which may go on in another way."""
-        return PromptCache(self.held.new(self.offset, self.held.arrays))
-
     @staticmethod
-    def merge(parts: "Sequence[PromptCache]") -> "BatchCache":
+    def merge(parts: "Sequence[PromptCache]") -> "PromptCache":
         """Return the cache of several texts at once."""
-        return BatchCache(parts)
+        return PromptCache(*(text for part in parts for text in part.texts))
 
-
-class BatchCache:
-    """What one layer keeps of several texts, for mlx-lm's server and `batch_generate`.
-
-    Each text keeps its own cache, and the model reads one after the other: so texts of different
-    lengths are exact in every form of attention, without padding.
-    """
-
-    def __init__(self, texts: Sequence[PromptCache]):
-        self.texts = [*texts]
-        self.lengths: list[int] | None = None  # tokens to come that are not padding, if told
-
-    @property
-    def state(self) -> list[list[mx.array]]:
-        """Return all arrays."""
-        return [text.state for text in self.texts]
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size of all arrays."""
-        return sum(text.nbytes for text in self.texts)
-
-    def extend(self, other: "BatchCache") -> None:
+    def extend(self, other: "PromptCache") -> None:
         """Add the texts of another batch."""
         self.texts += other.texts
 
@@ -117,9 +100,10 @@ class BatchCache:
         """Keep these texts, by number."""
         self.texts = [self.texts[number] for number in keep]
 
-    def extract(self, number: int) -> PromptCache:
-        """Return the cache of one text, to be kept for a later prompt."""
-        return self.texts[number].copy()
+    def extract(self, number: int) -> "PromptCache":
+        """Return a copy of the cache of one text, to be kept for a later prompt."""
+        text = self.texts[number]
+        return PromptCache(text.new(text.offset, text.arrays))
 
     def prepare(self, lengths: Sequence[int], **_: Any) -> None:
         """Learn how many of the tokens to come are not padding."""
@@ -164,18 +148,18 @@ class Model(GPT):
         """
         if not cache:
             return super().__call__(inputs)
-        if isinstance(cache[0], BatchCache):
+        if len(cache[0].texts) > 1 or cache[0].lengths:
             return self._read_each(inputs, cache)
         for part in cache if self.config.position != "learned" else ():
-            if (needed := part.offset + inputs.shape[1]) > part.held.length:
-                part.held.reserve(2 * needed)
-        return super().__call__(inputs, [part.held for part in cache])
+            if (needed := part.offset + inputs.shape[1]) > part.texts[0].length:
+                part.texts[0].reserve(2 * needed)
+        return super().__call__(inputs, [part.texts[0] for part in cache])
 
-    def _read_each(self, inputs: mx.array, cache: Sequence[BatchCache]) -> mx.array:
+    def _read_each(self, inputs: mx.array, cache: Sequence[PromptCache]) -> mx.array:
         T, logits = inputs.shape[1], list[mx.array]()
         counts = [part.count(T) for part in cache]  # equal in all layers
         for number, n in enumerate(counts[0]):
-            texts = [part.texts[number] for part in cache]
+            texts = [PromptCache(part.texts[number]) for part in cache]
             y = self(inputs[number : number + 1, :n], texts) if n else mx.zeros((1, 0, 0))
             width = self.config.vocab_size - y.shape[2]
             logits.append(mx.pad(y, [(0, 0), (0, T - n), (0, width)]))  # padding is not read
