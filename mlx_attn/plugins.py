@@ -295,15 +295,14 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
 
     Another version of such a file is a warning.
     """
-    present = _present()
-    by_digest = {plugin.sha256 for plugin in present}
-    by_name = {name: plugin for plugin in present for name in plugin.names}
+    by_digest = {plugin.sha256: plugin for plugin in _present()}
+    by_name = {name: plugin for plugin in by_digest.values() for name in plugin.names}
     missing: dict[str, str] = {}  # the paths to name, by file and digest
     for old in settings.get("plugins", ()):
-        path = Path(old["path"])
-        digest = f"sha256 {old['sha256'][:_SHORT]}"
         if old["sha256"] in by_digest:
             continue
+        path = Path(old["path"])
+        digest = f"sha256 {old['sha256'][:_SHORT]}"
         if not {*old["names"]} <= {*_registered()}:
             # The path only of the recorded file: a foreign run may name any.
             is_here = _digest(path) == old["sha256"]

@@ -187,8 +187,7 @@ def command(
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
-    for line in run.corpus.notes:
-        note(line)
+    note(*run.corpus.notes)
     if dry_run:
         rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])

@@ -57,8 +57,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     from mlx_attn.text.corpus import prepare
 
     corpus = prepare(source, tokenizer, vocab_size, progress=show.download_lines(note))
-    for line in corpus.notes:
-        note(line)
+    note(*corpus.notes)
     facts = show.corpus_facts(corpus)
     emit(facts, as_json, lambda: [show.facts_rows(facts)])
 

@@ -1,7 +1,7 @@
 """`mlx-attn import`: a checkpoint of the book, GPT-2 or nanoGPT as a run like any other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +10,7 @@ from mlx_attn.cli.output import emit
 from mlx_attn.errors import plural
 
 if TYPE_CHECKING:
+    from mlx_attn.cost import ModelCost
     from mlx_attn.model.config import GPTConfig
 
 _EXAMPLES = """\b
@@ -50,6 +51,7 @@ def command(
     .pt where PyTorch is installed), a folder of Hugging Face's GPT-2 or of 'mlx-attn export', or
     the name of a published GPT-2, such as gpt2-medium. Nothing of it is executed.
     """
+    from mlx_attn.cost import model_cost
     from mlx_attn.interop.imported import find_checkpoint, import_run, with_windows
     from mlx_attn.interop.names import BOOK
     from mlx_attn.runs import RUNS, free_name
@@ -60,9 +62,11 @@ def command(
         checkpoint = with_windows(checkpoint, window, global_every)
     place = out or free_name(RUNS, Path(source).stem or "imported")
     run = import_run(checkpoint, place, data, tokenizer, overwrite, cut_vocabulary)
-    sizes = _model_facts(run.config)
-    facts = {"run": str(run.path), "source": named, "as": checkpoint.what, **sizes}
-    rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(sizes)]
+    cost = model_cost(run.config)
+    facts = {"run": str(run.path), "source": named, "as": checkpoint.what}
+    facts |= {"model": run.config.as_dict(), "parameters": cost.parameters}
+    facts |= {"weights": 4 * cost.parameters, "cache": cost.cache_bytes}  # bytes in float32
+    rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(run.config, cost)]
     cut, kind = size - run.config.vocab_size, run.load_tokenizer().kind
     rows.append(("tokenizer", f"{kind}; the last {cut} rows are cut" if cut else kind))
     if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
@@ -71,25 +75,14 @@ def command(
     emit(facts, as_json, lambda: lines)
 
 
-def _model_facts(config: "GPTConfig") -> dict[str, Any]:
-    """Return a model's settings, parameters, and bytes of weights and full cache in float32."""
-    from mlx_attn.cost import model_cost
-
-    cost = model_cost(config)
-    sizes = {"parameters": cost.parameters, "weights": 4 * cost.parameters}
-    return {"model": config.as_dict(), **sizes, "cache": cost.cache_bytes}
-
-
-def _model_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the same for people."""
+def _model_rows(model: "GPTConfig", cost: "ModelCost") -> list[tuple[str, str]]:
     from mlx_attn.ui.terminal import memory
 
-    model = facts["model"]
-    heads = plural(model["n_heads"], "head")
-    if model["n_kv_heads"] != model["n_heads"]:
-        heads += f" ({model['n_kv_heads']} of keys and values)"
-    sizes = f"{plural(model['n_layers'], 'layer')}, {heads}, width {model['emb_dim']}"
-    sizes += f", context {model['context_length']}, {plural(model['vocab_size'], 'token')}"
-    weights = f"{facts['parameters']:,}; {memory(facts['weights'])} in float32"
-    cache = f"{memory(facts['cache'])} at full context"
+    heads = plural(model.n_heads, "head")
+    if model.n_kv_heads != model.n_heads:
+        heads += f" ({model.n_kv_heads} of keys and values)"
+    sizes = f"{plural(model.n_layers, 'layer')}, {heads}, width {model.emb_dim}"
+    sizes += f", context {model.context_length}, {plural(model.vocab_size, 'token')}"
+    weights = f"{cost.parameters:,}; {memory(4 * cost.parameters)} in float32"
+    cache = f"{memory(cost.cache_bytes)} at full context"
     return [("model", sizes), ("parameters", weights), ("cache", cache)]

@@ -51,17 +51,14 @@ def _measured(run: "Run", data: str | None) -> dict[str, Any]:
     from mlx_attn.text.show import download_lines
     from mlx_attn.training.evaluation import Evaluator
 
-    recorded = str(run.settings.get("corpus") or "")
-    if not data and recorded in ("", "standard input"):
-        raise ConfigError(f"{run.path} has no text that can be read again: name one with --data")
-    source = sources.read_source(data or recorded, data_directory(), progress=download_lines(note))
-    for line in source.notes:
-        note(line)
+    name, way_out = str(data or run.settings.get("corpus") or ""), "name one with --data"
+    if not data and name in ("", "standard input"):
+        raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")
+    source = sources.read_source(name, data_directory(), progress=download_lines(note))
+    note(*source.notes)
     is_own = source.digest == run.settings.get("digest")
     if not data and not is_own:
-        raise RunError(
-            f"{recorded}: not the text that {run.path} was trained on: name one with --data"
-        )
+        raise RunError(f"{name}: not the text that {run.path} was trained on: {way_out}")
     is_part = is_own or not source.text
     split = corpus.read_split(source, run.load_tokenizer(), is_part)
     measured = Evaluator(split, run.config.context_length)(run.load_model())

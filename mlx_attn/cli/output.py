@@ -23,12 +23,13 @@ def say(text: object = "", err: bool = False, nl: bool = True, exact: bool = Fal
     click.echo(shown if exact and not sys.stdout.isatty() else printable(shown), err=err, nl=nl)
 
 
-def note(line: str) -> None:
-    """Print a line on stderr, which leaves stdout to the results."""
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns
-        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-    say(line, err=True)
+def note(*lines: str) -> None:
+    """Print lines on stderr, which leaves stdout to the results."""
+    for line in lines:
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        say(line, err=True)
 
 
 def emit(record: Any, as_json: bool, shown: Callable[[], Iterable[Any]]) -> None:

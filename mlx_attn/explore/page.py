@@ -103,7 +103,7 @@ def write_page(
         texts: Example texts; by default from the first run's validation text.
         path: The file to write; explore.html in the first run by default.
         dtype: The type of the weights: float32, or float16 in half the space.
-        progress: Called with the bytes done and in all while a text is downloaded.
+        progress: See `downloads.fetch`.
         overwrite: If True, replace a file that this program did not write.
         verdict: What many seeds have shown about two runs.
 

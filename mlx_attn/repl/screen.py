@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, WordCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
@@ -122,13 +122,12 @@ class CommandCompleter(Completer):
         line = document.text_before_cursor
         if not commands.is_command(line):
             return
-        name, space, argument = line[1:].partition(" ")
+        name, space, _ = line[1:].partition(" ")
         command = commands.COMMANDS.get(plain_name(name))
         takes = command.argument if command else ""
-        typed = argument if space else name
-        for word, meaning in _words(takes if space else None).items():
-            if word.startswith(typed):
-                yield Completion(word, -len(typed), display_meta=meaning)
+        words = _words(takes if space else None)
+        completer = WordCompleter([*words], meta_dict=words, WORD=bool(space))
+        yield from completer.get_completions(document, complete_event)
 
 
 def _words(argument: str | None) -> dict[str, str]:

@@ -97,7 +97,7 @@ def prepare(
             directory with a tokenizer, such as a run's.
         vocab_size: For the trained tokenizers, the most tokens they may use.
         directory: The data directory; `downloads.data_directory()` by default.
-        progress: Called with the bytes done and in all while a corpus is downloaded.
+        progress: See `downloads.fetch`.
 
     Raises:
         ConfigError: The tokenizer or its vocabulary size cannot work.

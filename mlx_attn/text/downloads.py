@@ -43,12 +43,9 @@ class Download:
 
 
 def fetch(download: Download, directory: Path, progress: Progress | None = None) -> Path:
-    """Return the path of `download` in `directory`, fetched first unless it is there.
+    """Return the path of `download` in the data directory, fetched first unless it is there.
 
-    Args:
-        download: A row of `CORPORA`, or `GPT2_MERGES`.
-        directory: The data directory.
-        progress: Called with the bytes done and the bytes in all.
+    `progress` is called with the bytes done and the bytes in all.
 
     Raises:
         RunError: The network, the server, the disk or the digest failed; the message has advice.

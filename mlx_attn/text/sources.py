@@ -58,14 +58,11 @@ class Source:
 
 
 def read_source(source: str, directory: Path, progress: Progress | None = None) -> Source:
-    """Read the text that `source` names.
+    """Read the text that `source` names; see `downloads.fetch` for the other arguments.
 
-    Args:
-        source: `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or
-            `-` for standard input. A name wins over a file of that name; write `./tales` for the
-            file. Of a folder, what is hidden, folders of programs, and copies are left out.
-        directory: The data directory, for downloads.
-        progress: Called with the bytes done and in all while a corpus is downloaded.
+    It is `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or `-`
+    for standard input. A name wins over a file of that name; write `./tales` for the file. Of a
+    folder, what is hidden, folders of programs, and copies are left out.
 
     Raises:
         RunError: The text is missing, unreadable, not a text, too short or too long.
@@ -76,14 +73,17 @@ def read_source(source: str, directory: Path, progress: Progress | None = None) 
         return _task(task)
     if source == "-":
         return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
-    if source in CORPORA:
-        return _split(source, *_read(downloads.fetch(CORPORA[source], directory, progress)))
-    path = user_path(source)
+    is_corpus = source in CORPORA
+    path = downloads.fetch(CORPORA[source], directory, progress) if is_corpus else user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
         hint = did_you_mean(source.lower().partition(":")[0], names)
         raise RunError(f"{source}: no such file, folder or corpus{hint}")
-    return _split(source, *_read(path))
+    try:
+        return _split(source, *(_folder(path) if path.is_dir() else (_file(path), ())))
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"{error.filename or path}: cannot be read ({reason})") from error
 
 
 def document_edges(name: str) -> tuple[str, str]:
@@ -150,15 +150,6 @@ def _is_json(text: str) -> bool:
             parse_record(part, list if part[0] == "[" else dict, "a text")
             return True
     return False
-
-
-def _read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a file or a folder, and a line about a folder's files."""
-    try:
-        return _folder(path) if path.is_dir() else (_file(path), ())
-    except OSError as error:
-        reason = error.strerror or error
-        raise RunError(f"{error.filename or path}: cannot be read ({reason})") from error
 
 
 def _file(path: Path) -> str:
