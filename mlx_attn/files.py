@@ -111,13 +111,9 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
     killed holds nothing. Files that a killed process left half written are removed, and so
     is a folder that is empty in the end.
 
-    Args:
-        folder: The directory.
-        wait: Whether another process that holds it is waited for.
-
     Raises:
         RunError: The folder cannot be made.
-        Locked: Another process holds it, and `wait` is false.
+        Locked: Another process holds it, and is not to be waited for.
     """
     make_directory(folder)
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,6 +1,6 @@
 """A training from Python: a new one, or a run resumed, as a stream of events."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -147,11 +147,8 @@ def train(
         RunError: The directory is taken.
     """
     load_named_plugins(plugins, settings)
-    below = layer_from(find_run(str(init_from)).settings) if init_from else {}
     place = None if out is None else files.user_path(out)
-    return new_training(
-        resolve(below, settings), Settings.corpus, place, overwrite=overwrite, init_from=init_from
-    )
+    return new_training([settings], Settings.corpus, place, overwrite, init_from)
 
 
 @python_words()
@@ -177,15 +174,20 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
 
 
 def new_training(
-    settings: Settings,
+    layers: Sequence[Mapping[str, Any]],
     prepared: Callable[[Settings], Corpus],
     out: Path | None = None,
-    *,
     overwrite: bool = False,
     init_from: str | Path | None = None,
+    *,
     draw: bool = True,
 ) -> Training:
-    """Return the training of a new run, whose text `prepared` reads; a plan draws no weights."""
+    """Return the training of a new run, by layers of settings above those of `init_from`.
+
+    `prepared` reads its text; a plan draws no weights.
+    """
+    start = find_run(str(init_from)) if init_from else None
+    settings = resolve(layer_from(start.settings) if start else {}, *layers)
     if out is not None:
         check_free(out, overwrite)
         check_in_files(settings.plugins)
@@ -193,8 +195,8 @@ def new_training(
     trainer = Trainer(settings, corpus, draw)
     trainer.choose_compiling()
     track_heads(trainer)
-    if init_from:
-        start_from_run(trainer, find_run(str(init_from)), corpus)
+    if start:
+        start_from_run(trainer, start, corpus)
     return Training(trainer, corpus, out, overwrite, init_from)
 
 

@@ -28,13 +28,8 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 def graceful_interrupt(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C, SIGTERM and a closed terminal; yield a function that returns True after one.
 
-    Signals that the shell ignores stay ignored, such as the closed terminal under `nohup`.
-
-    Args:
-        announce: Called once, at the first signal.
-
-    Raises:
-        KeyboardInterrupt: At the second signal.
+    The first is announced, and the second raises KeyboardInterrupt. Signals that the shell ignores
+    stay ignored, such as the closed terminal under `nohup`.
     """
     signals: list[int] = []
 

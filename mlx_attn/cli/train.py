@@ -16,7 +16,7 @@ from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, layers_of, set
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
-from mlx_attn.training.config import RESUMABLE, Settings, expanded, layer_from, resolve
+from mlx_attn.training.config import RESUMABLE, Settings, expanded
 
 if TYPE_CHECKING:
     from mlx_attn.api.trained import Training
@@ -87,18 +87,11 @@ def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Tr
         if run and not run.checkpoint.exists():
             display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
         return training
-    below = layer_from(find_run(asked["init_from"]).settings) if asked["init_from"] else {}
     file = settings_in(asked["config"], expanded) if asked["config"] else {}
-    settings = resolve(below, file, environment, flags)
-    place = asked["out"] or (RUNS / user_path(asked["name"]) if asked["name"] else None)
-    return new_training(
-        settings,
-        prepared,
-        place,
-        overwrite=asked["overwrite"],
-        init_from=asked["init_from"],
-        draw=not dry_run,
-    )
+    out = asked["out"] or (RUNS / user_path(asked["name"]) if asked["name"] else None)
+    layers = [file, environment, flags]
+    overwrite, start = asked["overwrite"], asked["init_from"]
+    return new_training(layers, prepared, out, overwrite, start, draw=not dry_run)
 
 
 def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:

@@ -20,8 +20,8 @@ class Conversion:
     # Returns the configuration keys that differ in the target, from a configuration and a rank (0:
     # not given). All others stay, including the scale of the scores.
     keys: Callable[[AttentionConfig, int], _Keys]
-    # Why a model cannot be converted, and the way out; empty if it can.
-    refuses: Callable[[AttentionConfig], str] = lambda config: ""
+    # Each says why a model cannot be converted, and the way out; "" if it can.
+    refusals: tuple[Callable[[AttentionConfig], str], ...] = ()
     ranked: str = ""  # the meaning of --rank; empty if --rank is refused
 
     def changes(self, config: AttentionConfig, rank: int = 0) -> _Keys:
@@ -35,10 +35,7 @@ class Conversion:
             raise ConfigError(f"--to {self.name} has no rank: leave --rank out, or use {names}")
         if not 0 <= rank <= config.d_in:
             raise ConfigError(f"rank {rank} must be from 1 to emb_dim={config.d_in}")
-        reason = self.refuses(config)
-        if config.short_conv != "none":
-            mixed = f"short_conv={config.short_conv} mixes the queries, keys and values of 4 tokens"
-            reason = f"{mixed}, so no head has a matrix: train without it"
+        reason = next(filter(None, (refusal(config) for refusal in self.refusals)), "")
         keys = {} if reason else self.keys(config, rank)
         # This applies to every rewriting of scores, whatever the target.
         if changes_scores(config, replace(config, **keys)):
@@ -218,7 +215,7 @@ def _of_slices_of_y(config: AttentionConfig) -> str:
             f"biases move into W_value, and the attention weights of {changes} need not add up to "
             "1: train without it, or without biases"
         )
-    return _of_latent(config)
+    return ""
 
 
 _ROWS = (
@@ -246,23 +243,21 @@ _ROWS = (
         identity="VO_h = W_value_h out_proj_h, and b_value a constant",
         exact="always",
         keys=_merged_output,
-        refuses=lambda config: (
-            _of_grouped_keys(config) or _of_latent(config) or _of_value_bias(config)
-        ),
+        refusals=(_of_grouped_keys, _of_latent, _of_value_bias),
     ),
     Conversion(
         name="merged-both",
         identity="S_h = W_query_h W_key_h^T, VO_h = W_value_h out_proj_h",
         exact="always",
         keys=lambda config, rank: {"score": "merged", **_merged_output(config, rank)},
-        refuses=_of_value_bias,
+        refusals=(_of_value_bias,),
     ),
     Conversion(
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="if the rank of VO_h is no more than --rank",
         keys=_separate_output,
-        refuses=lambda config: _of_latent(config) or _of_value_bias(config),
+        refusals=(_of_latent, _of_value_bias),
         ranked="value_dim",
     ),
     Conversion(
@@ -270,28 +265,28 @@ _ROWS = (
         identity="y = softmax x (W_value out_proj) for one head; least squares for several",
         exact="for one head",
         keys=_no_out_proj,
-        refuses=_of_slices_of_y,
+        refusals=(_of_slices_of_y, _of_latent),
     ),
     Conversion(
         name="no-query",
         identity="q = x, k = x S^T",
         exact="for one head without a query bias; others are refused",
         keys=_slice_of_x("no_query"),
-        refuses=_of_several_heads,
+        refusals=(_of_several_heads,),
     ),
     Conversion(
         name="no-key",
         identity="q = x S + u, k = x",
         exact="for one head; others are refused",
         keys=_slice_of_x("no_key"),
-        refuses=_of_several_heads,
+        refusals=(_of_several_heads,),
     ),
     Conversion(
         name="mla",
         identity="(W_key, W_value) = W_latent (W_up_key, W_up_value), cut to --rank",
         exact="if the rank of W_key and W_value together is no more than --rank",
         keys=_mla,
-        refuses=_of_value_bias,
+        refusals=(_of_value_bias,),
         ranked="latent_dim, all that is cached",
     ),
 )

@@ -180,14 +180,7 @@ _OF_TRAINING = frozenset({"drop_rate", "start"})
 
 
 def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
-    """Return the same function in the wanted form: unchanged, or with merged products.
-
-    Args:
-        source: A trained model; it is left unchanged.
-        wanted: The configuration of the training to come.
-
-    Returns:
-        The source itself, if it has that form.
+    """Return the same function in the form of a training to come: itself, or merged products.
 
     Raises:
         ConfigError: The weights cannot be converted exactly.

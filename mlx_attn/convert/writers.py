@@ -4,7 +4,7 @@ The algebra is NumPy's, in float64. A table for each map has the function that w
 At the end are the best products of a given rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -32,17 +32,14 @@ _STORED = 1e-6
 def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = None) -> Weights:
     """Return the weights of a layer in the target's form; a map that stays is copied.
 
-    Args:
-        attention: The layer to convert.
-        target: The form to write.
-        x: Inputs of the layer, for a form that is fitted to its outputs.
+    A form that is fitted to the layer's outputs needs some of its inputs x.
     """
     changes_scores = conversions.changes_scores(attention.config, target)
     changes_output = conversions.changes_output(attention.config, target)
-    tables = {"score": _SCORES, "value": ("linear",), "output": _OUTPUTS}
+    tables: dict[str, Iterable[str]] = {"score": _SCORES} if changes_scores else {}
+    tables |= {"value": ("linear",), "output": _OUTPUTS} if changes_output else {}
     for key, table in tables.items():
-        changes = changes_scores if key == "score" else changes_output
-        if changes and getattr(target, key) not in {*table, "latent"}:
+        if getattr(target, key) not in {*table, "latent"}:
             raise ConfigError(
                 f"{key}={getattr(target, key)} cannot be written from the matrices of another "
                 "form: train that form from the start"

@@ -62,11 +62,7 @@ def track(
 ) -> Tracked:
     """Measure every head after a step; leave the model's training mode unchanged.
 
-    Args:
-        model: The model in training.
-        step: Steps done.
-        tokens: Fixed windows of text for the drift, which uses the beginning of each.
-        start: The model that it started from, in any form; required for the drift.
+    The drift is from the model that it started from, in any form, on the beginning of each window.
     """
     training = model.training
     model.eval()

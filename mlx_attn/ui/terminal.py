@@ -121,13 +121,7 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
 
 
 def number_table(headings: Iterable[str], title: str = "", gap: int = 2) -> Table:
-    """Return an empty table: numbers to the right, and names to the left in a column without one.
-
-    Args:
-        headings: Of the columns.
-        title: The line above the table.
-        gap: Spaces between two columns.
-    """
+    """Return an empty table of numbers; a column without a heading is for names."""
     table = Table(title=title or None, title_justify="left", box=None, padding=(0, gap, 0, 0))
     table.title_style = "bold"
     for heading in headings:
