@@ -50,12 +50,8 @@ class Variant:
         """All that it sets: its choices, the windows of its layers, and what else it needs."""
         # A window without global_every holds for all layers, whatever the preset.
         windows = {"window": self.window, "global_every": self.global_every} if self.window else {}
-        needs = {key: value for key in NEEDS if (value := getattr(self, key))}
-        return self.maps | windows | needs
-
-
-NEEDS = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
-"""Settings of a variant besides its maps and windows."""
+        needs = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
+        return self.maps | windows | {key: value for key in needs if (value := getattr(self, key))}
 
 
 Row = TypeVar("Row")

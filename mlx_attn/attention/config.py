@@ -77,11 +77,11 @@ class AttentionConfig(AttentionSettings):
 
     def _derive_sizes(self) -> None:
         """Fill in the sizes that are 0 from the others; raise a ConfigError if they do not fit."""
-        _require(
-            bool(self.head_dim) or self.d_out % self.n_heads == 0,
-            f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
-            "change one of them, or set head_dim",
-        )
+        if not self.head_dim and self.d_out % self.n_heads:
+            raise ConfigError(
+                f"emb_dim={self.d_out} must be a multiple of n_heads={self.n_heads}: "
+                "change one of them, or set head_dim"
+            )
         head_dim = self.head_dim or self.d_out // self.n_heads
         derived = {
             "head_dim": head_dim,
@@ -93,21 +93,21 @@ class AttentionConfig(AttentionSettings):
         }
         for key, value in derived.items():
             object.__setattr__(self, key, getattr(self, key) or value)
-        _require(0 <= self.drop_rate < 1, f"drop_rate={self.drop_rate} must be in [0, 1)")
-        _require(
-            self.n_kv_heads >= 1 and self.n_heads % self.n_kv_heads == 0,
-            f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}",
-        )
+        if not 0 <= self.drop_rate < 1:
+            raise ConfigError(f"drop_rate={self.drop_rate} must be in [0, 1)")
+        if self.n_heads % self.n_kv_heads:
+            n_heads, n_kv_heads = f"n_heads={self.n_heads}", f"n_kv_heads={self.n_kv_heads}"
+            raise ConfigError(f"{n_heads} must be a multiple of {n_kv_heads}")
 
     def _check_combination(self) -> None:
         """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
         rotated = self.choice("score").shape(self)[1]  # the width of queries and keys
-        _require(
-            self.position != "rope" or rotated % 2 == 0,
-            f"rope rotates pairs of coordinates, and the width {rotated} is odd: use an even one",
-        )
+        if self.position == "rope" and rotated % 2:
+            message = f"rope rotates pairs of coordinates, and the width {rotated} is odd"
+            raise ConfigError(f"{message}: use an even one")
         for choice in (choice for name in CHOICES for choice in self.choices(name)):
-            _require(not (reason := choice.refuses(self)), reason)
+            if reason := choice.refuses(self):
+                raise ConfigError(reason)
 
     def choice(self, map_name: str) -> Any:
         """Return the choice of score, value, output or mixing; of position a user's or None."""
@@ -153,8 +153,3 @@ class AttentionConfig(AttentionSettings):
         numbers of heads would also differ in their positions.
         """
         return tuple(2 ** -(2 + 6 * h / max(self.n_heads - 1, 1)) for h in range(self.n_heads))
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)

@@ -7,6 +7,7 @@ Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the l
 formulas are the matrices that act on x from the right, as in q = x W_query.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,19 +84,16 @@ def weighted_sum(weights: Scores, v: Values) -> Float[mx.array, "B H T_q D"]:
     return (rows @ v).reshape(B, H, T_q, D)  # [B, value_heads, rows, D] -> [B, H, T_q, D]
 
 
-class Initializer:
-    """Draws the starting weights of one layer, each by its name: here uniform, as MLX's Linear.
+Draw = Callable[..., mx.array]
+"""Draws a starting weight, as `draw_uniform` does."""
 
-    It draws from MLX's random state, for a single layer; a GPT draws by seed and name.
+
+def draw_uniform(name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
+    """Draw a (rows, columns) = (out, in) matrix as MLX's Linear; a GPT draws by seed and name.
+
+    `residual` marks a map that ends a branch.
     """
-
-    def __call__(self, name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-        """Draw a (rows, columns) = (out, in) matrix; `residual` marks a map that ends a branch."""
-        return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
-
-    def normal(self, name: str, shape: tuple[int, ...], std: float = 1.0) -> mx.array:
-        """Draw from N(0, std^2)."""
-        return mx.random.normal(shape, scale=std)
+    return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
 
 
 def matrix_of(linear: Any, width: int) -> tuple[mx.array, mx.array | None]:
@@ -184,9 +182,9 @@ class MapWeights(nn.Module):
                 if (part := make(config)) is not None:
                     _check_part(self, choice, name, part)
                     setattr(self, name, part)
-        self.init_weights(Initializer())
+        self.init_weights(draw_uniform)
 
-    def init_weights(self, draw: Initializer) -> None:
+    def init_weights(self, draw: Draw) -> None:
         """Draw every weight matrix afresh; merged matrices from the factors they replace."""
         for choice in self.maps.all:
             if choice.init is not None:

@@ -1,8 +1,6 @@
 """The maps of the standard layer: their formulas, their weights, their computation.
 
-    score_h(i, j) = scale * x_i S_h x_j^T      score:  x -> queries and keys
-    head_h        = softmax(score_h) x V_h     value:  x -> values
-    y             = sum_h head_h O_h           output: heads -> y
+    score: x -> queries and keys        value: x -> values        output: heads -> y
 
 Between score and value are two hooks, w_h = mixing(logits(score_h) + mask). A choice is registered
 at its definition and listed nowhere else. Its weights are attributes of the layer, under the book's

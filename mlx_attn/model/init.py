@@ -15,14 +15,13 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.layer import Initializer
 from mlx_attn.model.config import GPTConfig
 
 _GPT2_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class NamedInit(Initializer):
+class NamedInit:
     """Draws numbers that depend only on the seed and the weight's full name.
 
     `start` is "book" (uniform within 1 / sqrt(columns), as PyTorch's Linear), "gpt2" (N(0, 0.02),

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Initializer, Inputs, Keys, MapWeights, Queries, split_heads
+from mlx_attn.attention.layer import Draw, Inputs, Keys, MapWeights, Queries, split_heads
 
 Array = TypeVar("Array", mx.array, np.ndarray)
 
@@ -31,7 +31,7 @@ def merge_query_key(
     return (key.swapaxes(2, 3) @ query).reshape(n_heads * C, C)
 
 
-def _merged_score_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _merged_score_init(config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
     # The factors that separate maps with this seed would start with, [H D, C] and [H_kv D, C].
     query = draw("W_query", config.n_heads * config.head_dim, config.d_in)
     key = draw("W_key", config.n_kv_heads * config.head_dim, config.d_in)

@@ -9,8 +9,8 @@ from mlx_attn.attention.choices import ValueMap
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.merged import Array
 from mlx_attn.attention.layer import (
+    Draw,
     Heads,
-    Initializer,
     Inputs,
     MapWeights,
     Outputs,
@@ -48,7 +48,7 @@ WHOLE_VALUE = ValueMap(
 """One value for all heads, x itself: with output=merged the map is inside VO."""
 
 
-def _merged_output_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _merged_output_init(config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
     # The factors that separate maps with this seed would start with.
     value = draw("W_value", out_width(config), config.d_in)
     output = draw("out_proj", config.d_out, out_width(config), residual=True)

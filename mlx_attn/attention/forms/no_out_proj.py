@@ -5,8 +5,8 @@ import mlx.core as mx
 from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
+    Draw,
     Heads,
-    Initializer,
     Inputs,
     MapWeights,
     Outputs,
@@ -15,7 +15,7 @@ from mlx_attn.attention.layer import (
 )
 
 
-def _gain_init(config: AttentionConfig, draw: Initializer) -> dict[str, mx.array]:
+def _gain_init(config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
     """Start the gain at the scale of out_proj: spread s turns heads of spread 1 into s sqrt(H D).
 
     Without it the branch would start that much louder, so the gain starts there.
