@@ -224,9 +224,24 @@ _TYPES: dict[str, click.ParamType] = {
 }
 
 
-SHOWN_SETTINGS = (
-    *("data", "tokenizer", "steps", "minutes", "lr", "seed", "seeds", "delta", "tune"),
-    *("context_length", "emb_dim", "n_heads", "n_layers", "window", "position"),
+SHOWN_SETTINGS = frozenset(
+    [
+        "data",
+        "tokenizer",
+        "steps",
+        "minutes",
+        "lr",
+        "seed",
+        "seeds",
+        "delta",
+        "tune",
+        "context_length",
+        "emb_dim",
+        "n_heads",
+        "n_layers",
+        "window",
+        "position",
+    ]
 )
 """The settings that most people need: every command that has them shows them."""
 

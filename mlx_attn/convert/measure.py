@@ -118,26 +118,15 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
 
     A beginning has neither a floor nor abilities.
     """
-    share = _VALIDATION_WORK / parameters / len(corpus.val.tokens)
-    if share >= 1:
-        return corpus.val
-    return _beginning(corpus, max(2, int(share * len(corpus.val.tokens))))
-
-
-def _beginning(corpus: Corpus, stop: int) -> Split:
-    """Return the first tokens of the validation text, up to the end of a document if it has any."""
-    split = corpus.val
-    starts, scored = split.document_starts, split.scored
-    if starts is not None and len(starts) > 1:
-        starts = starts[: max(2, int(np.searchsorted(starts, stop)))]
-        # The last start ends the document before it; one more token is its last target.
-        stop, starts = int(starts[-1]) + 1, starts[:-1]
-    tokens = split.tokens[:stop]
+    split, stop = corpus.val, max(2, int(_VALIDATION_WORK / parameters))
+    if stop >= len(split.tokens):
+        return split
+    tokens, starts, scored = split.tokens[:stop], split.document_starts, split.scored
     return replace(
         split,
         tokens=tokens,
         n_bytes=sum(len(corpus.tokenizer.token_bytes(token)) for token in tokens.tolist()),
-        document_starts=starts,
+        document_starts=None if starts is None else starts[starts < stop],
         token_abilities=None,
         scored=None if scored is None else scored[:stop],
         floor_nats=None,

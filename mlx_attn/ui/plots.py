@@ -77,14 +77,9 @@ def panels(
     """Return a figure of `count` axes in rows of `columns`; `size` is the size of one in inches."""
     from matplotlib.figure import Figure
 
-    columns = min(columns, count)
-    rows = -(-count // columns)
+    rows = count // columns
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
-    for place, unused in enumerate(axes[count:], count):
-        unused.axis("off")
-        axes[place - columns].tick_params(labelbottom=True)  # it is the lowest now
-    return figure, axes[:count]
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
 
 def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
