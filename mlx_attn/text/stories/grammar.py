@@ -66,7 +66,7 @@ class Fragment(NamedTuple):
     log_probability: float = 0.0  # in nats; 0 if nothing is chosen
     referent: str = ""  # the variable or remembered text that it mentions, if any
 
-    def sample(self, state: "_State") -> None:
+    def __call__(self, state: "_State") -> None:
         state.fragments.append(self)
 
 
@@ -78,64 +78,8 @@ class _State(NamedTuple):
     draw: Callable[[], float]
 
 
-class Choice:
-    """Binds a variable to one of the words allowed, and writes a form of it."""
-
-    def __init__(self, name: str, variable: Variable, form: str) -> None:
-        self.name, self.variable, self.form = name, variable, form
-        self._tables: dict[tuple[Word, ...], list[tuple[Word, Fragment]]] = {}
-
-    def sample(self, state: _State) -> None:
-        key = tuple([state.bound[name] for name in self.variable.given if name in state.bound])
-        table = self._tables.get(key) or self._tabulate(key)
-        word, fragment = table[int(state.draw() * len(table))]
-        state.bound[self.name] = word
-        state.fragments.append(fragment)
-
-    def _tabulate(self, key: tuple[Word, ...]) -> list[tuple[Word, Fragment]]:
-        words = [word for word in self.variable.words if self.variable.allowed(word, *key)]
-        ability = self.variable.determined if len(words) == 1 else FREE
-        nats = log(1 / len(words))
-        fragments = [Fragment(word.form(self.form), ability, nats, self.name) for word in words]
-        self._tables[key] = [*zip(words, fragments, strict=True)]
-        return self._tables[key]
-
-
-class Reference:
-    """A form of the word that a variable is bound to."""
-
-    def __init__(self, name: str, variable: Variable, form: str, ability: int) -> None:
-        self.name, self.form = name, form
-        self._fragments = {
-            word: Fragment(word.form(form), ability, referent=name) for word in variable.words
-        }
-
-    def sample(self, state: _State) -> None:
-        state.fragments.append(self._fragments[state.bound[self.name]])
-
-
-@dataclass(frozen=True)
-class Capture:
-    """Pieces whose whole text is remembered."""
-
-    name: str
-    pieces: "tuple[Piece, ...]"
-
-    def sample(self, state: _State) -> None:
-        start = len(state.fragments)
-        for piece in self.pieces:
-            piece.sample(state)
-        state.bound[self.name] = Word("".join([f.text for f in state.fragments[start:]]))
-
-
-@dataclass(frozen=True)
-class Backreference:
-    """A remembered text, word for word."""
-
-    name: str
-
-    def sample(self, state: _State) -> None:
-        state.fragments.append(Fragment(state.bound[self.name].text, COPY, referent=self.name))
+Piece = Callable[[_State], None]
+"""A part of a template: it appends its fragments, making its choices at random."""
 
 
 class Rule:
@@ -147,7 +91,7 @@ class Rule:
     def __init__(self) -> None:
         self._table: list[tuple[Piece, ...]] = []
 
-    def fill(self, options: "list[tuple[int, tuple[Piece, ...]]]") -> None:
+    def fill(self, options: list[tuple[int, tuple[Piece, ...]]]) -> None:
         """Set the options, once; rules may refer to one another before they are filled."""
         total = sum(weight for weight, _ in options)
         texts = [first.text if isinstance(first, Fragment) else "" for _, (first, *_) in options]
@@ -158,13 +102,9 @@ class Rule:
                 pieces = (free, *_literal(text[end:]), *pieces[1:])
             self._table += [pieces] * weight
 
-    def sample(self, state: _State) -> None:
+    def __call__(self, state: _State) -> None:
         for piece in self._table[int(state.draw() * len(self._table))]:
-            piece.sample(state)
-
-
-Piece = Fragment | Choice | Reference | Capture | Backreference | Rule
-"""A part of a template: `sample` appends its fragments, making its choices at random."""
+            piece(state)
 
 
 def _distinct(text: str, others: list[str]) -> int:
@@ -276,8 +216,8 @@ def _compiled(template: str) -> tuple[Piece, ...]:
         if mark["capture"]:
             open_captures.append((mark["capture"], []))
         elif mark["close"]:
-            name, pieces = open_captures.pop()
-            open_captures[-1][1].append(Capture(name, tuple(pieces)))
+            captured = _capture(*open_captures.pop())
+            open_captures[-1][1].append(captured)
         else:
             open_captures[-1][1].extend(_marked(mark))
     return (*open_captures[0][1], *_literal(template[end:]))
@@ -288,15 +228,55 @@ def _marked(mark: re.Match[str]) -> list[Piece]:
         return [_RULES[mark["rule"]]]
     name, form = mark["name"], mark["form"] or ""
     if name not in VARIABLES:
-        return [Backreference(name)]
+        return [_repetition(name)]
     if mark["new"]:
-        return [Choice(name, VARIABLES[name], "a" if mark["article"] else form)]
+        return [_choice(name, "a" if mark["article"] else form)]
     article = [_reference(name, "a_"), *_literal(" ")] if mark["article"] else []
     return [*article, _reference(name, form)]
 
 
-def _reference(name: str, form: str) -> Reference:
-    return Reference(name, VARIABLES[name], form, _ABILITIES.get(form, RECALL))
+def _choice(name: str, form: str) -> Piece:
+    """Return a piece that binds a variable to one of the words allowed, and writes a form of it."""
+    variable = VARIABLES[name]
+
+    @functools.cache
+    def table(*given: Word) -> list[tuple[Word, Fragment]]:
+        words = [word for word in variable.words if variable.allowed(word, *given)]
+        ability, nats = variable.determined if len(words) == 1 else FREE, log(1 / len(words))
+        return [(word, Fragment(word.form(form), ability, nats, name)) for word in words]
+
+    def sample(state: _State) -> None:
+        rows = table(*[state.bound[other] for other in variable.given if other in state.bound])
+        state.bound[name], fragment = rows[int(state.draw() * len(rows))]
+        state.fragments.append(fragment)
+
+    return sample
+
+
+def _reference(name: str, form: str) -> Piece:
+    """Return a piece that writes a form of the word that a variable is bound to."""
+    ability, words = _ABILITIES.get(form, RECALL), VARIABLES[name].words
+    fragments = {word: Fragment(word.form(form), ability, referent=name) for word in words}
+    return lambda state: state.fragments.append(fragments[state.bound[name]])
+
+
+def _capture(name: str, pieces: list[Piece]) -> Piece:
+    """Return a piece that writes others, and remembers their whole text."""
+
+    def sample(state: _State) -> None:
+        start = len(state.fragments)
+        for piece in pieces:
+            piece(state)
+        state.bound[name] = Word("".join([f.text for f in state.fragments[start:]]))
+
+    return sample
+
+
+def _repetition(name: str) -> Piece:
+    """Return a piece that writes a remembered text, word for word."""
+    return lambda state: state.fragments.append(
+        Fragment(state.bound[name].text, COPY, referent=name)
+    )
 
 
 for rule, template in _TEMPLATES.items():
@@ -307,5 +287,5 @@ def sample(draw: Callable[[], float]) -> list[Fragment]:
     """Return one story drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
     state = _State([], {}, draw)
     for piece in (_RULES["story"], Fragment("\n", GRAMMAR)):
-        piece.sample(state)
+        piece(state)
     return state.fragments
