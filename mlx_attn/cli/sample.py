@@ -20,8 +20,7 @@ from mlx_attn.files import user_path
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
-    from mlx_attn.run_directory import Run
-    from mlx_attn.sampling.generate import GenerationStep
+    from mlx_attn.sampling.generate import GenerationStep, Statistics
 
 _sampling = partial(grouped, "Sampling")
 SAMPLING_OPTIONS: list[click.Parameter] = [
@@ -140,57 +139,42 @@ def command(
     config = SamplerConfig(**given(sampler))
     loaded = load_run(run)
     stop += () if ignore_eos else loaded.document_ends
-    if num_samples == 1 and not as_json:
-        context = loaded.model.config.context_length
-        is_whole = _print_text(loaded.stream(prompt, config, max_tokens, stop), context)
-    else:
-        batch = loaded.stream(prompt, config, max_tokens, stop, num_samples)
-        is_whole = _print_batch(loaded.run, prompt, num_samples, batch, as_json)
-    if not is_whole:
-        click.get_current_context().exit(INTERRUPTED)
-
-
-def _print_text(steps: "Iterator[GenerationStep]", context: int) -> bool:
-    """Print a continuation as it comes; return False if Ctrl-C cut it short."""
-    from mlx_attn.ui.terminal import WordWrap, stdout_console
-
-    wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
-    statistics = None
-    with suppress(KeyboardInterrupt):
-        for step in steps:
-            statistics = step.statistics
-            sys.stdout.write(wrap.push(printable(step.text)) if wrap else step.text)
-            sys.stdout.flush()
-    say(wrap.rest() if wrap else "")
-    if statistics is None:
-        return False
-    if statistics.prompt_read < statistics.prompt_tokens:
-        read = f"the last {statistics.prompt_read:,} of {statistics.prompt_tokens:,} prompt tokens"
+    steps = loaded.stream(prompt, config, max_tokens, stop, num_samples)
+    texts, costs = _written(steps, num_samples, num_samples == 1 and not as_json)
+    if as_json:
+        for text, cost in zip(texts, costs, strict=True):
+            facts: dict[str, Any] = asdict(cost) if cost else {}
+            facts["finish_reason"] = facts.get("finish_reason") or "interrupted"
+            say(json.dumps({"run": str(loaded.run.path), "prompt": prompt, "text": text, **facts}))
+    elif num_samples > 1:
+        say("\n---\n".join(texts), exact=True)
+    first, context = costs[0], loaded.model.config.context_length
+    if first and first.prompt_read < first.prompt_tokens and not as_json:
+        read = f"the last {first.prompt_read:,} of {first.prompt_tokens:,} prompt tokens"
         note(
             f"the model read {read}: the prompt is longer than its context of {context:,}, half of "
             "which is left free for the continuation"
         )
-    return statistics.finish_reason is not None
+    if not all(cost and cost.finish_reason for cost in costs):
+        click.get_current_context().exit(INTERRUPTED)
 
 
-def _print_batch(
-    run: "Run",
-    prompt: str,
-    count: int,
-    steps: "Iterator[GenerationStep]",
-    as_json: bool,
-) -> bool:
-    """Print all continuations at once; return False if Ctrl-C cut some of them short."""
+def _written(
+    steps: "Iterator[GenerationStep]", count: int, as_it_comes: bool
+) -> tuple[list[str], "list[Statistics | None]"]:
+    """Return what is written until Ctrl-C, with its statistics; print a single text as it comes."""
+    from mlx_attn.ui.terminal import WordWrap, stdout_console
+
     texts = [""] * count
-    statistics: list[dict[str, Any]] = [{} for _ in range(count)]
+    costs: list[Statistics | None] = [None] * count
+    wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
     with suppress(KeyboardInterrupt):
         for step in steps:
             texts[step.number] += step.text
-            statistics[step.number] = asdict(step.statistics)
-    if not as_json:
-        say("\n---\n".join(texts), exact=True)
-    for text, facts in zip(texts, statistics, strict=True) if as_json else ():
-        record = {"run": str(run.path), "prompt": prompt, "text": text, **facts}
-        record["finish_reason"] = facts.get("finish_reason") or "interrupted"
-        say(json.dumps(record))
-    return all(facts.get("finish_reason") for facts in statistics)
+            costs[step.number] = step.statistics
+            if as_it_comes:
+                sys.stdout.write(wrap.push(printable(step.text)) if wrap else step.text)
+                sys.stdout.flush()
+    if as_it_comes:
+        say(wrap.rest() if wrap else "")
+    return texts, costs
