@@ -157,10 +157,14 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
-    before_attention, after_attention = _block_steps()
-    yield before_attention
+    block = TransformerBlock.__call__
+    text = "The residual stream of each token, to which every layer adds, normalised."
+    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, source_of(block, "norm1(x)"))
     yield from _attention_steps(model.trf_blocks[0].att)
-    yield after_attention
+    text = "The result is added to the stream, then the output of the feed-forward layer."
+    formula = "x + att(norm1 x), then x + ff(norm2 x)"
+    sources = source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)")
+    yield _step("y, residual", "shortcut, 4.4", formula, text, *sources)
     head = "tok_emb" if model.config.tied_head else "out_head"
     text = "After the last layer, a number for every token of the vocabulary."
     formula = f"p = softmax(final_norm(x) {head}^T)"
@@ -201,19 +205,6 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
     yield _step(title, "context_vec, 3.6", maps.output.formula, text, source_of(maps.output.apply))
 
 
-def _block_steps() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the steps before and after attention."""
-    block = TransformerBlock.__call__
-    formula = "x + att(norm1 x), then x + ff(norm2 x)"
-    before = "The residual stream of each token, to which every layer adds, normalised."
-    after = "The result is added to the stream, then the output of the feed-forward layer."
-    sources = source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)")
-    return (
-        _step("x", "inputs, 3.3", "x = norm1(stream)", before, source_of(block, "norm1(x)")),
-        _step("y, residual", "shortcut, 4.4", formula, after, *sources),
-    )
-
-
 def _mask_step(layer: Attention) -> dict[str, Any]:
     hooks, window = layer.maps.logits, layer.config.window
     is_alibi = layer.config.position == "alibi"
@@ -245,13 +236,8 @@ def _step(
     title: str, book: str, formula: str, text: str, *sources: dict[str, Any]
 ) -> dict[str, Any]:
     name, _, section = book.rpartition(", ")
-    return {
-        "title": title,
-        "book": {"name": name, "section": section},
-        "formula": formula,
-        "text": text,
-        "sources": sources,
-    }
+    told = {"title": title, "book": {"name": name, "section": section}}
+    return {**told, "formula": formula, "text": text, "sources": sources}
 
 
 def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:

@@ -18,7 +18,6 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import atomic_write, make_directory, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
 from mlx_attn.interop.mlx_lm import MODEL_FILE
-from mlx_attn.interop.parity import Parity
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
 from mlx_attn.records import read_record
 from mlx_attn.runs import LoadedRun
@@ -51,10 +50,10 @@ def write_folder(
     tokenizer.save(out / OWN)
 
 
-def write_card(loaded: LoadedRun, place: Path, route: str, parity: Parity) -> None:
+def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
     """Write README.md: how to run the folder, and its limits."""
     is_book, has_code = route.startswith("the book"), (place / MODEL_FILE).exists()
-    notes = [f"It is {route}.", f"{parity.line}.", *NOTES.get(loaded.tokenizer.kind, ())]
+    notes = [f"It is {route}.", f"{parity}.", *NOTES.get(loaded.tokenizer.kind, ())]
     context = loaded.model.config.context_length
     notes.append(
         f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
