@@ -36,7 +36,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import maps_of
+from mlx_attn.attention.layer import Maps
 from mlx_attn.bench import show, speed
 from mlx_attn.bench.speed import MedianIQR, Rounds, Setup, Timed
 from mlx_attn.cli import bench as command_line
@@ -67,7 +67,7 @@ def _attention_products(
     config: AttentionConfig, layer: nn.Module, B: int, T: int
 ) -> Iterator[Product]:
     """Return the products of one attention layer: its maps, the scores and the weighted sum."""
-    maps = maps_of(config)
+    maps = Maps(config)
     for name, weight in named_arrays(layer.trainable_parameters()).items():
         if name.endswith("weight"):
             columns, inner = weight.shape

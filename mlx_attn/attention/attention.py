@@ -224,12 +224,10 @@ class Attention(MapWeights):
         # One value for all heads, [B, 1, T_k, C] -> [B, H, T_q, C] -> [B, H, T_q, D]
         return after(self, self.attend(q, k, inputs[:, None], positions, *memories))
 
-    # The weighted sum of values: both ways give the same numbers.
-
     def attend(
         self, q: Queries, k: Keys, v: Values, positions: Positions, *memories: mx.array
     ) -> Heads:
-        """Return the weighted sum of values by this machine's fastest kernel, or written out.
+        """Return dropout(mixing(logits(scale q k^T) + mask)) v, by a kernel if one is faster.
 
         Kernels know neither hooks nor dropout, and none computes in float64.
         """
@@ -239,12 +237,6 @@ class Attention(MapWeights):
             heads = attention_by_kernel(q, k, v, self.config.scale, mask, self.training)
             if heads is not None:
                 return heads
-        return self.attend_written_out(q, k, v, positions, *memories)
-
-    def attend_written_out(
-        self, q: Queries, k: Keys, v: Values, positions: Positions, *memories: mx.array
-    ) -> Heads:
-        """Return the sum dropout(mixing(logits(scale q k^T) + mask)) v, step by step."""
         # [B, H, T_q, T_k] x [B, H_v, T_k, D] -> [B, H, T_q, D]
         return weighted_sum(self.dropout(self.mix(q, k, positions, *memories)), v)
 

@@ -106,11 +106,12 @@ def choice_of(map_name: str, name: str) -> Any:
     Raises:
         ConfigError: No choice has that name; the message lists all names.
     """
-    table = CHOICES[map_name]
-    if name not in table:
-        known = f"{map_name}='{name}' must be one of {', '.join(table)}; your own needs its file:"
-        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'")
-    return table[name]
+    try:
+        return CHOICES[map_name][name]
+    except KeyError:
+        names = ", ".join(CHOICES[map_name])
+        known = f"{map_name}='{name}' must be one of {names}; your own needs its file:"
+        raise ConfigError(f"{known} --plugin FILE", f"{known} plugins='FILE'") from None
 
 
 def find_variant(name: str) -> Variant:

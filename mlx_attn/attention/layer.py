@@ -18,7 +18,6 @@ from jaxtyping import Float
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import choice_of
 from mlx_attn.attention.choices import (
-    MAPS,
     Choice,
     Hook,
     LogitsHook,
@@ -130,19 +129,25 @@ def out_width(config: AttentionConfig) -> int:
     return config.n_heads * config.value_dim
 
 
-@dataclass(frozen=True, slots=True)
 class Maps:
-    """The choices of one layer."""
+    """The choices of one layer; with a merged output the value is x itself."""
 
-    score: ScoreMap
-    value: ValueMap
-    output: OutputMap
-    logits: tuple[LogitsHook, ...]
-    mixing: Mixing
-    position: tuple[Choice, ...]  # a user's own, in the heads; or none
-    convolution: tuple[Choice, ...]  # of tokens; or none
-    with_memory: tuple[Hook, ...]  # the hooks, and last the mixing, that read numbers of x too
-    caches_keys_only: bool  # decoding caches no values: keys, or x as the key, give them
+    def __init__(self, config: AttentionConfig):
+        names = {"score": config.score, "value": config.value}
+        if config.cross_layer == "reader":  # of the keys and values of an earlier layer
+            names = dict.fromkeys(names, "earlier")
+        self.score: ScoreMap = choice_of("score", names["score"])
+        self.output: OutputMap = config.choice("output")
+        self.value: ValueMap = self.output.contains_value or choice_of("value", names["value"])
+        self.logits: tuple[LogitsHook, ...] = config.choices("logits")
+        self.mixing: Mixing = config.choice("mixing")
+        self.position: tuple[Choice, ...] = config.choices("position")  # a user's, in the heads
+        self.convolution: tuple[Choice, ...] = config.choices("short_conv")
+        # The hooks, and last the mixing, that read numbers of x too.
+        hooks: tuple[Hook, ...] = (*self.logits, self.mixing)
+        self.with_memory = tuple(hook for hook in hooks if hook.remembers)
+        # Decoding caches no values: keys, or x as the key, give them.
+        self.caches_keys_only = self.score.cache != "kv" or self.value.cache != "kv"
 
     @property
     def all(self) -> tuple[Choice, ...]:
@@ -175,7 +180,7 @@ class MapWeights(nn.Module):
     def __init__(self, config: AttentionConfig):
         super().__init__()
         self.config = config
-        self.maps = maps_of(config)
+        self.maps = Maps(config)
         for choice in self.maps.all:
             # A part may be None: this configuration does without it.
             for name, make in choice.weights.items():
@@ -248,20 +253,3 @@ def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None
         raise ConfigError(f"{part_name} has the name of another part of the layer: rename it")
     if not isinstance(part, mx.array | nn.Module):
         raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")
-
-
-def maps_of(config: AttentionConfig) -> Maps:
-    """Return the choices of a configuration; with a merged output the value is x itself."""
-    one = {name: config.choice(name) for name in MAPS if name != "logits"}
-    if config.cross_layer == "reader":  # of the keys and values of an earlier layer
-        one |= {name: choice_of(name, "earlier") for name in ("score", "value")}
-    one["value"] = one["output"].contains_value or one["value"]
-    logits = config.choices("logits")
-    return Maps(
-        **one,
-        logits=logits,
-        position=config.choices("position"),
-        convolution=config.choices("short_conv"),
-        with_memory=tuple(hook for hook in (*logits, one["mixing"]) if hook.remembers),
-        caches_keys_only=one["score"].cache != "kv" or one["value"].cache != "kv",
-    )

@@ -16,7 +16,7 @@ from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import maps_of
+from mlx_attn.attention.layer import Maps
 from mlx_attn.convert import writers
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.measure import weight_errors
@@ -101,7 +101,7 @@ def obstacles(config: GPTConfig) -> list[str]:
 def _narrowed(model: GPT, width: int) -> GPT:
     """Return the model with score and output maps of at most this rank, if that changes nothing."""
     narrow, attention = model, model.config.attention()
-    maps = maps_of(attention)
+    maps = Maps(attention)
     if maps.score.shape(attention)[1] > width:
         narrow = convert(narrow, "separate", rank=width)
     if maps.value.shape(attention)[1] > width:

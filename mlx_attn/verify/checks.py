@@ -19,6 +19,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.attention.layer import weighted_sum
 from mlx_attn.errors import one_line
 from mlx_attn.machine import device
 from mlx_attn.machine.facts import FLOAT32, TF32, product_error
@@ -126,7 +127,7 @@ PATHS: dict[str, Callable[..., mx.array]] = {
     "fused": lambda layer, q, k, v, positions: fused_attention(
         q, k, v, layer.config.scale, layer.mask(positions, by_name=True)
     ),
-    "written out": Attention.attend_written_out,
+    "written out": lambda layer, q, k, v, positions: weighted_sum(layer.mix(q, k, positions), v),
     "as picked": Attention.attend,
 }
 
