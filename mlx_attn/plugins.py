@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,8 +49,10 @@ class Plugin:
 
 _loaded: dict[Path, Plugin] = {}
 
-_opened: dict[Path, set[Path]] = {}
+_opened: defaultdict[Path, set[Path]] = defaultdict(set)
 """What each file has opened: a second load imports no module again."""
+_running: list[Path] = []
+"""The file that is run now."""
 
 
 def load_plugins(paths: Plugins) -> list[Plugin]:
@@ -101,10 +104,21 @@ def _load(path: Path) -> Plugin:
         _forget(name for name in _registered() if name not in before)
         sys.modules.pop(_MODULE + digest, None)
         raise
-    near = {file for file in _opened[path] if path.parent in file.parents and file.is_file()}
-    files = {str(file.relative_to(path.parent)): _digest(file) for file in sorted(near)}
-    plugin = _loaded[path] = Plugin(path, digest, names, files)
+    plugin = _loaded[path] = Plugin(path, digest, names, _files_beside(path))
     return plugin
+
+
+def _files_beside(path: Path) -> dict[str, str]:
+    """Return the digests of the files below its folder that a file has opened."""
+    sources = {_source_of(file) for file in _opened[path] if path.parent in file.parents}
+    files = sorted(file for file in sources if file.is_file())
+    return {str(file.relative_to(path.parent)): _digest(file) for file in files}
+
+
+def _source_of(file: Path) -> Path:
+    # A module that was imported before is read from its bytecode.
+    is_bytecode = file.parent.name == "__pycache__" and file.suffix == ".pyc"
+    return Path(importlib.util.source_from_cache(str(file))) if is_bytecode else file
 
 
 @contextmanager
@@ -158,47 +172,29 @@ def _execute(path: Path, name: str) -> None:
     """Run the file as a module of a private name."""
     module = ModuleType(name)
     module.__file__ = str(path)
+    _watch()
     sys.modules[name] = module  # where dataclasses look for it
     try:
         code = compile(path.read_bytes(), path, "exec")
-        with _noting_opened(_opened.setdefault(path, set())):
-            exec(code, vars(module))
+        _running.append(path)
+        exec(code, vars(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise ConfigError(_line_about(error, path)) from error
-
-
-_watching: list[set[Path]] = []
-_WRITES = os.O_WRONLY | os.O_RDWR
-
-
-def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note a file that is opened to be read, while a user's file is run: an audit hook."""
-    if event != "open" or not _watching or not isinstance(arguments[0], str | Path):
-        return
-    if not arguments[2] & _WRITES:
-        path = str(arguments[0])
-        is_bytecode = path.endswith(".pyc") and "__pycache__" in path
-        path = importlib.util.source_from_cache(path) if is_bytecode else path
-        _watching[-1].add(Path(path).resolve())
-
-
-@contextmanager
-def _noting_opened(files: set[Path]) -> Iterator[None]:
-    if not _watching:
-        _add_hook()
-    _watching.append(files)
-    try:
-        yield
     finally:
-        _watching.pop()
+        _running.clear()
 
 
 @cache
-def _add_hook() -> None:
-    """Watch what is opened; a hook cannot be taken away again."""
-    sys.addaudithook(_note_opened)
+def _watch() -> None:
+    """Note what is opened while a user's file is run; an audit hook cannot be taken away again."""
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and _running and isinstance(arguments[0], str | Path):
+            _opened[_running[-1]].add(Path(arguments[0]).resolve())
+
+    sys.addaudithook(note)
 
 
 def _line_about(error: BaseException, path: Path) -> str:
@@ -264,13 +260,8 @@ def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:
             words |= {f"{key}={word}" for word in str(layer.get(key, "")).split("+")}
     used = [(plugin, words & {*plugin.names}) for plugin in _present()]
     return [
-        {
-            "path": str(plugin.path),
-            "sha256": plugin.sha256,
-            "names": sorted(names),
-            **({"files": plugin.files} if plugin.files else {}),
-        }
-        for plugin, names in used
+        {"path": str(p.path), "sha256": p.sha256, "names": sorted(names), "files": p.files}
+        for p, names in used
         if names
     ]
 

@@ -170,8 +170,8 @@ def command(
     """
     deadline = monotonic() + 60 * limit if limit else inf
     if results:
-        answer = _judge_file(results, options["delta"], options["confidence"], as_json)
-        _exit_with(answer, exit_code)
+        word = _judge_file(results, options["delta"], options["confidence"], as_json)
+        _exit_with(word, exit_code)
         return
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
@@ -194,17 +194,15 @@ def command(
         return
     judge = _judge_idea if ideas else _train_and_judge
     with lock(directory):
-        answer = judge(run, directory, as_json, quiet)
-    _exit_with(answer, exit_code)
+        word = judge(run, directory, as_json, quiet)
+    _exit_with(word, exit_code)
 
 
-def _exit_with(answer: Mapping[str, Any], wanted: bool) -> None:
-    """End with the status of a word."""
-    if not wanted:
-        return
-    if not answer:
+def _exit_with(word: str, wanted: bool) -> None:
+    """End with the status of a word, if that is wanted."""
+    if wanted and not word:
         raise click.UsageError("--exit-code is the word on one arm: compare it with the control")
-    click.get_current_context().exit(STATUS[answer["verdict"]])
+    click.get_current_context().exit(STATUS[word] if wanted else 0)
 
 
 def _refuse(why: str, names: Container[str | None]) -> None:
@@ -220,10 +218,8 @@ def _refuse(why: str, names: Container[str | None]) -> None:
         raise click.UsageError(f"{why}: leave out {', '.join(ignored)}")
 
 
-def _judge_file(
-    file: Path, delta: str | None, confidence: float | None, as_json: bool
-) -> dict[str, Any]:
-    """Show the verdicts on losses that any program wrote; return the answer."""
+def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> str:
+    """Show the verdicts on losses that any program wrote; return the word on a single one."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.losses import judge_losses, read_losses
@@ -245,7 +241,7 @@ def _judge_file(
     lines = verdict_lines(control, verdicts, config.confidence)
     answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts, {})
     emit({"control": control, "verdicts": rows, **answer}, as_json, lambda: lines)
-    return answer
+    return answer.get("verdict", "")
 
 
 @contextmanager
@@ -263,10 +259,8 @@ def _progress(quiet: bool) -> "Iterator[Display]":
             click.get_current_context().exit(INTERRUPTED)
 
 
-def _judge_idea(
-    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool
-) -> dict[str, Any]:
-    """Judge the next idea of a ledger, and show what is known of it; return the answer."""
+def _judge_idea(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> str:
+    """Judge the next idea of a ledger, and show what is known of it; return the word."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.ideas import IdeaRun
@@ -275,40 +269,39 @@ def _judge_idea(
     with _progress(quiet or as_json) as display:
         for event in step:
             display(event)
-    answer = {"control": step.control.name, **asdict(step.idea)}
-    emit(answer, as_json, lambda: [step.idea.sentence])
-    return answer
+    emit(asdict(step.idea), as_json, lambda: [step.idea.sentence])
+    return step.idea.verdict
 
 
-def _train_and_judge(
-    run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool
-) -> dict[str, Any]:
-    """Compare, keep the result and its report, show the verdicts on stdout; return the answer."""
+def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> str:
+    """Compare, keep result and report, show the verdicts; return the word on a single one."""
     from mlx_attn.comparison.report import REPORT, conclude
     from mlx_attn.comparison.runner import OutOfTime
     from mlx_attn.comparison.show import comparison_parts
 
-    arms = [arm.name for arm in run.config.arms[1:]]
+    words = dict.fromkeys((arm.name for arm in run.config.arms[1:]), "not known")
     try:
         with _progress(quiet or as_json) as display:
             comparison = conclude(run, directory, display)
     except OutOfTime as error:
-        answer = _answer(dict.fromkeys(arms, "not known"), {}, dict.fromkeys(arms, str(error)))
+        answer = _answer(words, {}, dict.fromkeys(words, str(error)))
         emit(answer, as_json, lambda: [f"not known: {error}"])
-        return answer
-    page, verdicts = directory / REPORT, comparison.verdicts
-    # Without a result, an arm that diverged is worse than one that did not.
-    words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}
-    answer = _answer(words, verdicts, comparison.diverged)
-    record = {**comparison.as_dict(), **answer}
-    emit(record, as_json, lambda: [*comparison_parts(comparison), "", page])
-    return answer
+    else:
+        # An arm that diverged has no verdict.
+        words = {
+            arm: comparison.word(arm) if arm in comparison.verdicts else "worse" for arm in words
+        }
+        answer = _answer(words, comparison.verdicts, comparison.diverged)
+        record = {**comparison.as_dict(), **answer}
+        page = directory / REPORT
+        emit(record, as_json, lambda: [*comparison_parts(comparison), "", page])
+    return answer.get("verdict", "")
 
 
 def _answer(
     words: Mapping[str, str], verdicts: "Mapping[str, Verdict]", reasons: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the answer to one arm; nothing for several. Without a verdict there is a reason."""
+    """Return the answer to a single arm; nothing for several. Without a verdict it has a reason."""
     if len(words) != 1:
         return {}
     ((arm, word),) = words.items()

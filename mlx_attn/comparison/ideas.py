@@ -24,7 +24,6 @@ from mlx_attn.comparison.run import ComparisonRun, Events
 from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
 from mlx_attn.comparison.sequence import (
     CONTROL_SEEDS,
-    ERROR,
     LOOKS,
     Spread,
     level_of,
@@ -36,7 +35,7 @@ from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import only, plugin_error
-from mlx_attn.records import as_record, parse_record, read_bytes, read_text
+from mlx_attn.records import parse_record, read_bytes, read_text
 
 LEDGER, KEPT, REFUSED = "ideas.jsonl", "kept", "refused"
 
@@ -60,9 +59,8 @@ class Idea:
     interval: tuple[float, float] | None = None  # at the idea's level
     seeds: int = 0
     level: float  # what it may spend of `ERROR`
-    slower: float | None = None  # how many times as long its steps take, if they take longer
-    # The idea's loss when the control's time is over, read off its curve, minus the control's.
-    difference_at_equal_time: float | None = None
+    # If its steps take longer: the difference when the control's time is over, off its curve.
+    at_equal_time: float | None = None
     seconds: float = 0.0  # that its calls took, the control's trainings included
     losses: tuple[float, ...] = ()  # of its seeds
     digest: str  # of its settings and files
@@ -76,72 +74,46 @@ class Idea:
         numbers = ""
         if self.interval:
             low, high = self.interval
-            numbers = f", {self.difference:+.4f} nats per token ({low:+.4f} to {high:+.4f})"
-            numbers += f", {plural(self.seeds, 'seed')}"
-        if self.difference_at_equal_time is not None:
-            numbers += f", {self.difference_at_equal_time:+.4f} at equal time"
+            numbers = f", {self.difference:+.4f} ({low:+.4f} to {high:+.4f}, {self.seeds} seeds)"
+        if self.at_equal_time is not None:
+            numbers += f", {self.at_equal_time:+.4f} at equal time"
         return f"idea {self.number}, {self.name}: {self.verdict}{numbers}; {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """The ideas of a directory, in order."""
+def read_ledger(folder: Path) -> list[Idea]:
+    """Return the ideas of a folder, in order; none if it has no ledger.
 
-    folder: Path
-    control: str = ""  # digest of the first control
-    ideas: tuple[Idea, ...] = ()
-
-    @classmethod
-    def read(cls, folder: Path) -> "Ledger":
-        """Return the ledger in a folder, without ideas if there is none.
-
-        Raises:
-            RunError: It is damaged, or was changed by hand.
-        """
-        path = folder / LEDGER
-        if not path.exists():
-            return cls(folder)
-        first, *lines = read_text(path).splitlines() or [""]
-        head = parse_record(first, dict, f"{path}, line 1")
-        if head.get("digest") != _digest(lines):
-            raise RunError(
-                f"{path} was changed by hand, so its error is not known: put it back, or begin "
-                "another with --out"
-            )
-        records = (parse_record(line, dict, str(path)) for line in lines)
-        ideas = tuple(as_record(record, Idea, str(path)) for record in records)
-        return cls(folder, str(head.get("control", "")), ideas)
-
-    def with_idea(self, idea: Idea) -> "Ledger":
-        """Return the ledger with an idea, in place of its earlier line; the file is written."""
-        ideas = (*self.ideas[: idea.number - 1], idea, *self.ideas[idea.number :])
-        lines = [json.dumps(asdict(one), allow_nan=False) for one in ideas]
-        head = json.dumps({"control": self.control, "digest": _digest(lines)})
-        files.write_text(self.folder / LEDGER, "\n".join([head, *lines]) + "\n")
-        return replace(self, ideas=ideas)
-
-    @property
-    def sentence(self) -> str:
-        """The ledger in one line."""
-        words = [idea.verdict for idea in self.ideas]
-        counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-        left = 100 * (ERROR - sum(idea.level for idea in self.ideas))
-        return f"{plural(len(words), 'idea')}: {counts}; {left:.3g} % of error left"
+    Raises:
+        RunError: The ledger is damaged, or was changed by hand.
+    """
+    path = folder / LEDGER
+    text = read_text(path) if path.exists() else _digest([])
+    digest, *lines = text.splitlines() or [""]
+    if digest != _digest(lines):
+        raise RunError(
+            f"{path} was changed by hand, so its error is not known: put it back, or begin another "
+            "with --out"
+        )
+    return [parse_record(line, Idea, str(path)) for line in lines]
 
 
 def _digest(lines: Sequence[str]) -> str:
-    return files.digest("\n".join(lines).encode())
+    """Return the first line of a ledger with these lines."""
+    return json.dumps({"digest": files.digest("\n".join(lines).encode())})
 
 
 def ledgers_in(directory: Path) -> dict[str, str]:
     """Return a line on each ledger of a directory and of its folders, by its path."""
-    lines: dict[str, str] = {}
+    found: dict[str, str] = {}
     for path in sorted({*directory.glob(LEDGER), *directory.glob(f"*/{LEDGER}")}):
         try:
-            lines[str(path)] = Ledger.read(path.parent).sentence
+            words = [idea.verdict for idea in read_ledger(path.parent)]
         except RunError as error:
-            lines[str(path)] = str(error)
-    return lines
+            found[str(path)] = str(error)
+        else:
+            counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+            found[str(path)] = f"{plural(len(words), 'idea')}: {', '.join(counts)}"
+    return found
 
 
 class IdeaRun:
@@ -163,14 +135,13 @@ class IdeaRun:
     def __init__(self, run: ComparisonRun, folder: Path):
         if len(run.config.arms) != 2:
             raise ConfigError("an idea is judged alone: name the control and one idea")
-        self.run, ledger = run, Ledger.read(folder)
+        self.run, self.folder, self.ideas = run, folder, read_ledger(folder)
         self.control, self.arm = run.config.arms
-        kept = [idea for idea in ledger.ideas if idea.verdict == "better"]
+        kept = [idea for idea in self.ideas if idea.verdict == "better"]
         # Fresh seeds after every keep: those that an idea was kept for flatter it.
         self._first_seed = SEEDS_APART * len(kept)
         digest, self._of_control = self._trials(self.control, CONTROL_SEEDS)
-        is_known = not ledger.ideas or digest == ledger.control
-        self.ledger = replace(ledger, control=digest)
+        is_known = not self.ideas or digest == self.ideas[0].control
         if kept:
             self.control = Arm(f"{kept[-1].name}, idea {kept[-1].number}", kept[-1].settings)
             copies = folder / KEPT / str(kept[-1].number)
@@ -185,7 +156,18 @@ class IdeaRun:
         own, self._of_idea = self._trials(self.arm, max(LOOKS))
         if own == digest:
             raise ConfigError(f"{self.arm.name} is the control, {self.control.name}: change it")
-        self.idea = self._found(own, digest)
+        spending = [idea for idea in self.ideas if idea.verdict != REFUSED]
+        new = Idea(
+            number=len(self.ideas) + 1,
+            name=self.arm.name,
+            level=level_of(len(spending) + 1),
+            digest=own,
+            control=digest,
+            plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
+            settings=self.arm.settings,
+        )
+        asked = own, digest
+        self.idea = next((i for i in self.ideas if (i.digest, i.control) == asked), new)
 
     def _trials(self, arm: Arm, n: int) -> tuple[str, list[Trial]]:
         """Return the digest of an arm, whatever the seed, and its trainings."""
@@ -193,24 +175,9 @@ class IdeaRun:
         config = self.run.config
         return trial_of(config, arm, 0).digest, [trial_of(config, arm, seed) for seed in seeds]
 
-    def _found(self, digest: str, control: str) -> Idea:
-        """Return the idea as the ledger has it, or a new one."""
-        for idea in self.ledger.ideas:
-            if (idea.digest, idea.control) == (digest, control):
-                return idea
-        return Idea(
-            number=len(self.ledger.ideas) + 1,
-            name=self.arm.name,
-            level=level_of(1 + sum(idea.level > 0 for idea in self.ledger.ideas)),
-            digest=digest,
-            control=control,
-            plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
-            settings=self.arm.settings,
-        )
-
     def __iter__(self) -> Iterator[ComparisonEvent]:
         began = monotonic()
-        if self.idea.number > len(self.ledger.ideas):
+        if self.idea.number > len(self.ideas):
             self._book()
         if self.idea.verdict == REFUSED:
             raise RunError(f"idea {self.idea.number} is refused: {self.idea.reason}")
@@ -226,7 +193,10 @@ class IdeaRun:
     def _note(self, **facts: Any) -> None:
         """Note facts of the idea in the ledger."""
         self.idea = replace(self.idea, **facts)
-        self.ledger = self.ledger.with_idea(self.idea)
+        at = self.idea.number - 1
+        self.ideas[at : at + 1] = [self.idea]
+        lines = [json.dumps(asdict(idea), allow_nan=False) for idea in self.ideas]
+        files.write_text(self.folder / LEDGER, "\n".join([_digest(lines), *lines]) + "\n")
 
     def _book(self) -> None:
         """Note the idea before it is trained, or that it breaks a law: then it cannot err."""
@@ -266,7 +236,7 @@ class IdeaRun:
     def _look(self, trainings: Sequence[TrialResult], control: Sequence[TrialResult]) -> None:
         """Judge the idea by its first trainings."""
         losses, of_control = ([each.val_loss for each in some] for some in (trainings, control))
-        before = self.ledger.ideas[: self.idea.number - 1]
+        before = self.ideas[: self.idea.number - 1]
         earlier = (Spread.of(idea.losses) for idea in before if idea.losses)
         pool = pool_of(Spread.of(of_control), earlier)
         look = look_at(losses, of_control, pool, self.idea.level, self.run.config.margin.nats)
@@ -276,7 +246,6 @@ class IdeaRun:
             reason = "kept: it is the control from now on"
         elif look.is_last:
             reason = "dropped"
-        slower, at_equal_time = _at_equal_time(trainings, control)
         self._note(
             verdict=look.word,
             is_open=not look.is_last,
@@ -285,33 +254,27 @@ class IdeaRun:
             interval=look.interval,
             seeds=len(losses),
             losses=tuple(losses),
-            slower=slower,
-            difference_at_equal_time=at_equal_time,
+            at_equal_time=_at_equal_time(trainings, control),
         )
 
     def _keep(self) -> None:
         """Copy the idea's files, which the user goes on changing."""
-        copies = self.ledger.folder / KEPT / str(self.idea.number)
+        copies = self.folder / KEPT / str(self.idea.number)
         for plugin in self._of_idea[0].plugins:
             path = Path(plugin["path"])
             for name in (path.name, *plugin.get("files", {})):
                 files.write_bytes(copies / name, read_bytes(path.parent / name))
 
 
-def _at_equal_time(
-    idea: Sequence[TrialResult], control: Sequence[TrialResult]
-) -> tuple[float | None, float | None]:
-    """Return how many times as long an idea's steps take, and its difference at equal time.
+def _at_equal_time(idea: Sequence[TrialResult], control: Sequence[TrialResult]) -> float | None:
+    """Return the difference when the control's time is over, if the idea's steps take longer.
 
-    Nothing if they do not take longer; no difference if its curve had not begun by then.
+    Before the first point of its curve nothing is known.
     """
     seconds = [fmean(each.step_seconds for each in some) for some in (idea, control)]
-    slower = seconds[0] / seconds[1]
-    if slower < SLOWER:
-        return None, None
-    step = control[0].steps / slower
-    curves = [([p.step for p in each.curve], [p.val_loss for p in each.curve]) for each in idea]
-    if step < curves[0][0][0]:
-        return slower, None
-    then = fmean(float(np.interp(step, *curve)) for curve in curves)
-    return slower, then - fmean(each.val_loss for each in control)
+    step = control[0].steps * seconds[1] / seconds[0]
+    if step * SLOWER > control[0].steps or step < idea[0].curve[0].step:
+        return None
+    curves = (([p.step for p in one.curve], [p.val_loss for p in one.curve]) for one in idea)
+    losses = (float(np.interp(step, steps, losses)) for steps, losses in curves)
+    return fmean(losses) - fmean(each.val_loss for each in control)

@@ -54,7 +54,7 @@ class Trial:
     def digest(self) -> str:
         """Names the training: the same settings, versions and kind of device, the same digest."""
         # Everything that the result depends on; versions too, since kernels round differently.
-        plugins = [(plugin["sha256"], plugin.get("files", {})) for plugin in self.plugins]
+        plugins = [(plugin["sha256"], plugin["files"]) for plugin in self.plugins]
         versions = source_digest(), _version("mlx"), device_name(), products()
         facts = [versions, self.flat, self.text, plugins]
         # Sorted keys: equal settings have equal digests.

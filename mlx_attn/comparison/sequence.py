@@ -4,19 +4,17 @@ The control is trained with n0 seeds, which serve every idea until one of them i
 looked at after n = 3, 5 and 10 seeds. With the losses of both,
 
     d = mean(idea) - mean(control)
-    e^2 = v / n + v0 / n0                 squared standard error, as if no seeds were in pairs
-    t = d / e                             Student's law with n - 1 + m degrees of freedom
+    e^2 = v / n + v0 / n0            squared standard error, as if no seeds were in pairs
+    t = d / e                        Student's law with n - 1 + m degrees of freedom
 
-s^2 is the variance of one training, pooled from the control and from earlier ideas, each around its
-own mean: six pairs of control against control come before the first idea. The idea's own variance
-counts as well, since some run wilder than the control: v is pooled from its n - 1 degrees of
-freedom and m lent ones, of s^2. v0 is s^2, or the control's own variance if that is larger.
+s^2 is the variance of one training, pooled from the control, which is six pairs of control against
+control, and from earlier ideas. v is pooled from the idea's own variance and m lent degrees of
+freedom of s^2, since some ideas run wild. v0 is s^2, or the control's own variance if it is larger.
 
-An idea is better if the interval of d at its level lies below 0. The levels of all ideas add up to
-ERROR, so that the chance that any is kept that does nothing is at most that, although the control's
+An idea is better if the interval of d at its level lies below 0. All levels add up to ERROR, so
+that the chance that any idea is kept that does nothing is at most that, although the control's
 error is common to them (Bonferroni); the looks at an idea share its level (Lan and DeMets, 1983).
-Where d is not below 0 the idea is dropped, at the first look too: that costs no error.
-`benchmarks/ideas.py` simulates nights.
+Where d is not below 0 an idea is dropped. `benchmarks/ideas.py` simulates nights.
 """
 
 from collections.abc import Iterable, Sequence
