@@ -2,12 +2,7 @@
 
 Starting an operation for every small parameter takes longer than its numbers. So both compute with
 a few packed arrays, and AdamW keeps its weights packed from step to step: the model reads views of
-them. Both have the same methods:
-
-    read      take over the model's weights
-    views     return the weights by name, for the model
-    packed    pack the gradients
-    step      move the weights
+them.
 """
 
 import math
@@ -53,8 +48,7 @@ class AdamW:
         self.peak, self.beta2, self.decay = peak, beta2, decay
         # Shapes by name, of each vector.
         self.shapes = [{n: a.shape for n, a in part.items()} for part in _parts(weights)]
-        self.weights: list[Vector] = []
-        self.read(weights)
+        self.weights = self.packed(weights)
         self.state = _state(peak, self.weights, "m", "v")
 
     def read(self, arrays: Arrays) -> None:
@@ -123,22 +117,19 @@ def _parts(arrays: Arrays) -> list[Arrays]:
     """
     total = sum(array.size for array in arrays.values())
     parts: list[Arrays] = [{}]
-    size = 0  # of the last group, in numbers
     for name, array in arrays.items():
+        size = sum(other.size for other in parts[-1].values())
         if total <= MAX_FLAT:
             is_full = size >= total / 2 and len(parts) == 1
         else:
             is_full = size + array.size > MAX_FLAT // 16
         if is_full and parts[-1]:
             parts.append({})
-            size = 0
         parts[-1][name] = array
-        size += array.size
     return parts
 
 
 Stack = Float[mx.array, "n rows columns"]
-Stacks = list[Float[mx.array, "_ _ _"]]
 
 
 class Muon:
@@ -162,24 +153,23 @@ class Muon:
         for name, array in weights.items():
             stacks[tuple(sorted(array.shape))].append(name)
         self.stacks = list(stacks.values())  # of names
-        self.weights: Arrays = {}
-        self.read(weights)
+        self.weights = dict(weights)
         self.state = _state(peak, self.packed(weights), "v")
 
     def read(self, arrays: Arrays) -> None:
         """Take over weights by name."""
-        self.weights |= {name: arrays[name] for stack in self.stacks for name in stack}
+        self.weights |= {name: arrays[name] for name in self.weights}
 
     def views(self) -> Arrays:
         """Return the weights by name."""
         return self.weights
 
-    def packed(self, arrays: Arrays) -> Stacks:
+    def packed(self, arrays: Arrays) -> list[Stack]:
         """Stack arrays named like the weights."""
         tall = self.tall
         return [mx.stack([arrays[n].T if n in tall else arrays[n] for n in s]) for s in self.stacks]
 
-    def step(self, gradients: Stacks, factor: Scalar) -> None:
+    def step(self, gradients: list[Stack], factor: Scalar) -> None:
         """Move the weights; see `AdamW.step`."""
         self.state["step"] = self.state["step"] + 1
         momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
@@ -191,20 +181,16 @@ class Muon:
             # [n, rows, columns], divided along n among the processor's cores.
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
             for name, direction in zip(self.stacks[i], chain(*shards), strict=True):
-                self._move(name, direction)
+                rows, columns = self.weights[name].shape
+                step = self.state["learning_rate"] * max(1, rows / columns) ** 0.5 * direction
+                # A new array: `-=` would change the one that the model has.
+                self.weights[name] = self.weights[name] - (step.T if name in self.tall else step)
 
     def _nesterov(self, inputs: tuple[Stack, Stack, Scalar]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs
         newest = new * gradient  # [n, rows, columns], rows at most columns
         v = self.momentum * v + newest
         return v, newest + self.momentum * v
-
-    def _move(self, name: str, direction: Float[mx.array, "rows columns"]) -> None:
-        rows, columns = self.weights[name].shape
-        rate = self.state["learning_rate"] * max(1, rows / columns) ** 0.5
-        step = rate.astype(direction.dtype) * direction
-        # A new array: `-=` would change the one that the model has.
-        self.weights[name] = self.weights[name] - (step.T if name in self.tall else step)
 
 
 def newton_schulz(stack: Stack) -> Stack:
@@ -274,8 +260,8 @@ class GroupedOptimizer:
     def _give(self) -> None:
         """Give the model its weights."""
         # Views of the packed vectors: nothing is copied.
-        weights = [pair for group in self.groups.values() for pair in group.views().items()]
-        self.model.update(tree_unflatten(weights))
+        pairs = chain(*(group.views().items() for group in self.groups.values()))
+        self.model.update(tree_unflatten(list(pairs)))
 
     def schedule(self, factor: float) -> None:
         """Set the learning rate of every group to its peak times the factor."""
@@ -310,7 +296,7 @@ class GroupedOptimizer:
 
     @property
     def weights(self) -> list[list[Vector] | Arrays]:
-        """Return the containers of the weights themselves, not copies."""
+        """Return the containers of the weights, likewise."""
         return [group.weights for group in self.groups.values()]
 
 
