@@ -60,7 +60,7 @@ def trained(arm: str, seed: int) -> Record:
         "tokens": trainer.steps * trainer.tokens_per_step,
         "processor": time.process_time() - processor,
         "seconds": time.perf_counter() - began,
-        "val_loss": trainer.evaluate()[0].val_loss,
+        "val_loss": trainer.evaluator(trainer.model).val_loss,
     }
 
 

@@ -77,7 +77,7 @@ def trained(corpus: Any, seed: int) -> dict[str, float]:
         "seed": seed,
         "seconds": seconds,
         "tokens": trainer.steps * trainer.tokens_per_step,
-        "val_loss": trainer.evaluate()[0].val_loss,
+        "val_loss": trainer.evaluator(trainer.model).val_loss,
         "params": count_parameters(trainer.model),
     }
 

@@ -139,7 +139,7 @@ def _slow_merged(trainer: Trainer, share: float) -> None:
         groups["hidden"] = Muon(others, hidden.peak, momentum)
         # The step that the trainer has knows the groups as they were.
         objective = trainer.step.objective
-        trainer.step = TrainStep(trainer.model, trainer.optimizer, objective, trainer.config)
+        trainer.step = TrainStep(trainer.optimizer, objective, trainer.config)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
     optimizer.schedule(1e-3)
     tokens = np.array(random_tokens(config, _TEXT_TOKENS))
     objective = batches.Objective(tokens, config.context_length)
-    step = TrainStep(model, optimizer, objective, training)
+    step = TrainStep(optimizer, objective, training)
     mx.eval(step.state)
     return step
 

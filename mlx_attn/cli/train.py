@@ -21,8 +21,8 @@ from mlx_attn.training.config import RESUMABLE, Settings, expanded
 if TYPE_CHECKING:
     from mlx_attn.api.trained import Training
     from mlx_attn.text.corpus import Corpus
+    from mlx_attn.training.recording import RunRecorder
     from mlx_attn.training.show import Display
-    from mlx_attn.training.trainer import Trainer
 
 
 _EXAMPLES = """\b
@@ -47,7 +47,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     """
     from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
-    from mlx_attn.training.recording import load_logger, logging_to
+    from mlx_attn.training.recording import RunRecorder, load_logger, logging_to
     from mlx_attn.training.show import display_for
     from mlx_attn.ui.terminal import stderr_console
 
@@ -62,8 +62,8 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     if dry_run:
         return
     training.out = training.out or free_name(RUNS, trainer.settings.run_name)
-    with training.open_directory(), logging_to(log_to or "", trainer.run) as trainer.log:
-        _train(trainer, training.corpus, display)
+    with training.open_directory(), logging_to(log_to or "", trainer.run) as log:
+        _train(RunRecorder(trainer, training.corpus.tokenizer, log), display)
 
 
 _ASKED = ("resume", "init_from", "config", "out", "name", "overwrite")
@@ -135,7 +135,7 @@ def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) 
         print_rows(plan_rows(*plan), stderr_console())
 
 
-def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
+def _train(recorder: "RunRecorder", display: "Display") -> None:
     """Train to the end; once interrupted, save and exit with 130."""
     from mlx_attn.training import loop
     from mlx_attn.training.show import follow, what_is_saved
@@ -143,9 +143,9 @@ def _train(trainer: "Trainer", corpus: "Corpus", display: "Display") -> None:
     announce = "finishing this step; Ctrl-C again quits at once"
     try:
         with graceful_interrupt(lambda: display.message(announce)) as should_stop:
-            reason = follow(trainer, corpus.tokenizer, display, should_stop)
+            reason = follow(recorder, display, should_stop)
     except KeyboardInterrupt:
-        display.message(what_is_saved(trainer))
+        display.message(what_is_saved(recorder.trainer))
         reason = loop.INTERRUPTED
     if reason == loop.INTERRUPTED:
         click.get_current_context().exit(INTERRUPTED)

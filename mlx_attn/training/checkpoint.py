@@ -45,21 +45,6 @@ class Progress:
         """Return the steps of the latest weights, validation, and record of the heads."""
         return self.step, self.evaluated_step, self.tracked_step
 
-    @property
-    def unreported(self) -> set[str]:
-        """Return the events that are still missing for the current step."""
-        done = {"eval": self.evaluated_step, "track": self.tracked_step}
-        missing = {event for event, step in done.items() if step != self.step}
-        return missing | ({"step"} if self.losses else set())
-
-    def record(self, evaluation: Evaluation) -> bool:
-        """Record a validation of this step, and return whether it is the best so far."""
-        self.evaluated_step = self.step
-        if self.best and evaluation.val_loss >= self.best.val_loss:
-            return False
-        self.best = evaluation
-        return True
-
 
 def save_checkpoint(
     path: Path, model: GPT, optimizer: GroupedOptimizer, progress: Progress, recipe: Object
@@ -79,8 +64,6 @@ def load_checkpoint(
     Raises:
         RunError: The file is missing, damaged, or has another configuration or recipe.
     """
-    if not path.exists():
-        raise RunError(f"{path}: no such file: there is no checkpoint to resume from")
     arrays, facts = load_arrays(path)
     if "progress" not in facts:
         raise RunError(f"{path}: only weights, no checkpoint: there is nothing to resume from")

@@ -98,6 +98,9 @@ class TextConfig:
     vocab_size: int = setting(1024, "most tokens that bpe and unigram may use")
 
 
+_KEYS = keys_of(GPTConfig, TrainConfig, TextConfig)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one training, except the final size of the vocabulary."""
@@ -132,16 +135,8 @@ class Settings:
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""
-        plugins = self.plugins
-        return {
-            "preset": self.preset,
-            "variant": self.variant,
-            "model": config.as_dict(),
-            "training": asdict(self.training),
-            "text": asdict(self.text),
-            **({"plugins": plugins} if plugins else {}),
-            **facts,
-        }
+        record = {**asdict(self), "model": config.as_dict(), **facts}
+        return record | ({"plugins": self.plugins} if self.plugins else {})
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
@@ -168,29 +163,27 @@ def layer_from(record: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: A value cannot work.
     """
     check_plugins(record)
-    preset = {"preset": record["preset"]} if record.get("preset") in PRESETS else {}
+    # The model's `vocab_size` is its tokenizer's; that of the text is the setting.
+    model = {key: value for key, value in record["model"].items() if key != "vocab_size"}
     try:
-        model = validate(record["model"], keys_of(GPTConfig))
-        model.pop("vocab_size", None)
-        training = validate(record["training"], keys_of(TrainConfig))
-        layer = {**preset, **model, **training, **validate(record["text"], keys_of(TextConfig))}
+        layer = validate({**model, **record["training"], **record["text"]}, _KEYS)
     except ConfigError as error:
         raise ConfigError(f"config.json: {error}") from error
-    named = {"variant": record["variant"]} if record.get("variant") in VARIANTS else {}
-    return layer | named
+    names = {"preset": PRESETS, "variant": VARIANTS}
+    return layer | {key: record[key] for key, rows in names.items() if record.get(key) in rows}
 
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
     """Merge layers of flat settings, later ones winning, over the preset that they name.
 
     If the text is a probing task and no preset is named, the task's settings replace the
-    preset.
-
-    Three more keys are shorthands for several others: preset, variant and block.
+    preset. The keys preset, variant and block are shorthands for several others.
 
     Raises:
         ConfigError: A key or a value cannot work.
     """
+    from mlx_attn.text.tasks import task_of  # imports NumPy, which `--help` avoids
+
     # The last layer that names a variant decides: it replaces the whole variant of a lower layer,
     # including its windows and its pattern.
     named = max((i for i, layer in enumerate(layers) if "variant" in layer), default=0)
@@ -198,9 +191,18 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         expanded({k: v for k, v in layer.items() if i >= named or k not in ("variant", "pattern")})
         for i, layer in enumerate(layers)
     ]
+    asked = _join(given)
+    task = task_of(str(asked.get("data", "")))
+    # A task has a recipe of its own, as if it were a preset.
+    preset = str(asked.get("preset", task.name if task else DEFAULT_PRESET))
+    if task and preset == task.name:
+        base = task.settings
+    else:
+        chosen = find_preset(preset)
+        # A named preset keeps its recipe, but its sizes must fit the task.
+        base = {**chosen.text, **chosen.training, **chosen.model, **(task.fit if task else {})}
     # Lowest first: preset or task, then the caller's layers.
-    preset, base = _base_layer(_join(given))
-    merged = _join((base, *given))
+    merged = _join((expanded(base), *given))
 
     def of(config: type) -> dict[str, Any]:
         return {key: merged[key] for key in keys_of(config) if key in merged}
@@ -212,21 +214,6 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     return Settings(preset, variant, model, training, text)
 
 
-def _base_layer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name and the settings of the layer below all others."""
-    from mlx_attn.text.tasks import task_of  # imports NumPy, which `--help` avoids
-
-    task = task_of(str(settings.get("data", "")))
-    # A task has a recipe of its own, as if it were a preset.
-    if task and settings.get("preset", task.name) == task.name:
-        return task.name, expanded(task.settings)
-    preset = str(settings.get("preset", DEFAULT_PRESET))
-    chosen = find_preset(preset)
-    # A named preset keeps its recipe, but its sizes must fit the task.
-    overrides = task.fit if task else {}
-    return preset, expanded({**chosen.text, **chosen.training, **chosen.model, **overrides})
-
-
 def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Check a layer and expand its shorthands `variant`, whose name stays, and `block`.
 
@@ -236,7 +223,7 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: A key is unknown, a value has the wrong type, or a name is unknown.
     """
     shorthands = dict.fromkeys(("preset", "variant", "block"), str)
-    settings = validate(layer, keys_of(GPTConfig, TrainConfig, TextConfig) | shorthands)
+    settings = validate(layer, _KEYS | shorthands)
     short: dict[str, Any] = {}
     if "block" in settings:
         short |= find_row(BLOCKS, settings.pop("block"), "block")

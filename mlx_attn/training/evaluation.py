@@ -88,29 +88,28 @@ class Evaluator:
         self, model: GPT, windows: Windows
     ) -> tuple[Integer[np.ndarray, " N"], Float[np.ndarray, "measures N"]]:
         """Return the tokens that windows score, as places in the split, and their measures."""
-        training = model.training
+        training, T = model.training, self.context_length
         model.eval()
-        places: list[np.ndarray] = []
-        rows: list[np.ndarray] = []
-        size = max(1, EVALUATION_TOKENS // cores() // self.context_length)
-        batches: list[Any] = [windows[i : i + size] for i in range(0, len(windows), size)]
-        windows_of = (mx.array(self._read(batch, self.context_length + 1)) for batch in batches)
-        measured = in_turns(partial(self._measured, model), windows_of, at_once=1)
-        for batch, parts in zip(batches, measured, strict=True):
-            # Parts [measures, 1, n] -> [measures, 1, B T] -> [measures, B, T]
-            of_batch = np.concatenate([np.array(part) for part in parts], axis=-1)
-            of_batch = of_batch.reshape(len(of_batch), len(batch), -1)
-            for i, (start, first, last) in enumerate(batch.tolist()):
-                # Target i of a window is its token i + 1.
-                places.append(np.arange(start + 1 + first, start + 1 + last))
-                rows.append(of_batch[:, i, first:last])
+        size = max(1, EVALUATION_TOKENS // cores() // T)
+        batches = (windows.start[i : i + size] for i in range(0, len(windows), size))
+        tokens = (mx.array(self._read(starts, T + 1)) for starts in batches)
+        measured = in_turns(partial(self._measured, model), tokens, at_once=1)
+        # Parts [measures, 1, n] -> [measures, windows, T]
+        parts = [np.array(part) for of_batch in measured for part in of_batch]
+        measures = np.concatenate(parts, axis=-1).reshape(len(parts[0]), len(windows), T)
         model.train(training)
+        first, last, targets = windows.first[:, None], windows.last[:, None], np.arange(T)
+        scored = (first <= targets) & (targets < last)
+        # Target i of a window is its token i + 1.
+        places = (windows.start[:, None] + 1 + targets)[scored]
         # float64, because sums over millions of tokens follow.
-        return np.concatenate(places), np.concatenate(rows, axis=-1).astype(np.float64)
+        return places, measures[:, scored].astype(np.float64)
 
-    def _read(self, windows: Windows, length: int) -> Integer[np.ndarray, "B length"]:
+    def _read(
+        self, starts: Integer[np.ndarray, " B"], length: int
+    ) -> Integer[np.ndarray, "B length"]:
         # [B, 1] + [length] -> [B, length]
-        return np.asarray(self.split.tokens[windows.start[:, None] + np.arange(length)])
+        return np.asarray(self.split.tokens[starts[:, None] + np.arange(length)])
 
     def _measured(
         self, model: GPT, windows: Integer[mx.array, "B T1"]
@@ -174,7 +173,7 @@ class Evaluator:
 
     def texts(self, count: int) -> Integer[np.ndarray, "B T"]:
         """Return up to `count` windows as tokens, evenly spread over the split."""
-        return self._read(self._spread(count), self.context_length).astype(np.int64)
+        return self._read(self._spread(count).start, self.context_length).astype(np.int64)
 
 
 def evaluation_windows(

@@ -87,7 +87,8 @@ def _between_steps(
         reason = reason or _reason_to_end(trainer, should_stop)
     # A checkpoint comes after the validation: it stores whether that was the best one.
     if reason or due(config.eval_every):
-        monitor.save()
+        monitor.read()
+        trainer.save()
     monitor.lap()
     return reason
 
@@ -137,18 +138,18 @@ class _Monitor:
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
         # Only now: the device already has the next step to work on.
-        self._read()
+        self.read()
         self.unread = (self.progress.step, *result)
         if self.cold:
             # The first step includes compiling, so it is read at once and not timed.
-            self._read()
+            self.read()
             self.lap(compiled=True)
         else:
             self.lap(trained=True)
             self.progress.timed_steps += 1
         self.cold = False
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """Wait for the launched step and store its loss."""
         if self.unread is None:
             return
@@ -170,12 +171,12 @@ class _Monitor:
             steps=trainer.steps,
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
-            run=trainer.place,
+            run=str(trainer.run.path) if trainer.run else "",
             compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
         )
 
     def stepped(self) -> Stepped:
-        self._read()
+        self.read()
         trainer, progress = self.trainer, self.progress
         self.lap(trained=True)
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
@@ -191,7 +192,7 @@ class _Monitor:
         return Stepped(
             step=progress.step,
             steps=trainer.steps,
-            tokens=self.trainer.tokens,
+            tokens=trainer.tokens,
             loss=sum(losses) / len(losses),
             grad_norm=progress.grad_norm,
             lr=trainer.learning_rate(progress.step),
@@ -210,47 +211,48 @@ class _Monitor:
         return progress.training_seconds / progress.timed_steps + between
 
     def evaluated(self) -> Evaluated:
-        evaluation, best = self.trainer.evaluate()
+        """Validate, and save the weights if they are the best so far."""
+        trainer, progress = self.trainer, self.progress
+        evaluation = trainer.evaluator(trainer.model)
+        trainer.check_sane("validation loss", evaluation.val_loss)
+        progress.evaluated_step = progress.step
+        best = progress.best is None or evaluation.val_loss < progress.best.val_loss
+        if best:
+            progress.best = evaluation
+            if trainer.run:
+                trainer.run.save_model(trainer.model)
         self.lap(compiled=self._compiles)
         self._compiles = False
         return Evaluated(
-            step=self.progress.step,
-            tokens=self.trainer.tokens,
+            step=progress.step,
+            tokens=trainer.tokens,
             evaluation=evaluation,
             best=best,
-            seconds=self.progress.seconds,
+            seconds=progress.seconds,
         )
 
     def tracked(self) -> Tracked:
         """Measure the heads' matrices once the loss is known to be finite."""
         assert self.trainer.track
-        self._read()
+        self.read()
         self.lap(trained=True)
         tracked = self.trainer.track()
         self.progress.tracked_step = tracked.step
         self.lap()
         return tracked
 
-    def save(self) -> None:
-        """Write a checkpoint, unless the loss shows that the training has diverged."""
-        self._read()
-        # A checkpoint of a diverged model would replace the last good one.
-        if self.progress.losses:
-            self.trainer.check_sane("loss", self.progress.losses[-1])
-        self.trainer.save()
-
     def ended(self, reason: str) -> Ended:
         trainer, progress = self.trainer, self.progress
         return Ended(
             variant=trainer.settings.variant,
             steps=progress.step,
-            tokens=self.trainer.tokens,
+            tokens=trainer.tokens,
             evaluation=progress.best,
             params=count_parameters(trainer.model),
             tok_s=self._speed(progress.timed_steps, progress.training_seconds),
             peak_memory=progress.peak_memory,
             seconds=progress.seconds,
-            run=trainer.place,
+            run=str(trainer.run.path) if trainer.run else "",
             reason=reason,
         )
 

@@ -27,13 +27,29 @@ SAMPLE_TOKENS = 120
 
 
 class RunRecorder:
-    """Stores events and samples in the run directory; first deletes those after the checkpoint."""
+    """Stores events and samples in the run directory; first deletes those after the checkpoint.
 
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer):
-        self.trainer, self.tokenizer, self.sample = trainer, tokenizer, ""
+    Args:
+        trainer: The training.
+        tokenizer: Its text's.
+        log: Receives the events too; see `logging_to`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        tokenizer: Tokenizer,
+        log: Callable[[Event], None] = lambda event: None,
+    ):
+        self.trainer, self.tokenizer, self.log, self.sample = trainer, tokenizer, log, ""
         if trainer.run:
             # Events after the checkpoint will happen again; the reports must not have them twice.
-            trainer.run.forget_after(trainer.progress.step, trainer.progress.unreported)
+            step, evaluated, tracked = trainer.progress.latest
+            losses = trainer.progress.losses
+            done = {"step": not losses, "eval": evaluated == step, "track": tracked == step}
+            trainer.run.forget_after(
+                step, [event for event, is_done in done.items() if not is_done]
+            )
 
     def __call__(self, event: Event) -> None:
         """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
@@ -41,7 +57,7 @@ class RunRecorder:
         if not run:
             return
         run.add_report(as_record(event))
-        self.trainer.log(event)
+        self.log(event)
         if isinstance(event, Evaluated):
             self.sample = write_sample(run, self.trainer, self.tokenizer)
             run.add_sample(event.step, self.sample)

@@ -18,7 +18,6 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import plural, printable
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.forecast import Forecast
@@ -190,16 +189,14 @@ def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
     return Display(console, "json" if json_lines else "quiet" if quiet else progress)
 
 
-def follow(
-    trainer: Trainer, tokenizer: Tokenizer, display: Display, should_stop: Callable[[], bool]
-) -> str:
+def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bool]) -> str:
     """Train, show and store every event, and return why the training ended.
 
     Raises:
         OSError: Events could not be displayed, as on a full disk; everything is saved.
     """
-    first_step, recorder = trainer.progress.step, RunRecorder(trainer, tokenizer)
-    timed = trainer.progress.timed_steps
+    trainer = recorder.trainer
+    first_step, timed = trainer.progress.step, trainer.progress.timed_steps
     display.bar.is_compiled = lambda: trainer.progress.timed_steps > timed
     ended: Event | None = None
     with display:
@@ -283,7 +280,7 @@ def what_is_saved(trainer: Trainer) -> str:
     """Return how to resume an interrupted training."""
     if not (trainer.run and trainer.saved):
         return "stopped; nothing was saved"
-    resume = f"mlx-attn train --resume {quote(trainer.place)}"
+    resume = f"mlx-attn train --resume {quote(str(trainer.run.path))}"
     return f"saved at step {trainer.saved[0]}; to resume:  {resume}"
 
 

@@ -8,30 +8,23 @@ from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.streams import compiled_share, compiled_step, shard_batch
-from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
 
 
 class TrainStep:
-    """Trains a model in place, one step per call."""
+    """Trains the optimizer's model in place, one step per call."""
 
-    def __init__(
-        self,
-        model: GPT,
-        optimizer: GroupedOptimizer,
-        objective: Objective,
-        config: TrainConfig,
-    ):
-        self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.config = config
+    def __init__(self, optimizer: GroupedOptimizer, objective: Objective, config: TrainConfig):
+        self.model, self.optimizer = optimizer.model, optimizer
+        self.objective, self.config = objective, config
         # Weights stay float32; only the computation runs in this type.
         self._dtype = getattr(mx, config.dtype)
         # A share reads and changes the state that dropout draws from.
-        drawing = [model.state, mx.random.state]
-        share = compiled_share(nn.value_and_grad(model, self._loss), config.compile, drawing)
-        self._sharded = shard_batch(share, objective.weight, count_parameters(model))
+        drawing = [self.model.state, mx.random.state]
+        share = compiled_share(nn.value_and_grad(self.model, self._loss), config.compile, drawing)
+        self._sharded = shard_batch(share, objective.weight, count_parameters(self.model))
         self._part = compiled_step(self._part_gradients, config.compile, self.state)
         self.update = compiled_step(optimizer.step, config.compile, self.state)
 
@@ -48,13 +41,12 @@ class TrainStep:
         """Return the mean loss, and the gradients of all weights as a tree like the model's."""
         # [accumulate B] -> [B], the first of the micro-batches, and others
         first, *others = starts.split(self.config.accumulate)
-        loss, gradients = self._part(first)
+        total = self._part(first)
         for part in others:
             # Otherwise the graphs of all micro-batches would be in memory at once.
-            mx.eval(loss, gradients, mx.random.state)
-            part_loss, part_gradients = self._part(part)
-            loss, gradients = loss + part_loss, tree_map(mx.add, gradients, part_gradients)
-        return loss, gradients
+            mx.eval(total, mx.random.state)
+            total = tree_map(mx.add, total, self._part(part))
+        return total
 
     def _part_gradients(self, starts: Starts) -> tuple[Scalar, dict]:
         """Return a micro-batch's share of the mean loss and of its gradients."""

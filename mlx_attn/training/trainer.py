@@ -25,8 +25,8 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.batches import Objective, batch_sampler
 from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import RESUMABLE, Settings
-from mlx_attn.training.evaluation import Evaluation, Evaluator
-from mlx_attn.training.events import Event, Tracked
+from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.events import Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
 
@@ -81,7 +81,6 @@ class Trainer:
         self.config = config = settings.training
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
-        self.log: Callable[[Event], None] = lambda event: None  # see `recording.logging_to`
         # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
         self.track: Callable[[], Tracked] | None = None
         # Steps of what the latest checkpoint holds; see `Progress.latest`.
@@ -104,32 +103,23 @@ class Trainer:
         # The model that it started from, in any form; the drift of its heads is measured from it.
         self.origin: GPT | None = None
         self.optimizer = GroupedOptimizer(self.model, config)
-        self.objective = Objective(corpus.train.tokens, T, corpus.train.scored)
-        self.step = TrainStep(self.model, self.optimizer, self.objective, config)
+        objective = Objective(corpus.train.tokens, T, corpus.train.scored)
+        self.step = TrainStep(self.optimizer, objective, config)
 
     def choose_compiling(self) -> None:
-        """Compile a new run on a processor too, if that pays.
-
-        It is chosen once, and stands in the run's record, so that it is kept when the run is
-        resumed.
-        """
+        """Compile a new run on a processor too, if that pays; its record keeps the choice."""
         # Three products for each weight and token; half a minute is long, whatever it trains.
         work = 3 * self.steps * self.tokens_per_step * count_parameters(self.model)
         work = work or self.config.minutes * LONG * cores()
         if self.config.compile == "auto" and compiling_pays(work):
             self.config = replace(self.config, compile="on")
             self.settings = replace(self.settings, training=self.config)
-            self.step = TrainStep(self.model, self.optimizer, self.objective, self.config)
+            self.step = TrainStep(self.optimizer, self.step.objective, self.config)
 
     @property
     def tokens(self) -> int:
         """Return how many tokens it has been trained on."""
         return self.progress.step * self.tokens_per_step
-
-    @property
-    def place(self) -> str:
-        """Return the run's directory, "" without one."""
-        return str(self.run.path) if self.run else ""
 
     def start_from(self, source: GPT) -> None:
         """Load the weights of a model of the same form, and track the drift from it."""
@@ -153,7 +143,10 @@ class Trainer:
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""
         self.optimizer.schedule(self._factor(self.progress.step))
-        mx.random.seed(_seed_of_step(self.config.seed, self.progress.step))
+        # Only (seed, step) counts, so a resumed training draws the dropout of one without a break.
+        seeds = np.random.SeedSequence([self.config.seed, self.progress.step, 0])
+        high, low = seeds.generate_state(2).tolist()
+        mx.random.seed((high << 32) | low)
         result = self.step(self.starts())
         # Starts computing and returns; meanwhile the host prepares the next step.
         mx.async_eval(*result, *self.step.state)
@@ -173,15 +166,6 @@ class Trainer:
         # The n-th step is taken with n - 1 steps done.
         return self.config.lr * self._factor(max(0, step - 1))
 
-    def evaluate(self) -> tuple[Evaluation, bool]:
-        """Validate, save the weights if they are the best so far, and return whether they are."""
-        result = self.evaluator(self.model)
-        self.check_sane("validation loss", result.val_loss)
-        best = self.progress.record(result)
-        if best and self.run:
-            self.run.save_model(self.model)
-        return result, best
-
     def save(self) -> None:
         """Write a checkpoint unless this state has one; before any validation, also the weights.
 
@@ -189,6 +173,9 @@ class Trainer:
         """
         if self.saved == self.progress.latest:
             return
+        # A checkpoint of a diverged model would replace the last good one.
+        if self.progress.losses:
+            self.check_sane("loss", self.progress.losses[-1])
         if self.run:
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
@@ -224,13 +211,3 @@ class Trainer:
             saved = f"the last good checkpoint, of step {self.saved[0]}, is {self.run.checkpoint}"
         rate = self.learning_rate(step)
         return Diverged(f"{what} at step {step}, learning rate {rate:.3g}: {advice}; {saved}")
-
-
-def _seed_of_step(seed: int, step: int) -> int:
-    """Return the seed of a step's random numbers, such as dropout's.
-
-    It depends only on (seed, step), so that a resumed training draws the same numbers as one
-    without an interruption.
-    """
-    high, low = np.random.SeedSequence([seed, step, 0]).generate_state(2)
-    return (int(high) << 32) | int(low)

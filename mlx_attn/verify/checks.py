@@ -252,7 +252,7 @@ def _training(compile_: str) -> mx.array:
     model, tokens = GPT(config_from({**_SIZES, **settings}), seed=1), Numbers(13).tokens(65, 4096)
     optimizer = GroupedOptimizer(model, recipe)
     optimizer.schedule(1.0)
-    train = TrainStep(model, optimizer, Objective(tokens.astype(np.uint16), 32), recipe)
+    train = TrainStep(optimizer, Objective(tokens.astype(np.uint16), 32), recipe)
     windows = RandomWindows(4096, 32, 8)
     for n in range(recipe.steps):
         mx.random.seed(n)

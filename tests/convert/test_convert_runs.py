@@ -50,7 +50,9 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
     assert trainer.progress.step == 0
     assert trainer.progress.best
     assert trainer.progress.best.val_loss == outcome.after.val_loss
-    assert trainer.evaluate()[0].val_loss == pytest.approx(outcome.after.val_loss, abs=1e-6)
+    assert trainer.evaluator(trainer.model).val_loss == pytest.approx(
+        outcome.after.val_loss, abs=1e-6
+    )
     loss, _ = trainer.launch_step()
     assert float(np.array(loss)) < 3
 
@@ -124,7 +126,7 @@ def test_a_training_that_starts_from_a_model_begins_with_its_loss(
     wanted = Trainer(settings_of(qkv_bias=qkv_bias, score=score, output=output), corpus)
     separate.start_from(source)
     wanted.start_from(starting_point(source, wanted.model.config))
-    losses = [training.evaluate()[0].val_loss for training in (separate, wanted)]
+    losses = [training.evaluator(training.model).val_loss for training in (separate, wanted)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
     first = [training.launch_step()[0].item() for training in (separate, wanted)]
     assert first[1] == pytest.approx(first[0], abs=1e-6)

@@ -38,8 +38,8 @@ def service(monkeypatch):
 
 
 def trained(made, name, corpus):
-    with logging_to(name, made.run) as made.log:
-        recorder = RunRecorder(made, corpus.tokenizer)
+    with logging_to(name, made.run) as log:
+        recorder = RunRecorder(made, corpus.tokenizer, log)
         return [recorder(event) or event for event in train(made)]
 
 
