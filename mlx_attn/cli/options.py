@@ -224,24 +224,9 @@ _TYPES: dict[str, click.ParamType] = {
 }
 
 
-SHOWN_SETTINGS = frozenset(
-    [
-        "data",
-        "tokenizer",
-        "steps",
-        "minutes",
-        "lr",
-        "seed",
-        "seeds",
-        "delta",
-        "tune",
-        "context_length",
-        "emb_dim",
-        "n_heads",
-        "n_layers",
-        "window",
-        "position",
-    ]
+SHOWN_SETTINGS = (
+    "data tokenizer steps minutes lr seed seeds delta tune "
+    "context_length emb_dim n_heads n_layers window position"
 )
 """The settings that most people need: every command that has them shows them."""
 
@@ -276,7 +261,7 @@ def options_from(
                 default=None,
                 help=text,
                 envvar=PREFIX + name.upper(),
-                rare=name not in SHOWN_SETTINGS,
+                rare=name not in SHOWN_SETTINGS.split(),
             )
         )
     return options

@@ -295,23 +295,15 @@ def _singular_values(
     return np.linalg.svd(R_left @ R_right.swapaxes(1, 2), compute_uv=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Spectra:
-    """One kind of matrix, S_h or V_h O_h, of all heads of some layers, in numbers."""
+def spectra(
+    layers: Iterable[ScoreFactors | OutputFactors],
+) -> dict[str, Float64[np.ndarray, "L H *sizes"]]:
+    """Return numbers by name of one kind of matrix, S_h or V_h O_h, of the heads of some layers.
 
-    singular_values: Float64[np.ndarray, "L H rank"]  # largest first
-    effective_rank: Float64[np.ndarray, "L H"]  # Roy and Vetterli, The Effective Rank, 2007
-    # Rudelson and Vershynin, Sampling from Large Matrices, 2007
-    stable_rank: Float64[np.ndarray, "L H"]
-    norm: Float64[np.ndarray, "L H"]  # Frobenius
-    symmetry: Float64[np.ndarray, "L H"]  # 1 if symmetric, -1 if antisymmetric
-    alignment: Float64[np.ndarray, "L H H"]  # of two heads, 1 for one matrix up to a factor
-
-
-def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
-    """Return the spectra of the matrices of some layers, which must be square.
-
-    The singular values of a layer of lower rank end with zeros.
+    These are the singular values [L, H, rank], the largest first, which end with zeros in a layer
+    of lower rank; [L, H] the effective rank (Roy and Vetterli, The Effective Rank, 2007), the
+    stable rank (Rudelson and Vershynin, Sampling from Large Matrices, 2007), the Frobenius norm and
+    the symmetry; and the alignment [L, H, H] of any two heads.
     """
     of_layers, symmetries, alignments = [], [], []
     for factors in layers:
@@ -322,14 +314,14 @@ def spectra(layers: Iterable[ScoreFactors | OutputFactors]) -> Spectra:
     rank = max(values.shape[-1] for values in of_layers)
     # [L, H, rank]; zeros add nothing to any measure.
     values = np.stack([padded(values, 1, rank) for values in of_layers])
-    return Spectra(
-        singular_values=values,
-        effective_rank=effective_rank(values),
-        stable_rank=stable_rank(values),
-        norm=np.linalg.norm(values, axis=-1),
-        symmetry=np.stack(symmetries),
-        alignment=np.stack(alignments),
-    )
+    return {
+        "effective_rank": effective_rank(values),
+        "stable_rank": stable_rank(values),
+        "norm": np.linalg.norm(values, axis=-1),
+        "symmetry": np.stack(symmetries),
+        "singular_values": values,
+        "alignment": np.stack(alignments),
+    }
 
 
 def effective_rank(

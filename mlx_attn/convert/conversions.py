@@ -99,10 +99,6 @@ def _merged_output(config: AttentionConfig, rank: int) -> _Keys:
     return {"value": "linear", "output": "merged", "n_kv_heads": config.n_heads}
 
 
-def _separate_output(config: AttentionConfig, rank: int) -> _Keys:
-    return {"value": "linear", "output": "linear", "value_dim": rank or config.value_dim}
-
-
 def _no_out_proj(config: AttentionConfig, rank: int) -> _Keys:
     """Let each head write its own slice of y; move the bias of out_proj into W_value."""
     return {
@@ -256,7 +252,11 @@ _ROWS = (
         name="separate-output",
         identity="VO_h = U sqrt(s) . sqrt(s) V, cut to the largest singular values",
         exact="if the rank of VO_h is no more than --rank",
-        keys=_separate_output,
+        keys=lambda config, rank: {
+            "value": "linear",
+            "output": "linear",
+            "value_dim": rank or config.value_dim,
+        },
         refusals=(_of_latent, _of_value_bias),
         ranked="value_dim",
     ),

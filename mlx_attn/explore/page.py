@@ -246,14 +246,17 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
     columns = show.columns(probe)
     values = [column.values(probe) for column in columns]
     shades = [_shades(column, value) for column, value in zip(columns, values, strict=True)]
-    groups = groupby(columns, key=lambda column: column.group)
+    groups = groupby(columns, key=lambda column: show.GROUPS[column.of])
     return {
         "measured": f"Measured while the model reads {source}, {T} tokens{each}.",
         "maps": show.how_many_maps(probe),
         "patterns": show.patterns(probe),
         "caveat": show.caveat(probe),
         "groups": [{"heading": heading, "span": len([*group])} for heading, group in groups],
-        "columns": [{"heading": column.heading, "meaning": column.meaning} for column in columns],
+        "columns": [
+            {"heading": column.key.replace("_", " "), "meaning": column.meaning}
+            for column in columns
+        ],
         "rows": [
             {
                 "layer": layer,
@@ -265,7 +268,7 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
         ],
         "uniform": [column.uniform(probe) for column in columns],
         "alignment": {
-            show.MATRICES[of]: np.round(spectra.alignment, 3).tolist()
+            show.MATRICES[of]: np.round(spectra["alignment"], 3).tolist()
             for of, spectra in probe.spectra.items()
             if probe.config.n_heads > 1
         },

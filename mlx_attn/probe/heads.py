@@ -165,7 +165,7 @@ class Probe:
     maps: Float32[np.ndarray, "L B H T T"]  # see `attention_maps`
     statistics: Statistics
     uniform: Mapping[str, float]  # of a head with uniform attention, for comparison
-    spectra: Mapping[str, circuits.Spectra]  # of the matrices S_h, "S", and V_h O_h, "VO"
+    spectra: Mapping[str, Statistics]  # of the matrices S_h, "S", and V_h O_h, "VO"
     reasons: Mapping[str, str]  # why one of them is missing
 
     @property
@@ -191,7 +191,7 @@ def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
         >>> result.maps[layer, text, head]
     """
     config = model.config
-    spectra: dict[str, circuits.Spectra] = {}
+    spectra: dict[str, Statistics] = {}
     reasons: dict[str, str] = {}
     for name, circuit in {"S": circuits.qk_circuit, "VO": circuits.ov_circuit}.items():
         try:

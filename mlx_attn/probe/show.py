@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 MATRICES = {"S": "S_h", "VO": "V_h O_h"}
 """The names of a head's matrices, by the keys of `Probe.spectra`."""
-_GROUPS = {
+GROUPS = {
     "": "attention",
     "S": "S_h, the matrix of its scores",
     "VO": "V_h O_h, the matrix of its output",
 }
+"""The headings above several columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +44,9 @@ class Column:
     short: str = ""
     full: float = 0.0
 
-    @property
-    def group(self) -> str:
-        """The heading above several columns."""
-        return _GROUPS[self.of]
-
-    @property
-    def heading(self) -> str:
-        """The name of the number."""
-        return self.key.replace("_", " ")
-
     def values(self, probe: Probe) -> Float64[np.ndarray, "L maps"]:
         """Return the numbers of all heads."""
-        if not self.of:
-            return probe.statistics[self.key]
-        return getattr(probe.spectra[self.of], self.key)
+        return (probe.spectra[self.of] if self.of else probe.statistics)[self.key]
 
     def uniform(self, probe: Probe) -> str:
         """Return the number of a head with uniform attention; "" for a matrix."""
@@ -143,7 +132,7 @@ def heads_table(probe: Probe) -> Group:
     for column in shown:
         headings.append(column.short.format(S=column.of))
         if "rank" in column.key:
-            headings[-1] += f"\nof {probe.spectra[column.of].singular_values.shape[-1]}"
+            headings[-1] += f"\nof {probe.spectra[column.of]['singular_values'].shape[-1]}"
     table = number_table(headings, gap=1)
     values = [column.values(probe) for column in shown]
     for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps):
@@ -165,13 +154,15 @@ def legend(probe: Probe) -> list[str]:
 
 def record(probe: Probe) -> dict[str, Any]:
     """Return all numbers for JSON, without the maps."""
-    matrices = {name: probe.spectra.get(name) for name in MATRICES}
-    keys = ("effective_rank", "stable_rank", "norm", "symmetry", "singular_values")
+    matrices = {name: dict(probe.spectra.get(name, {})) for name in MATRICES}
+    alignment = {
+        name: of.pop("alignment").tolist() if of else None for name, of in matrices.items()
+    }
     heads = [
         {"layer": layer, "head": head}
         | {key: _json(array[layer, head]) for key, array in probe.statistics.items()}
         | {
-            name: of and {key: getattr(of, key)[layer, head].tolist() for key in keys}
+            name: {key: array[layer, head].tolist() for key, array in of.items()} or None
             for name, of in matrices.items()
         }
         for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
@@ -181,7 +172,7 @@ def record(probe: Probe) -> dict[str, Any]:
         "tokens": probe.tokens.shape[1],
         "heads": heads,
         "uniform": {key: _json(value) for key, value in probe.uniform.items()},
-        "alignment": {name: of and of.alignment.tolist() for name, of in matrices.items()},
+        "alignment": alignment,
         "row_sums": probe.row_sums,
         "reasons": probe.reasons,
     }

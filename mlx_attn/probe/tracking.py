@@ -79,7 +79,7 @@ def track(
 
 def _spectra(model: GPT, circuit: Callable[[Attention], Any]) -> dict[str, PerHead]:
     spectra = circuits.spectra(circuit(block.att) for block in model.trf_blocks)
-    return {key: getattr(spectra, key).tolist() for key in ("effective_rank", "norm", "symmetry")}
+    return {key: spectra[key].tolist() for key in ("effective_rank", "norm", "symmetry")}
 
 
 def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str, PerHead]:

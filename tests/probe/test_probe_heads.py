@@ -80,8 +80,8 @@ def test_every_variant_has_a_map_per_head(variant):
     assert found.maps.shape == (3, 2, 4, 10, 10)
     np.testing.assert_allclose(found.maps.sum(-1), 1, atol=1e-5)
     assert not np.triu(found.maps, 1).any()
-    assert found.spectra["S"].effective_rank.shape == (3, 4)
-    assert found.spectra["VO"].alignment.shape == (3, 4, 4)
+    assert found.spectra["S"]["effective_rank"].shape == (3, 4)
+    assert found.spectra["VO"]["alignment"].shape == (3, 4, 4)
     assert found.statistics["entropy"].shape == (3, 4)
 
 
