@@ -23,16 +23,16 @@ Row = tuple[str, str, float, str]
 
 EDITS = (
     ("null", "s = 100 * mx.tanh(s / 100)"),
-    ("leak", "s = s - s.mean(axis=-1, keepdims=True)"),
+    ("leak", "s = s - s.mean(axis=-2, keepdims=True)"),
     ("null", "s = s + 3"),
-    ("real", "s = s - distance(s) / 4"),
+    ("real", "s = s - distance(s)"),
     ("harm", "s = 0 * s"),
     ("null", "s = s * (1 + 1e-6)"),
     ("real", "s = s - 2 * (distance(s) == 0)"),
     ("null", "s = mx.maximum(s, -100)"),
     ("leak", "s = s + mx.roll(s, -1, axis=-1) / 2"),
     ("harm", "s = s + distance(s)"),
-    ("real", "s = s - mx.minimum(distance(s), 3)"),
+    ("real", "s = s + 2 * (distance(s) == 1)"),
     ("null", "s = s - mx.sin(1e-4 * s)"),
 )
 """Each with what we know of it, and the loop does not."""

@@ -140,6 +140,7 @@ Examples:
   mlx-attn compare --variants standard,no-query --seeds 10
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1'
   mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
+  mlx-attn compare --ideas --plugin idea.py --variants standard,idea --minutes 10
   mlx-attn compare --on tcp://mac1.local:8786       on the workers of a Dask scheduler
 The same command continues where it was interrupted: finished trainings are kept.
 """

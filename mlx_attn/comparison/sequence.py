@@ -108,13 +108,15 @@ def look_at(
     of_control = max(pool.variance, Spread.of(control).variance)
     error = sqrt(own.variance / len(idea) + of_control / len(control))
     difference, spends = fmean(idea) - fmean(control), LOOKS[len(idea)] * level
-    # The first look spends nothing: it shows an interval, and says no word.
+    # The first look spends nothing: its interval is that of a whole idea, and none is kept.
     reach = error * float(special.stdtrit(own.degrees, 1 - (spends or level)))
     low, high = difference - reach, difference + reach
     word = "not known"
+    if low > 0:
+        word = "worse"
+    elif spends and high < 0:
+        word = "better"
     if spends and -margin < low and high < margin:
         word = "the same"
-    elif spends and not low <= 0 <= high:
-        word = "better" if high < 0 else "worse"
     is_last = word != "not known" or difference >= 0 or len(idea) == max(LOOKS)
     return Look(word, difference, (low, high), is_last)

@@ -55,13 +55,13 @@ def ask(protocol, runner, tmp_path):
 def test_a_second_idea_reuses_the_control_and_a_repeated_call_trains_nothing(ask, runner, tmp_path):
     runner.effects = {"no-query": 0.1, "no-value": -0.002}
     first, trained = ask("standard", "no-query")
-    assert (first.verdict, first.reason, trained) == ("not known", "dropped", CONTROL_SEEDS + 3)
+    assert (first.verdict, first.reason, trained) == ("worse", "dropped", CONTROL_SEEDS + 3)
     assert ask("standard", "no-query") == (first, 0)
     second, trained = ask("standard", "no-value")
     assert trained == second.seeds < CONTROL_SEEDS
     assert [second.number, second.level] == [2, level_of(2)]
     (line,) = ledgers_in(tmp_path).values()
-    assert line == "2 ideas: 2 not known"
+    assert line == "2 ideas: 1 worse, 1 not known"
 
 
 def test_a_kept_idea_is_the_control_as_it_was_and_is_measured_on_fresh_seeds(ask, runner, write):

@@ -34,7 +34,8 @@ def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
     ("n", "gain", "word", "is_last"),
     [
         (3, 5.0, "not known", False),  # the first look keeps nothing
-        (3, -1.0, "not known", True),
+        (3, -0.5, "not known", True),
+        (3, -9.0, "worse", True),
         (5, 5.0, "better", True),
         (5, 1.0, "not known", False),
         (5, -5.0, "worse", True),
