@@ -10,7 +10,6 @@ same steps for any of them.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, cast
@@ -18,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 
 from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
 from mlx_attn.attention.choices import MAPS
@@ -38,7 +37,8 @@ from mlx_attn.attention.layer import (
     split_heads,
     weighted_sum,
 )
-from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.errors import ConfigError
+from mlx_attn.keys import keys_of, validate
 from mlx_attn.machine.operations import attention_by_kernel, fuses
 
 ROPE_BASE = 10000.0
@@ -62,33 +62,26 @@ def unit_rms(y: Heads) -> Heads:
     return mx.fast.rms_norm(y, None, 1e-6)
 
 
-def alibi_bias(
-    slopes: Float[mx.array, " H"],
-    queries: Integer[mx.array, " T_q"],
-    keys: Integer[mx.array, " T_k"],
-) -> Float[mx.array, "H T_q T_k"]:
-    """Return -slope_h (i - j), for queries and keys at these positions."""
-    return -slopes[:, None, None] * (queries[:, None] - keys)  # [H, 1, 1] * [T_q, T_k]
+def alibi_bias(slopes: Float[mx.array, " H"], positions: Positions) -> Float[mx.array, "H T_q T_k"]:
+    """Return -slope_h (i - j), for queries i and keys j (ALiBi, arXiv:2108.12409)."""
+    i, j = positions.queries[:, None], positions.keys
+    return -slopes[:, None, None] * (i - j)  # [H, 1, 1] * [T_q, T_k]
 
 
-def causal_mask(
-    queries: Integer[mx.array, " T_q"], keys: Integer[mx.array, " T_k"], window: int = 0
-) -> Float[mx.array, "T_q T_k"]:
+def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T_k"]:
     """Return 0 for keys that a query sees, and minus infinity for the others.
 
     A query sees the keys that are not after it, with a window only the last `window` of these
     (sliding window attention, arXiv:2004.05150).
     """
-    i, j = queries[:, None], keys
+    i, j = positions.queries[:, None], positions.keys
     return mx.where((j <= i) & (j > i - window) if window else j <= i, 0.0, -mx.inf)
 
 
 def added_mask(positions: Positions, window: int, slopes: np.ndarray) -> mx.array:
     """Return what is added to scores, the causal mask and ALiBi's bias: [T_q, T_k] or [H, ...]."""
-    mask = causal_mask(positions.queries, positions.keys, window)
-    if not slopes.size:
-        return mask
-    return mask + alibi_bias(mx.array(slopes, mx.float32), positions.queries, positions.keys)
+    mask = causal_mask(positions, window)
+    return mask + alibi_bias(mx.array(slopes, mx.float32), positions) if slopes.size else mask
 
 
 @lru_cache(maxsize=4)
@@ -183,17 +176,18 @@ class Attention(MapWeights):
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
-        memories = self.remembered(x)  # of hooks, [B, heads, T, width] each; usually empty
+        # After them the memories of hooks, [B, heads, T, width] each; usually there are none.
+        arrays = (*entries, *self.remembered(x))
         if cache is not None and cache.caches_tokens:  # T tokens -> all T_k that are visible
-            cached, positions = cache.extend((*entries, *memories), self.reads_in_order)
-            entries, memories = cached[: len(entries)], cached[len(entries) :]
+            arrays, positions = cache.extend(arrays, self.reads_in_order)
+        k, v, memories = arrays[0], arrays[len(entries) - 1], arrays[len(entries) :]
         if self.config.cross_layer == "source" and carry is not None:
-            carry.shared = (entries[0], entries[-1], positions)
+            carry.shared = (k, v, positions)
         q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
         if self.maps.caches_keys_only:
-            heads = self._attend_by_keys(q, entries[0], positions, *memories)
+            heads = self._attend_by_keys(q, k, positions, *memories)
         else:
-            heads = self.attend(q, entries[0], entries[-1], positions, *memories)
+            heads = self.attend(q, k, v, positions, *memories)
         return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
 
     def _attend_by_state(
@@ -372,12 +366,9 @@ class CausalAttention(Attention):
         qkv_bias: bool = False,
         **choices: Any,
     ):
-        known = [key.name for key in fields(AttentionConfig)]
-        for key in choices.keys() - known:
-            raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
-        settings: dict[str, Any] = {"d_in": d_in, "d_out": d_out, "context_length": context_length}
-        settings |= {"drop_rate": dropout, "qkv_bias": qkv_bias, "output": "none"}
-        super().__init__(AttentionConfig(**(settings | choices)))
+        sizes = {"d_in": d_in, "d_out": d_out, "context_length": context_length}
+        settings = {"drop_rate": dropout, "qkv_bias": qkv_bias, "output": "none", **choices}
+        super().__init__(AttentionConfig(**sizes, **validate(settings, keys_of(AttentionConfig))))
 
     def __call__(
         self, x: mx.array, cache: KVCache | None = None, carry: Carry | None = None

@@ -38,10 +38,9 @@ class Positions(NamedTuple):
 
     @classmethod
     @lru_cache(maxsize=64)
-    def of_text(cls, T: int, read: int = 0) -> "Positions":
-        """Return positions in a text of T tokens, with queries after the first `read` tokens."""
-        queries = mx.array(np.arange(read, T, dtype=np.int32)) if read else arange(T)
-        return cls(read, queries, 0, arange(T), whole=not read)
+    def of_text(cls, T: int) -> "Positions":
+        """Return the positions of a whole text of T tokens."""
+        return cls(0, arange(T), 0, arange(T), whole=True)
 
 
 class KVCache:

@@ -64,10 +64,10 @@ class AttentionConfig(AttentionSettings):
     d_in: int  # width C of the input
     d_out: int  # width of the output
     context_length: int  # longest sequence T
-    out_bias: bool = True  # of the output map
+    out_bias: bool = setting(True, "a bias in the output map")
     # "source" if later layers read this layer's keys and values, "reader" if it reads those of an
     # earlier layer and has none itself (arXiv:2405.12981), else "".
-    cross_layer: str = ""
+    cross_layer: str = setting("", "its role in cross-layer attention")
 
     def __post_init__(self):
         check_settings(self)

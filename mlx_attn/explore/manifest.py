@@ -18,7 +18,6 @@ from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.layer import MapWeights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
@@ -223,9 +222,8 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
 
 
 def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
-    if layer.config.short_conv != "none":
-        yield source_of(MapWeights._convolved)
-    yield from (source_of(choice.apply) for choice in layer.maps.position)
+    changes = (*layer.maps.convolution, *layer.maps.position)
+    yield from (source_of(choice.apply) for choice in changes)
     if layer.config.qk_norm:
         yield source_of(attention.unit_rms)
     if layer.config.position == "rope":

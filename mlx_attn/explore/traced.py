@@ -231,11 +231,12 @@ def _mask(
 ) -> mx.array:
     """Return the mask of a layer; tokens from `length` on are padding."""
     places = mx.arange(T)
-    sees = causal_mask(places, places, layer.config.window) == 0
+    all_places = Positions(0, places, 0, places)
+    sees = causal_mask(all_places, layer.config.window) == 0
     mask = mx.where(sees, 0.0, mx.where(places < length, later, -mx.inf))
     if not layer.slopes.size:
         return mask
-    return mask + positions * alibi_bias(mx.array(layer.slopes, mx.float32), places, places)
+    return mask + positions * alibi_bias(mx.array(layer.slopes, mx.float32), all_places)
 
 
 def is_square(layer: Attention) -> bool:

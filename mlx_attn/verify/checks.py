@@ -137,7 +137,8 @@ def attention(bound: float) -> Iterator[Comparison]:
     numbers = Numbers(3)
     for (H, key_heads, D, width, T_q, T_k), choices in SHAPES:
         layer = MultiHeadAttention(H * D, H * D, LONG, 0.0, H, **choices)
-        positions = Positions.of_text(T_k, T_k - T_q)
+        queries = mx.arange(T_k - T_q, T_k)
+        positions = Positions(T_k - T_q, queries, 0, mx.arange(T_k), whole=T_q == T_k)
         layer.train(T_q == T_k)
         q, k = numbers(2, H, T_q, D) * 4, numbers(2, key_heads, T_k, D)
         arrays = (q, k, numbers(2, key_heads, T_k, width), numbers(2, H, T_q, width))

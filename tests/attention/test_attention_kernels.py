@@ -6,6 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.attention.attention import Attention, causal_mask
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.machine import operations
 from mlx_attn.machine.operations import attention_cpu, fused_attention
@@ -14,7 +15,7 @@ from mlx_attn.machine.operations import attention_cpu, fused_attention
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
 def test_a_type_stays_and_scores_too_large_for_an_exponential_are_weighed(dtype, on_processor):
     """Its numbers and gradients are checked by `verify`."""
-    keys, mask = mx.random.split(mx.random.key(0), 3), causal_mask(mx.arange(9), mx.arange(9))
+    keys, mask = mx.random.split(mx.random.key(0), 3), causal_mask(Positions.of_text(9))
     q, k, v = (mx.random.normal((2, 4, 9, 6), dtype, key=key) for key in keys)
 
     def total(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
