@@ -120,26 +120,27 @@ class LoadedRun:
         sampler = Sampler(config or SamplerConfig(), count)
         return stream_generate(DecodingState(self.step), tokens, sampler, detokenizers, max_tokens)
 
-    def text_loss(self, text: Sequence[int]) -> float:
-        """Return the mean loss in nats of a text's tokens, read as a document of its own.
-
-        Without a start, the first token has nothing before it and does not count: a single one has
-        the loss NaN.
-        """
-        tokens = begin(text, self.start_tokens, self.model.config.context_length)
-        if len(tokens) < 2:
-            return math.nan
-        row = mx.array(tokens)[None]
-        # [1, T - 1, V], of which the text's own tokens are scored.
-        logits = self.model(row[:, :-1])[:, -len(text) :].astype(mx.float32)
-        losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
-        return math.fsum(losses) / len(losses)
-
 
 def load_run(name: str | None = None) -> LoadedRun:
     """Return a run by its directory or its name in `RUNS`; None is the latest finished one."""
     run = find_run(name)
     return LoadedRun(run, run.load_model(), run.load_tokenizer())
+
+
+def text_loss(loaded: LoadedRun, text: Sequence[int]) -> float:
+    """Return the mean loss in nats of a text's tokens, read as a document of its own.
+
+    Without a start, the first token has nothing before it and does not count: a single one has the
+    loss NaN.
+    """
+    tokens = begin(text, loaded.start_tokens, loaded.model.config.context_length)
+    if len(tokens) < 2:
+        return math.nan
+    row = mx.array(tokens)[None]
+    # [1, T - 1, V], of which the text's own tokens are scored.
+    logits = loaded.model(row[:, :-1])[:, -len(text) :].astype(mx.float32)
+    losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
+    return math.fsum(losses) / len(losses)
 
 
 def document_start(run: Run) -> list[int]:

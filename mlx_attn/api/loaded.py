@@ -17,7 +17,7 @@ from mlx_attn.keys import plain
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
-from mlx_attn.runs import LoadedRun, load_run
+from mlx_attn.runs import LoadedRun, load_run, text_loss
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import begin
 from mlx_attn.text.corpus import Split
@@ -103,7 +103,7 @@ class LoadedModel(LoadedRun):
         tokens, count = self._tokens(text)
         if len(tokens) < 2:
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
-        return self.text_loss(tokens[-count:])
+        return text_loss(self, tokens[-count:])
 
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""

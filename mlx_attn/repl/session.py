@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mlx_attn.errors import ConfigError, plural
 from mlx_attn.keys import setting
-from mlx_attn.runs import LoadedRun
+from mlx_attn.runs import LoadedRun, text_loss
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, Statistics
 from mlx_attn.text.sources import describe
@@ -182,7 +182,7 @@ def _unfamiliar(loaded: LoadedRun, text: str) -> str:
     context = loaded.model.config.context_length
     # Only the end of a long text fits into the context.
     own = loaded.tokenizer.encode(text).tolist()[-context:]
-    loss = loaded.text_loss(own) if own else 0.0
+    loss = text_loss(loaded, own) if own else 0.0
     # A uniform guess over V tokens costs ln V nats.
     guessing = math.log(loaded.model.config.vocab_size)
     if not loss > guessing + 0.005:  # what two decimals show

@@ -140,14 +140,11 @@ def last_start(n_tokens: int, context_length: int) -> int:
 
 
 Scalar = Float[mx.array, ""]
-Windows = Integer[mx.array, "B T1"]
 Model = Callable[[mx.array], mx.array]  # maps tokens to logits
 
 
 class Objective:
     """The mean loss of a batch: over all tokens of a text, or over the scored tokens of a task.
-
-    Windows are gathered on the device.
 
     Args:
         tokens: The text to train on; a GPU uses a memory-mapped file without copying it.
@@ -192,7 +189,7 @@ class Objective:
         return scored[0].sum().astype(mx.float32) if scored else mx.array(1.0)
 
 
-def window_losses(model: Model, windows: Windows) -> Float[mx.array, "B T"]:
+def window_losses(model: Model, windows: Integer[mx.array, "B T1"]) -> Float[mx.array, "B T"]:
     """Return each token's cross-entropy in nats given those before it, in float32."""
     # [B, T, V] in float32: bfloat16 would round the sum of the exponentials.
     logits = model(windows[..., :-1]).astype(mx.float32)

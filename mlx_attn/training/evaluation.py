@@ -16,7 +16,6 @@ from mlx_attn.machine.streams import cores, in_turns
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
 from mlx_attn.text.tasks import ABILITIES
-from mlx_attn.training.batches import last_start
 
 EVALUATION_TOKENS = 2048  # about how many tokens to compute at a time: fewer than a training step
 
@@ -136,7 +135,7 @@ class Evaluator:
         self, places: Integer[np.ndarray, " N"], measures: Float[np.ndarray, "measures N"]
     ) -> Evaluation:
         """Return a task's loss by its scored tokens, and a text's also by its bytes."""
-        split = self.split
+        split, floor = self.split, self.split.floor_nats
         # Tokens that are not scored add 0.
         marks = np.ones_like(places) if split.scored is None else np.asarray(split.scored)[places]
         losses = measures[0] * marks
@@ -153,13 +152,11 @@ class Evaluator:
             # [abilities]: the losses of each ability's tokens, added up.
             spent = np.bincount(split.token_abilities[places], losses, minlength=len(floors))
             pairs = zip(floors.items(), spent.tolist(), strict=False)
-            abilities = {name: (nats - floor) / unit for (name, floor), nats in pairs}
+            abilities = {name: (nats - least) / unit for (name, least), nats in pairs}
         return Evaluation(
             val_loss=float(nats / n_scored),
             bits_per_byte=float(nats / unit) if split.scored is None else None,
-            above_floor=None
-            if split.floor_nats is None
-            else float((nats - split.floor_nats) / unit),
+            above_floor=None if floor is None else float((nats - floor) / unit),
             abilities=abilities,
             accuracy=accuracy,
         )
@@ -185,11 +182,8 @@ def evaluation_windows(
 
     In a plain text they are adjacent. If documents are known, a window ends with the last document
     that fits completely, so that a document is read from its beginning unless it is longer than T.
-
-    Raises:
-        ConfigError: The text is shorter than one window.
     """
-    rows, stop, latest = [], 0, last_start(n_tokens, context_length)
+    rows, stop = [], 0
     while stop < n_tokens - 1:
         place, stop = stop, min(stop + context_length, n_tokens - 1)
         if document_starts is not None and stop < n_tokens - 1:
@@ -197,7 +191,7 @@ def evaluation_windows(
             i = int(np.searchsorted(document_starts, stop, side="right")) - 1
             stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
         # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
-        start = min(place, latest)
+        start = min(place, n_tokens - 1 - context_length)
         rows.append((start, place - start, stop - start))
     kind = np.dtype([("start", np.int64), ("first", np.int64), ("last", np.int64)])
     return np.array(rows, kind).view(np.recarray)

@@ -96,13 +96,11 @@ def _between_steps(
 def _reason_to_end(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
     """Return the reason to end: one of `Ended.reason`, or "" to go on."""
     config, progress = trainer.config, trainer.progress
-    # In order of precedence.
-    reasons = {
-        INTERRUPTED: should_stop(),
-        "done": trainer.steps and progress.step >= trainer.steps,
-        "time": config.minutes and progress.seconds >= 60 * config.minutes,
-    }
-    return next((reason for reason, applies in reasons.items() if applies), "")
+    if should_stop():
+        return INTERRUPTED
+    if trainer.steps and progress.step >= trainer.steps:
+        return "done"
+    return "time" if config.minutes and progress.seconds >= 60 * config.minutes else ""
 
 
 class _Monitor:

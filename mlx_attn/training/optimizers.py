@@ -139,10 +139,7 @@ class Muon:
         u  = m v + (1 - m) g, Nesterov's: the momentum of one more equal gradient
         W <- W - lr sqrt(max(1, rows / columns)) orthogonal(u)
 
-    Args:
-        weights: Matrices by name.
-        peak: Highest learning rate of the schedule.
-        momentum: m.
+    Its `momentum` is m; see `AdamW` for the other arguments.
     """
 
     def __init__(self, weights: Arrays, peak: float, momentum: float):
@@ -291,13 +288,8 @@ class GroupedOptimizer:
 
     @property
     def state(self) -> list[dict]:
-        """Return the optimizers' state dictionaries themselves, not copies."""
+        """Return the groups' state dictionaries themselves, not copies."""
         return [group.state for group in self.groups.values()]
-
-    @property
-    def weights(self) -> list[list[Vector] | Arrays]:
-        """Return the containers of the weights, likewise."""
-        return [group.weights for group in self.groups.values()]
 
 
 COOLDOWN = 0.6

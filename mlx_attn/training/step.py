@@ -72,4 +72,5 @@ class TrainStep:
     @property
     def state(self) -> list:
         """Return everything that a step changes, for `mx.eval`."""
-        return [self.model.state, self.optimizer.state, self.optimizer.weights, mx.random.state]
+        weights = [group.weights for group in self.optimizer.groups.values()]
+        return [self.model.state, self.optimizer.state, weights, mx.random.state]

@@ -1,31 +1,40 @@
-"""One training: its model, optimizer, schedule, text and run; and the memory that it needs.
+"""One training: its model, optimizer, schedule, text, run and checkpoint, and its memory.
 
 The system kills a process that asks for too much memory without a message. A lower bound, checked
 before anything is allocated, catches settings with a zero too many.
 """
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
+from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import count_parameters, named_arrays
+from mlx_attn.arrays import (
+    Arrays,
+    check_weights,
+    count_parameters,
+    load_arrays,
+    named_arrays,
+    save_arrays,
+)
 from mlx_attn.attention.attention import stores_weights
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.streams import LONG, compiling_pays, cores, keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from mlx_attn.records import Count, Seconds, check_agrees, parse_record
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.batches import Objective, batch_sampler
-from mlx_attn.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from mlx_attn.training.config import RESUMABLE, Settings
-from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.events import Tracked
 from mlx_attn.training.optimizers import GroupedOptimizer, learning_rate_factor
 from mlx_attn.training.step import TrainStep
@@ -61,6 +70,28 @@ def check_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> None
             f"{available / 1e9:,.1f} GB: use fewer or narrower layers, a shorter context, a "
             f"smaller batch_size with accumulate"
         )
+
+
+@dataclass(slots=True)
+class Progress:
+    """Steps, seconds and losses of a training so far."""
+
+    step: Count = 0  # steps done
+    seconds: Seconds = 0.0  # of training so far, validations included
+    timed_steps: Count = 0  # those whose time is known: all but the first after each start
+    training_seconds: Seconds = 0.0  # what these took, without validations
+    evaluated_step: Count = 0  # of the latest validation
+    tracked_step: int = -1  # of the latest record of the heads
+    best: Evaluation | None = None  # the lowest loss so far; None before the first validation
+    peak_memory: Count = 0  # bytes
+    losses: list[float] = field(default_factory=list)  # of steps since the last report of one
+    grad_norm: float = 0.0  # of the latest of these
+    first_loss: float = 0.0  # of the first step
+
+    @property
+    def latest(self) -> tuple[int, int, int]:
+        """Return the steps of the latest weights, validation, and record of the heads."""
+        return self.step, self.evaluated_step, self.tracked_step
 
 
 class Diverged(RunError):
@@ -128,10 +159,43 @@ class Trainer:
         self.origin = source
 
     def resume(self, run: Run) -> None:
-        """Resume from a run's checkpoint; call this before the first step."""
-        self.run = run
-        self.progress = load_checkpoint(run.checkpoint, self.model, self.optimizer, self.recipe())
-        self.saved = self.progress.latest
+        """Resume from a run's checkpoint; call this before the first step.
+
+        Raises:
+            RunError: The file is missing, damaged, or has another configuration or recipe.
+        """
+        path = run.checkpoint
+        arrays, facts = load_arrays(path)
+        if "progress" not in facts:
+            raise RunError(f"{path}: only weights, no checkpoint: there is nothing to resume from")
+        progress = parse_record(facts["progress"], Progress, f"{path}, progress")
+        weights = {n.removeprefix("model."): a for n, a in arrays.items() if n.startswith("model.")}
+        check_weights(path, self.model, weights)
+        # Names, shapes and types identify the optimizer: Muon's stacks differ from AdamW's vectors.
+        saved, expected = (
+            {name: (array.shape, array.dtype) for name, array in each.items()}
+            for each in (arrays, self.state())
+        )
+        if saved != expected:
+            raise RunError(
+                f"{path}: saved by another optimizer; resume with the run's own settings"
+            )
+        check_agrees(facts.get("recipe", "{}"), self.recipe(), str(path))
+        # Everything is checked before the first array changes.
+        tree: Any = tree_unflatten(list(arrays.items()))
+        self.model.update(tree["model"])
+        # Update the dictionaries in place: compiled steps hold references to them.
+        for state, values in zip(self.optimizer.state, tree["optimizer"], strict=True):
+            state.update(values)
+        self.optimizer.read()
+        self.run, self.progress, self.saved = run, progress, progress.latest
+
+    def state(self) -> Arrays:
+        """Return what a checkpoint restores: weights "model.*", optimizer states "optimizer.N.*".
+
+        N is the number of the group. Random numbers follow from the seed and the step.
+        """
+        return named_arrays({"model": self.model.parameters(), "optimizer": self.optimizer.state})
 
     def recipe(self) -> dict[str, Any]:
         """Return everything that resuming must not change: model, text, and most settings."""
@@ -182,9 +246,9 @@ class Trainer:
             # Before the first validation these are the run's only weights.
             if not self.run.weights.exists():
                 self.run.save_model(self.model)
-            save_checkpoint(
-                self.run.checkpoint, self.model, self.optimizer, self.progress, self.recipe()
-            )
+            progress, recipe = json.dumps(asdict(self.progress)), json.dumps(self.recipe())
+            facts = {"progress": progress, "recipe": recipe}
+            save_arrays(self.run.checkpoint, self.state(), facts)
         self.saved = self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:
@@ -192,10 +256,8 @@ class Trainer:
         # A start far from uniform may have a larger loss than guessing without diverging.
         worst = EXPLODED * max(math.log(self.model.config.vocab_size), self.progress.first_loss)
         if not loss <= worst:  # nor is NaN
-            reason = f"{what} {loss:.3g}, more than {EXPLODED} times that of guessing,"
-            if not math.isfinite(loss):
-                reason = f"{what} {loss}"
-            raise self.divergence(reason, self.progress.step)
+            more = f", more than {EXPLODED} times that of guessing," if math.isfinite(loss) else ""
+            raise self.divergence(f"{what} {loss:.3g}{more}", self.progress.step)
 
     def divergence(self, what: str, step: int) -> Diverged:
         """Return the error for a training that has diverged, with the most likely way out."""

@@ -3,57 +3,54 @@ import pytest
 
 from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import RunError
-from mlx_attn.training.checkpoint import load_checkpoint, save_checkpoint
+from mlx_attn.run_directory import Run
 from mlx_attn.training.evaluation import Evaluation
 
 
 @pytest.fixture
 def saved(trainer, tmp_path):
-    """A trainer after two steps, and its checkpoint."""
-    made, path = trainer(), tmp_path / "last.safetensors"
+    """A trainer after two steps, and its run with a checkpoint."""
+    made = trainer(run=tmp_path / "run")
     for _ in range(2):
         made.launch_step()
     made.progress.best = Evaluation(val_loss=1.5, abilities={"copy": 0.1})
-    save_checkpoint(path, made.model, made.optimizer, made.progress, made.recipe())
-    return made, path
-
-
-def restore(path, made):
-    return load_checkpoint(path, made.model, made.optimizer, {})
+    made.save()
+    return made, made.run
 
 
 def test_the_best_validation_comes_back_and_what_a_later_version_adds_is_ignored(trainer, saved):
-    made, path = saved
-    arrays, facts = load_arrays(path)
+    (made, run), other = saved, trainer()
+    arrays, facts = load_arrays(run.checkpoint)
     facts["progress"] = facts["progress"].replace("{", '{"new": 1, ', 1)
-    save_arrays(path, arrays, facts)
-    assert restore(path, trainer(seed=9)) == made.progress
+    save_arrays(run.checkpoint, arrays, facts)
+    other.resume(run)
+    assert other.progress == made.progress
 
 
-def refused(path, made) -> str:
+def refused(run, made) -> str:
     """The one line that refuses the file, which changes no weight."""
     before = {name: np.array(array) for name, array in named_arrays(made.model).items()}
     with pytest.raises(RunError) as error:
-        restore(path, made)
+        made.resume(run)
     for name, array in named_arrays(made.model).items():
         assert np.array_equal(np.array(array), before[name]), name
     message = str(error.value)
-    assert message.startswith(f"{path}: ")
+    assert message.startswith(f"{run.checkpoint}: ")
     assert "\n" not in message
     return message
 
 
 def test_a_damaged_file_is_refused(trainer, saved):
-    _, path = saved
-    path.write_bytes(path.read_bytes()[:-20])
-    assert "cannot be read" in refused(path, trainer())
+    _, run = saved
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-20])
+    assert "cannot be read" in refused(run, trainer())
 
 
 def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
-    path, made = tmp_path / "model.safetensors", trainer()
-    assert "no such file" in refused(path, made)
-    save_arrays(path, named_arrays(made.model), {})
-    assert "no checkpoint" in refused(path, made)
+    run, made = Run(tmp_path, {}), trainer()
+    assert "no such file" in refused(run, made)
+    save_arrays(run.checkpoint, named_arrays(made.model), {})
+    assert "no checkpoint" in refused(run, made)
 
 
 @pytest.mark.parametrize(

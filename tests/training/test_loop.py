@@ -113,8 +113,8 @@ def test_checkpoints_are_written_when_due_and_at_the_end(
 ):
     saved = []
     monkeypatch.setattr(
-        "mlx_attn.training.trainer.save_checkpoint",
-        lambda path, model, optimizer, progress, recipe: saved.append(progress.step),
+        "mlx_attn.training.trainer.save_arrays",
+        lambda path, arrays, facts: saved.append(json.loads(facts["progress"])["step"]),
     )
     list(train(trainer(run=tmp_path / "run", steps=10, **settings)))
     assert saved == expected
