@@ -46,8 +46,8 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     session.settings = Settings(stop=stop, **given(settings))
     if at_terminal:
         commands.print_banner(session)
-        prompt = screen.Prompt(shown.note, screen.open_history())
-        screen.interactive_loop(session, prompt.read)
+        read = screen.prompt_reader(shown.note, screen.open_history())
+        screen.interactive_loop(session, read)
     else:
         # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.
         screen.read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))

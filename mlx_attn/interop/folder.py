@@ -21,7 +21,6 @@ from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
 from mlx_attn.records import read_record
 from mlx_attn.runs import LoadedRun
-from mlx_attn.text.foreign import ForeignTokenizer
 
 
 def write_folder(
@@ -32,9 +31,7 @@ def write_folder(
     The tokenizer is written a second time in the format of a run, which `import` reads.
     """
     context, tokenizer = loaded.model.config.context_length, loaded.tokenizer
-    end = {}
-    if isinstance(tokenizer, ForeignTokenizer) and tokenizer.end is not None:
-        end = {"eos_token_id": tokenizer.end}
+    end = {} if tokenizer.end is None else {"eos_token_id": tokenizer.end}
     start = loaded.start_tokens
     first = {"bos_token_id": start[0]} if len(start) == 1 else {}  # how unprompted text begins
     files = {

@@ -65,51 +65,45 @@ PROMPT = "> "
 HINT = "Ctrl-D or /quit leaves"
 
 
-class Prompt:
-    """The input line: one prompt or command at a time.
+def prompt_reader(
+    hint: Callable[[str], None],
+    history: History | None = None,
+    input: Input | None = None,
+    output: Output | None = None,
+) -> Callable[[], str]:
+    """Return a function that reads one prompt or command, and raises EOFError at Ctrl-D.
 
     Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
-    newlines stay; a menu completes commands; the up arrow and Ctrl-R search earlier lines.
+    newlines stay; a menu completes commands; the up arrow and Ctrl-R search earlier lines; Ctrl-C
+    clears the line and explains how to leave.
     """
+    keys = KeyBindings()
 
-    def __init__(
-        self,
-        hint: Callable[[str], None],
-        history: History | None = None,
-        input: Input | None = None,
-        output: Output | None = None,
-    ):
-        keys = KeyBindings()
+    @keys.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
+    def newline(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
 
-        @keys.add("escape", "enter", filter=has_focus(DEFAULT_BUFFER))
-        def newline(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
+    session: PromptSession[str] = PromptSession(
+        PROMPT,
+        multiline=Condition(lambda: commands.is_open(session.default_buffer.text)),
+        prompt_continuation=" " * len(PROMPT),
+        key_bindings=keys,
+        history=history or InMemoryHistory(),
+        completer=CommandCompleter(),
+        complete_while_typing=True,
+        enable_suspend=True,
+        input=input,
+        output=output,
+    )
 
-        self._hint = hint
-        self._session: PromptSession[str] = PromptSession(
-            PROMPT,
-            multiline=Condition(lambda: commands.is_open(self._session.default_buffer.text)),
-            prompt_continuation=" " * len(PROMPT),
-            key_bindings=keys,
-            history=history or InMemoryHistory(),
-            completer=CommandCompleter(),
-            complete_while_typing=True,
-            enable_suspend=True,
-            input=input,
-            output=output,
-        )
-
-    def read(self) -> str:
-        """Return the next input; Ctrl-C clears the line and explains how to leave.
-
-        Raises:
-            EOFError: Ctrl-D was pressed on an empty line.
-        """
+    def read() -> str:
         while True:
             try:
-                return self._session.prompt()
+                return session.prompt()
             except KeyboardInterrupt:
-                self._hint(HINT)
+                hint(HINT)
+
+    return read
 
 
 class CommandCompleter(Completer):

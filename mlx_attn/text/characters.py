@@ -39,6 +39,7 @@ class Tokenizer(ABC):
 
     kind: str
     end_of_text = ""  # the special token that ends a text, if any
+    end: int | None = None  # its id
 
     def __init__(self, vocabulary: Sequence[bytes], **settings: Any):
         if len(vocabulary) > LARGEST_VOCABULARY:

@@ -47,14 +47,13 @@ class Split:
     tokens: UInt16[np.ndarray, " N"]
     n_bytes: int  # UTF-8 bytes of the tokens; the divisor of bits per byte
     # Stories and tasks: the index of the newline token before each document, so that a window that
-    # starts there predicts the document's first token.
+    # starts there predicts the document's first token; the ability that each token calls for, in
+    # stories its first byte that is not a space, as an index into their `ABILITIES`; -log p of all
+    # scored tokens, in nats, which no model beats on average; the same by ability.
     document_starts: Int64[np.ndarray, " D"] | None = None
-    # Stories and tasks: the ability that each token calls for, as an index into their `ABILITIES`;
-    # for stories, the ability of its first byte that is not a space.
     token_abilities: UInt8[np.ndarray, " N"] | None = None
-    # Stories and tasks: -log p of all scored tokens, in nats; no model does better on average.
     floor_nats: float | None = None
-    ability_floor_nats: Mapping[str, float] | None = None  # stories and tasks: the floor by ability
+    ability_floor_nats: Mapping[str, float] | None = None
     # Tasks only: 1 for the tokens that count, else 0; in a text all but the first count.
     scored: UInt8[np.ndarray, " N"] | None = None
 

@@ -36,7 +36,6 @@ class ForeignTokenizer(characters.Tokenizer):
 
     Attributes:
         content: The text of its tokenizer.json.
-        end: The id of the token that ends a text; None without it. In a text, it is one token.
         merges: One merge a line, if these and `end` give every id, as for GPT-2; else "".
 
     Raises:

@@ -1,8 +1,7 @@
 """Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe."""
 
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,10 +162,13 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     A copy of a text is left out: its twin might be in the other split. Also returns a line about
     the files.
     """
-    paths, skipped = _text_files(folder)
+    found = [*_found_in(folder)]
+    others = sum(kind == "other" for kind, _ in found)
+    skipped = sorted(str(path.relative_to(folder)) for kind, path in found if kind == "skipped")
+    skipped += [f"{plural(others, 'file')} neither .txt nor .md"] if others else []
     texts: list[str] = []
     first: dict[str, Path] = {"": folder}  # the first file of each text, whatever its line ends
-    for path in paths:
+    for path in sorted(path for kind, path in found if kind == "text"):
         if not path.resolve().is_relative_to(folder.resolve()):
             raise RunError(f"{path}: a link out of {folder}, to {path.resolve()}: put a copy there")
         text = _file(path)
@@ -185,28 +187,17 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     return text, (f"{folder}: {plural(len(texts), 'file')}, {size}{left_out}",)
 
 
-def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return a folder's texts by path, and the names that are passed over."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    files: list[Path] = []
-    skipped: list[str] = []
-    others = 0
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        passed = [
-            n for n in folders if n[0] == "." or n in _NOT_TEXTS or Path(place, n).is_symlink()
-        ]
-        folders[:] = set(folders) - set(passed)
-        passed += [name for name in names if name[0] == "."]
-        skipped += [str(Path(place, name).relative_to(folder)) for name in passed]
-        shown = [Path(place, name) for name in names if name[0] != "."]
-        texts = [file for file in shown if file.suffix.lower() in _SUFFIXES and file.is_file()]
-        files, others = files + texts, others + len(shown) - len(texts)
-    skipped.sort()
-    skipped += [f"{plural(others, 'file')} neither .txt nor .md"] if others else []
-    return sorted(files), skipped
+def _found_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder as "text" or "other", and what is not read as "skipped"."""
+    for path in folder.iterdir():
+        is_folder = path.is_dir()
+        if path.name[0] == "." or (is_folder and (path.name in _NOT_TEXTS or path.is_symlink())):
+            yield "skipped", path
+        elif is_folder:
+            yield from _found_in(path)
+        else:
+            is_text = path.suffix.lower() in _SUFFIXES and path.is_file()
+            yield "text" if is_text else "other", path
 
 
 def _decoded(file: IO[bytes], name: str) -> str:

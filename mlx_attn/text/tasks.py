@@ -80,13 +80,6 @@ def _choices(random: np.random.Generator, n: int, shape: tuple[int, ...]) -> np.
     return (random.random(shape) * n).astype(np.int64)
 
 
-def _subsets(
-    random: np.random.Generator, n: int, size: int, count: int
-) -> Int64[np.ndarray, "count size"]:
-    """Draw `count` times `size` distinct ones of the numbers 0 to n - 1, in random order."""
-    return random.random((count, n)).argsort(axis=1)[:, :size]
-
-
 def copy(random: np.random.Generator, count: int, vocabulary: int, length: int) -> Documents:
     """Return strings of `length / 2` uniform symbols, each repeated once; `length` is even.
 
@@ -117,7 +110,7 @@ def recall(
     is the same task with the symbols renamed.
     """
     # [D, pairs]: keys, their values, and the order in which the keys return.
-    chosen = _subsets(random, keys, pairs, count)
+    chosen = random.random((count, keys)).argsort(axis=1)[:, :pairs]
     paired = _choices(random, values, (count, pairs))
     order = random.random((count, pairs)).argsort(axis=1)
     asked = np.take_along_axis((chosen - shift) % keys, order, axis=1)

@@ -16,11 +16,11 @@ from rich.console import Console
 from mlx_attn.repl.screen import (
     HINT,
     CommandCompleter,
-    Prompt,
     TerminalScreen,
     _without_echo,
     interactive_loop,
     open_history,
+    prompt_reader,
     read_lines,
 )
 from mlx_attn.ui.terminal import WordWrap
@@ -33,8 +33,8 @@ def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
     hints: list[str] = []
     with create_pipe_input() as keyboard:
         keyboard.send_text(keys)
-        prompt = Prompt(hints.append, history, keyboard, DummyOutput())
-        return [prompt.read() for _ in range(n)], hints
+        read_one = prompt_reader(hints.append, history, keyboard, DummyOutput())
+        return [read_one() for _ in range(n)], hints
 
 
 @pytest.mark.parametrize(
