@@ -30,8 +30,7 @@ def list_corpora(as_json: bool = False) -> None:
     from mlx_attn.text import show
 
     corpora, tasks = show.corpora_facts(), show.tasks_facts()
-    tables = show.corpora_table(corpora), show.tasks_table(tasks)
-    emit([*corpora, *tasks], as_json, lambda: [tables[0], "", tables[1]])
+    emit([*corpora, *tasks], as_json, lambda: show.listed(corpora, tasks))
 
 
 @command.command()

@@ -49,7 +49,7 @@ def page_model(
 
     Args:
         run: A run.
-        dtype: The type of its weights: float32, or float16 in half the space.
+        dtype: See `page.write_page`.
         words: The words of its training text, so that the page can mark new ones; None marks none.
         heads: The numbers of its heads, from `page.head_numbers`; None shows none.
 

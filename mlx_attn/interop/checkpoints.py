@@ -43,9 +43,7 @@ class Checkpoint:
 def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
     """Return the model in a folder with config.json, or in a file of weights.
 
-    Args:
-        path: The folder or file.
-        n_heads: Number of heads, if no file has it.
+    `n_heads` is the number of heads, if no file has it.
 
     Raises:
         RunError: It cannot be read, or is not a supported model.

@@ -23,8 +23,8 @@ from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer, train_tok
 from mlx_attn.training.config import resolve
 
 _GPT2_VOCABULARY = 50257
-_GPT2_PADDED = range(50258, 50305)
-"""Rows with a token for padding, or up to the next multiple of 64, as nanoGPT has."""
+_GPT2_ROWS = range(_GPT2_VOCABULARY, 50305)
+"""With a token for padding, or up to the next multiple of 64, as nanoGPT has."""
 
 _FINE_TUNING = {
     "optimizer": "adamw",
@@ -110,8 +110,7 @@ def find_tokenizer(source: Checkpoint, named: str | None = None, cut: bool = Fal
         tokenizer = _named_tokenizer(named)
     else:
         tokenizer = _tokenizer_in(source.path if source.path.is_dir() else source.path.parent)
-        is_gpt2 = size == _GPT2_VOCABULARY or size in _GPT2_PADDED
-        if is_gpt2 and (tokenizer is None or tokenizer.vocab_size != size):
+        if size in _GPT2_ROWS and (tokenizer is None or tokenizer.vocab_size != size):
             tokenizer = _named_tokenizer("gpt2")
     if tokenizer is None:
         raise ConfigError(
@@ -119,7 +118,7 @@ def find_tokenizer(source: Checkpoint, named: str | None = None, cut: bool = Fal
             f"GPT-2's: {_TOKENIZERS}"
         )
     tokens = tokenizer.vocab_size
-    cut |= tokens == _GPT2_VOCABULARY and size in _GPT2_PADDED
+    cut |= tokens == _GPT2_VOCABULARY and size in _GPT2_ROWS
     if tokens != size and not (cut and tokens < size):
         or_cut = f", or --cut-vocabulary if its last {size - tokens} rows are padding"
         raise ConfigError(
@@ -159,15 +158,10 @@ def import_run(
     overwrite: bool = False,
     cut: bool = False,
 ) -> Run:
-    """Write a checkpoint as a run, to be trained on `data` with the checkpoint's tokenizer.
+    """Write a checkpoint as a run, to be trained on `data` later with the checkpoint's tokenizer.
 
-    Args:
-        source: The checkpoint.
-        out: The run's directory.
-        data: The text to train on later.
-        named: The tokenizer; see `find_tokenizer`, which also says what is refused.
-        overwrite: If True, replace an existing run.
-        cut: If True, leave out the rows past the tokenizer's tokens: no other logit changes.
+    The tokenizer is that of `find_tokenizer`, which also says what is refused. Rows past its tokens
+    are left out: no other logit changes.
 
     Raises:
         RunError: The run cannot be written.

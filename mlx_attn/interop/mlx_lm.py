@@ -31,7 +31,6 @@ class ModelArgs:
     """The part of a folder's config.json that makes the model."""
 
     config: GPTConfig
-    model_type: str = MODEL_TYPE
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> "ModelArgs":
@@ -127,7 +126,7 @@ class Model(GPT):
 
     def __init__(self, args: ModelArgs):
         super().__init__(args.config, seed=None)
-        self.args, self.model_type = args, args.model_type
+        self.args, self.model_type = args, MODEL_TYPE
 
     @property
     def layers(self) -> list[Any]:

@@ -133,10 +133,8 @@ _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
     """Translate a state dict of the book, GPT-2 or nanoGPT to our names and layout.
 
-    Causal masks are left out. Other names that are not known stay, to be refused by them.
-
-    Returns:
-        A few words about the format, and the arrays.
+    A few words about its format are returned, too. Causal masks are left out. Other names that are
+    not known stay, to be refused by them.
 
     Raises:
         RunError: The arrays belong to a classifier or another kind of model, a mask is not causal,

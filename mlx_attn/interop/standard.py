@@ -54,12 +54,9 @@ def refused(to: str, architecture: str, reasons: Sequence[str]) -> ConfigError:
 def gpt2_form(model: GPT, to: str) -> GPT:
     """Return the same function with separate maps, learned positions and all biases.
 
-    Args:
-        model: The model.
-        to: The target on the command line, for errors.
-
     Raises:
-        ConfigError: GPT-2 cannot hold the model; the message lists the reasons.
+        ConfigError: GPT-2 cannot hold the model; the message lists the reasons and names `to`, the
+            target on the command line.
     """
     config = model.config
     width, rest = divmod(config.emb_dim, config.n_heads)

@@ -26,14 +26,12 @@ _STYLES = {
 
 def corpora_facts() -> list[dict[str, Any]]:
     """Return the corpora known by name, and whether they are here."""
-    licence = "MIT, generated here"
-    made = {"name": "tales", "bytes": None, "licence": licence, "digest": None}
-    facts = [made | {"present": True, "url": None}]
+    keys = ("name", "bytes", "licence", "digest", "present", "url")
+    rows: list[tuple[Any, ...]] = [("tales", None, "MIT, generated here", None, True, None)]
     for name, row in CORPORA.items():
         is_here = (data_directory() / row.file).exists()
-        named = {"name": name, "bytes": row.size, "licence": row.licence, "digest": row.digest}
-        facts.append(named | {"present": is_here, "url": row.url})
-    return facts
+        rows.append((name, row.size, row.licence, row.digest, is_here, row.url))
+    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def tasks_facts() -> list[dict[str, Any]]:
@@ -44,19 +42,17 @@ def tasks_facts() -> list[dict[str, Any]]:
     ]
 
 
-def tasks_table(facts: Sequence[dict[str, Any]]) -> Table:
-    """Return the probing tasks for a terminal."""
-    rows = [(fact["name"], fact["asks"], fact["separates"]) for fact in facts]
-    return _table(("task", "documents", "predicted to separate"), rows)
-
-
-def corpora_table(facts: Sequence[dict[str, Any]]) -> Table:
-    """Return the known corpora for a terminal."""
-    rows: list[tuple[str, ...]] = []
-    for fact in facts:
+def listed(
+    corpora: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]]
+) -> tuple[Table, str, Table]:
+    """Return both for a terminal."""
+    texts: list[tuple[str, ...]] = []
+    for fact in corpora:
         size = memory(fact["bytes"]) if fact["bytes"] else "any"
-        rows.append((fact["name"], size, "yes" if fact["present"] else "no", fact["licence"]))
-    return _table(("name", "size", "here", "licence"), rows)
+        texts.append((fact["name"], size, "yes" if fact["present"] else "no", fact["licence"]))
+    asked = [(fact["name"], fact["asks"], fact["separates"]) for fact in tasks]
+    heading = ("task", "documents", "predicted to separate")
+    return _table(("name", "size", "here", "licence"), texts), "", _table(heading, asked)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -103,20 +103,19 @@ class SubwordTokenizer(characters.Tokenizer):
         # A further `normalizer_spec` (field 3) is merged by protobuf: add_dummy_prefix = False.
         model = read_bytes(path) + b"\x1a\x02\x18\x00"
         try:
-            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            scores = [*map(processor.get_score, range(processor.vocab_size()))]
+            tokenizer = cls("bpe", model)
             # The scores of merges are -0, -1, -2, ..., those of a unigram model logarithms.
-            kind = "bpe" if all(score == round(score) for score in scores) else "unigram"
-            tokenizer = cls(kind, model)
+            if any(score != round(score) for _, score, _ in tokenizer.scored_pieces()):
+                tokenizer.kind = "unigram"
             if tokenizer.decode(tokenizer.encode(characters.PROBE)) != characters.PROBE:
                 raise ValueError(
                     "a text does not come back from its tokens: train it with "
                     "--normalization_rule_name=identity --remove_extra_whitespaces=false"
                 )
             line = characters.PROBE.replace("\n", "")
-            if tokenizer.encode(line).tolist() != processor.encode(line):
+            if tokenizer.encode(line).tolist() != tokenizer._processor.encode(line):
                 raise ValueError("it has pieces with a space within")
-        except (ValueError, RuntimeError, IndexError) as error:
+        except (ValueError, IndexError) as error:
             raise RunError(f"{path}: not a tokenizer that can be used here ({error})") from error
         return tokenizer
 
