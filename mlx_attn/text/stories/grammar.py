@@ -17,7 +17,7 @@ hero; a remainder is a difference); the choice is renormalised exactly.
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import NamedTuple
@@ -117,13 +117,6 @@ def _literal(text: str) -> list[Piece]:
     return [Fragment(text, GRAMMAR)] if text else []
 
 
-_MARK = re.compile(
-    r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
-    r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
-)
-_WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
-
-
 # English: the words of the stories with their forms, and their grammar.
 
 _ABILITIES = {
@@ -194,38 +187,29 @@ _TEMPLATES = {**_TABLES["rules"], "plot": " | ".join(_TABLES["plots"].values())}
 _RULES = {name: Rule() for name in _TEMPLATES}
 _MARK = re.compile(
     r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
-    r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): |(?P<close>\])"
+    r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): (?P<inside>[^]]*)\]"
 )
-_WEIGHT = re.compile(r"(?:(\d+) \* )?(.*)")
 
 
 def _option(text: str) -> tuple[int, tuple[Piece, ...]]:
     """Return the weight and the pieces of one option of a template."""
-    match = _WEIGHT.fullmatch(" ".join(text.split()))
-    weight, option = match.groups() if match else ("1", "")
+    weight, _, option = " ".join(text.split()).rpartition(" * ")
     return int(weight or 1), _compiled(option)
 
 
 def _compiled(template: str) -> tuple[Piece, ...]:
-    """Return the pieces of a template; a capture collects its own until its bracket closes."""
-    open_captures: list[tuple[str, list[Piece]]] = [("", [])]
-    end = 0
+    pieces, end = list[Piece](), 0
     for mark in _MARK.finditer(template):
-        open_captures[-1][1].extend(_literal(template[end : mark.start()]))
+        pieces += [*_literal(template[end : mark.start()]), *_marked(mark)]
         end = mark.end()
-        if mark["capture"]:
-            open_captures.append((mark["capture"], []))
-        elif mark["close"]:
-            captured = _capture(*open_captures.pop())
-            open_captures[-1][1].append(captured)
-        else:
-            open_captures[-1][1].extend(_marked(mark))
-    return (*open_captures[0][1], *_literal(template[end:]))
+    return (*pieces, *_literal(template[end:]))
 
 
 def _marked(mark: re.Match[str]) -> list[Piece]:
     if mark["rule"]:
         return [_RULES[mark["rule"]]]
+    if mark["capture"]:
+        return [_capture(mark["capture"], _compiled(mark["inside"]))]
     name, form = mark["name"], mark["form"] or ""
     if name not in VARIABLES:
         return [_repetition(name)]
@@ -260,7 +244,7 @@ def _reference(name: str, form: str) -> Piece:
     return lambda state: state.fragments.append(fragments[state.bound[name]])
 
 
-def _capture(name: str, pieces: list[Piece]) -> Piece:
+def _capture(name: str, pieces: Iterable[Piece]) -> Piece:
     """Return a piece that writes others, and remembers their whole text."""
 
     def sample(state: _State) -> None:
