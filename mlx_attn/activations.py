@@ -113,7 +113,7 @@ def _attention(
     k = record(f"{name}.att.keys", k if is_reader else attention.normalize_and_rotate(k, 0))
     v = record(f"{name}.att.values", v)
     if attention.config.cross_layer:
-        carry.shared = (k, v, Positions.of_text(x.shape[1]))
+        carry["shared"] = (k, v, Positions.of_text(x.shape[1]))
     # [B, H, T, K] x [B, H_k, T, K] -> [B, H, T, T]; H / H_k queries share a key.
     scores = record(f"{name}.att.raw_scores", attention_scores(q, k, attention.config.scale))
     memories = attention.remembered(x)

@@ -27,6 +27,7 @@ from mlx_attn.attention.layer import (
     Heads,
     Inputs,
     Keys,
+    Maps,
     MapWeights,
     Outputs,
     Queries,
@@ -96,7 +97,7 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
     Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
     mask, or some widths.
     """
-    if config.drop_rate or config.has_hooks:
+    if config.drop_rate or Maps(config).has_hooks:
         return True
     if config.position == "alibi" or 0 < config.window < T:  # an array is the mask
         return True
@@ -107,13 +108,10 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
 def project_values_first(layer: "Attention", T_q: int, T_k: int) -> bool:
     """Return True if values are computed before the weighted sum of cached keys.
 
-    With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h.
-
-    - Values first: H query heads folded into the rows of one product with x, then values of width
-      D. It costs T_k C width + H T_q T_k D multiply-adds after the scores.
-    - Values after: x is both the only key and the only value, so the fused multi-query kernel
-      serves if C has one, and decoding computes no value of an old token. It costs
-      H T_q T_k C + H T_q C D.
+    With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h. After the
+    scores, values first cost T_k C H_kv D + H T_q T_k D multiply-adds. Values after the sum cost
+    H T_q T_k C + H T_q C D; then x is the only key and value, which one kernel may fuse, and
+    decoding computes no value of an old token.
 
     On a GPU x is chosen if it has a fused kernel, elsewhere if the count is smaller; likewise keys
     in place of x. Weights that may not add up to 1, as after dropout, scale a bias: values first.
@@ -139,9 +137,8 @@ class Attention(MapWeights):
         slopes = config.slopes() if config.position == "alibi" else ()
         # ALiBi's, of every attention map; NumPy's, because an array of MLX would be a weight.
         self.slopes = np.repeat(slopes, self.maps.score.queries_per_head)
-        self.has_hooks = config.has_hooks
         # Hooks, and keys that are rotated when they are read, need the cache in order of position.
-        self.reads_in_order = self.has_hooks or (
+        self.reads_in_order = self.maps.has_hooks or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
         )
         self.dropout = nn.Dropout(config.drop_rate)
@@ -168,7 +165,7 @@ class Attention(MapWeights):
         if self.config.cross_layer == "reader":  # of the keys and values of an earlier layer
             if cache is not None:
                 cache.advance(x.shape[1])
-            *entries, positions = cast(Carry, carry).shared  # which the score map has found
+            *entries, positions = cast(Carry, carry)["shared"]  # which the score map has found
         elif cache is not None and not cache.caches_tokens:
             return self.output(self._attend_by_state(x, q, k, cache, carry), x)
         elif self.maps.caches_keys_only:
@@ -182,7 +179,8 @@ class Attention(MapWeights):
             arrays, positions = cache.extend(arrays, self.reads_in_order)
         k, v, memories = arrays[0], arrays[len(entries) - 1], arrays[len(entries) :]
         if self.config.cross_layer == "source" and carry is not None:
-            carry.shared = (k, v, positions)
+            # As scores see them; while decoding, the cached ones too.
+            carry["shared"] = (k, v, positions)
         q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
         if self.maps.caches_keys_only:
             heads = self._attend_by_keys(q, k, positions, *memories)
@@ -226,7 +224,7 @@ class Attention(MapWeights):
         Kernels know neither hooks nor dropout, and none computes in float64.
         """
         drops = self.config.drop_rate > 0 and self.training
-        if not (self.has_hooks or drops or q.dtype == mx.float64):
+        if not (self.maps.has_hooks or drops or q.dtype == mx.float64):
             mask = partial(self.mask, positions)
             heads = attention_by_kernel(q, k, v, self.config.scale, mask, self.training)
             if heads is not None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mlx_attn.attention.catalog import CHOICES, choice_of
-from mlx_attn.attention.choices import MAPS
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_bounds, check_settings, setting
 
@@ -124,11 +123,6 @@ class AttentionConfig(AttentionSettings):
     def n_maps(self) -> int:
         """Attention maps: one for each head, or as many as a head has queries."""
         return self.n_heads * self.choice("score").queries_per_head
-
-    @property
-    def has_hooks(self) -> bool:
-        """Return True if a hook changes scores or weights."""
-        return any(getattr(self, name) != MAPS[name] for name in ("logits", "mixing"))
 
     @property
     def rotates(self) -> bool:

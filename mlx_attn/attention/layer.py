@@ -8,7 +8,6 @@ formulas are the matrices that act on x from the right, as in q = x W_query.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +17,7 @@ from jaxtyping import Float
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import choice_of
 from mlx_attn.attention.choices import (
+    MAPS,
     Choice,
     Hook,
     LogitsHook,
@@ -143,6 +143,7 @@ class Maps:
         self.mixing: Mixing = config.choice("mixing")
         self.position: tuple[Choice, ...] = config.choices("position")  # a user's, in the heads
         self.convolution: tuple[Choice, ...] = config.choices("short_conv")
+        self.has_hooks = bool(self.logits) or config.mixing != MAPS["mixing"]
         # The hooks, and last the mixing, that read numbers of x too.
         hooks: tuple[Hook, ...] = (*self.logits, self.mixing)
         self.with_memory = tuple(hook for hook in hooks if hook.remembers)
@@ -156,14 +157,8 @@ class Maps:
         return *maps, *self.position, *self.convolution
 
 
-@dataclass(slots=True)
-class Carry:
-    """What one forward pass hands from layer to layer."""
-
-    first_values: Values | None = None  # of the first layer, once it has computed them
-    # Keys and values that layers share, as scores see them, with their positions; while decoding,
-    # the cached ones too.
-    shared: Any = None
+Carry = dict[str, Any]
+"""What one forward pass hands from layer to layer, under names that forms choose."""
 
 
 class MapWeights(nn.Module):
@@ -209,7 +204,7 @@ class MapWeights(nn.Module):
         self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
     ) -> tuple[Queries, Keys]:
         """Return the queries and keys of x, which continues the text in the cache."""
-        carried = (carry or Carry(),) if self.maps.score.carries else ()
+        carried = (Carry() if carry is None else carry,) if self.maps.score.carries else ()
         # [B, T, C] -> [B, H, T, K] and [B, key_heads, T, K]
         q, k = self.maps.score.apply(self, x, *carried)
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
@@ -218,7 +213,7 @@ class MapWeights(nn.Module):
         self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Values:
         """Return the values of x, whose keys are k; x continues the text in the cache."""
-        carried = (carry or Carry(),) if self.maps.value.carries else ()
+        carried = (Carry() if carry is None else carry,) if self.maps.value.carries else ()
         # [B, T, C] -> [B, value_heads, T, D]
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
 

@@ -47,7 +47,7 @@ def layer(case: str, **settings: Any) -> Attention:
 
 
 def run(module: Attention) -> mx.array:
-    return module(text(), None, Carry(mx.array(FIRST_VALUES, mx.float32)))
+    return module(text(), None, Carry(first_values=mx.array(FIRST_VALUES, mx.float32)))
 
 
 def sigmoid(y: np.ndarray) -> np.ndarray:

@@ -35,9 +35,9 @@ def _shared(carry: Carry) -> tuple[Keys, Values, Positions]:
     Raises:
         ConfigError: No layer has, as in a layer that is called outside its model.
     """
-    if carry.shared is None:
+    if "shared" not in carry:
         raise ConfigError("this layer reads the keys of an earlier one: call the whole model")
-    return carry.shared
+    return carry["shared"]
 
 
 @choice(

@@ -31,10 +31,8 @@ def _reads_more_than_x(config: AttentionConfig) -> str:
 def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
     """Mix the first layer's values into the values of every layer."""
     v = split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, H_kv, T, D]
-    # The first layer's own values; there both terms are the same.
-    if carry.first_values is None:
-        carry.first_values = v
-    return layer["value_mix"][0] * carry.first_values + layer["value_mix"][1] * v
+    first = carry.setdefault("first_values", v)  # in the first layer both terms are the same
+    return layer["value_mix"][0] * first + layer["value_mix"][1] * v
 
 
 row(
