@@ -80,9 +80,6 @@ def grouped(section: str, *names: str, **attributes: Any) -> GroupedOption:
 class UserPath(click.Path):
     """A path that a file can have, with `~` expanded."""
 
-    def __init__(self, **options: Any):
-        super().__init__(path_type=Path, **options)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; ConfigError if no file can have this name."""
         return super().convert(user_path(value), param, ctx)

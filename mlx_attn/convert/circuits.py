@@ -77,11 +77,10 @@ class ScoreFactors:
         """The whole score map, (x_i, 1) [S_h; u_h] x_j^T: the vector is one more row of S_h."""
         return np.concatenate([self.products, self.key_side_vectors[:, None]], axis=1)
 
-    def widened(self, kv_heads: int, width: int) -> "ScoreFactors":
-        """Return the same scores by so many key heads of that width: repeated, padded by zeros."""
-        key, key_bias = _repeated(self.key, kv_heads), _repeated(self.key_bias, kv_heads)
-        parts = (self.query, self.query_bias, key, key_bias)
-        return ScoreFactors(*(padded(part, 1, width) for part in parts))
+    def widened(self, width: int) -> "ScoreFactors":
+        """Return the same scores by a key of that width for every query, padded by zeros."""
+        parts = (self.query, self.query_bias, self.key, self.key_bias)
+        return ScoreFactors(*(padded(_repeated(p, len(self.query)), 1, width) for p in parts))
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -131,20 +130,13 @@ class OutputFactors:
         """The constant with the values' biases in it: the weights of a softmax add up to 1."""
         return self.constant + self.output @ _repeated(self.value_bias, self.n_heads).reshape(-1)
 
-    def widened(self, kv_heads: int, width: int) -> "OutputFactors":
-        """Return the same output by so many value heads of that width: repeated, padded by zeros.
-
-        If there are more value heads than that, x is the one value and V_h is in the output map.
-        """
-        value, bias, heads, constant = self.value, self.value_bias, self.heads, self.constant
-        if len(value) > kv_heads:
-            C = value.shape[2]
-            value, bias, constant = np.eye(C)[None], np.zeros((1, C)), self.total_constant
-            heads = self.products.swapaxes(1, 2)
-        value, bias = (padded(_repeated(part, kv_heads), 1, width) for part in (value, bias))
+    def widened(self, width: int) -> "OutputFactors":
+        """Return the same output by a value of that width for every head, padded by zeros."""
+        parts = (_repeated(part, self.n_heads) for part in (self.value, self.value_bias))
+        value, bias = (padded(part, 1, width) for part in parts)
         # [H, d_out, width] -> [d_out, H width]
-        output = padded(heads, 2, width).swapaxes(0, 1).reshape(len(constant), -1)
-        return OutputFactors(value, bias, output, constant)
+        output = padded(self.heads, 2, width).swapaxes(0, 1).reshape(len(self.constant), -1)
+        return OutputFactors(value, bias, output, self.constant)
 
     @property
     def weights(self) -> dict[str, np.ndarray]:

@@ -115,16 +115,15 @@ def _narrowed(model: GPT, width: int) -> GPT:
 
 def _layer(attention: Attention, target: AttentionConfig) -> writers.Weights:
     """Return the weights of one layer with separate maps, in float64."""
-    heads = (target.n_kv_heads, target.head_dim)
     temperatures = np.ones(attention.config.n_maps)
     for hook in attention.maps.logits:
         if hook.score_factor:
             temperatures = temperatures * to_numpy(hook.score_factor(attention)).reshape(-1)
     factor = attention.config.scale / target.scale * temperatures
-    score = qk_circuit(attention).widened(*heads)
+    score = qk_circuit(attention).widened(target.head_dim)
     query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
     weights = replace(score, query=query, query_bias=bias).weights
-    weights |= ov_circuit(attention).widened(*heads).weights
+    weights |= ov_circuit(attention).widened(target.head_dim).weights
     complete = writers.completed(weights, target)
     for name in weights.keys() - complete.keys() - {"W_key.bias"}:  # which cancels in the softmax
         if np.abs(weights[name]).max() > 0:
