@@ -59,7 +59,6 @@ class Blas:
     threads: int = 1  # per matrix product; 1 if the library cannot change it
 
 
-_loaded: Blas | None = None
 _handle: ctypes.CDLL | None = None
 
 
@@ -72,12 +71,26 @@ class PreloadWithMLX:
             preload()
 
 
+@cache
 def preload() -> Blas:
     """Load a fast BLAS into the process once, and return it."""
-    global _loaded
-    if _loaded is None:
-        _loaded = _choose()
-    return _loaded
+    wish = os.environ.get(SWITCH, "")
+    if sys.platform != "linux":
+        return Blas(None, "not needed on this system")
+    if wish.lower() in {"off", "0", "none"}:
+        return Blas(None, f"turned off by {SWITCH}={wish}")
+    if "mlx.core" in sys.modules:
+        warnings.warn(_TOO_LATE, stacklevel=3)
+        return Blas(None, _TOO_LATE)
+    name = next(filter(_load, (wish,) if wish else _CANDIDATES), None)
+    if wish and not name:
+        return Blas(None, f"{wish} cannot be loaded")
+    if not name and (library := _forwarding_library()) and _load(str(library)):
+        name = "scipy-openblas32"
+    if not name:
+        return Blas(None, _HINT)
+    get_threads = _openblas("get_num_threads")
+    return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
 
 
 def advice() -> str:
@@ -92,26 +105,6 @@ def use_threads(count: int) -> None:
     """Set the threads of every later matrix product, if the library is OpenBLAS."""
     if set_threads := _openblas("set_num_threads"):
         set_threads(count)
-
-
-def _choose() -> Blas:
-    wish = os.environ.get(SWITCH, "")
-    if sys.platform != "linux":
-        return Blas(None, "not needed on this system")
-    if wish.lower() in {"off", "0", "none"}:
-        return Blas(None, f"turned off by {SWITCH}={wish}")
-    if "mlx.core" in sys.modules:
-        warnings.warn(_TOO_LATE, stacklevel=4)
-        return Blas(None, _TOO_LATE)
-    name = next(filter(_load, (wish,) if wish else _CANDIDATES), None)
-    if wish and not name:
-        return Blas(None, f"{wish} cannot be loaded")
-    if not name and (library := _forwarding_library()) and _load(str(library)):
-        name = "scipy-openblas32"
-    if not name:
-        return Blas(None, _HINT)
-    get_threads = _openblas("get_num_threads")
-    return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
 
 
 @cache
