@@ -51,10 +51,9 @@ from mlx_attn.comparison.sequence import (
     CONTROL_SEEDS,
     ERROR,
     LOOKS,
-    Spread,
     level_of,
     look_at,
-    pool_of,
+    variance_of,
 )
 
 Random = np.random.Generator
@@ -116,7 +115,7 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
         kept = losses[1:] < np.minimum.accumulate(losses)[:-1]
         real = bool(kept[place - 1] and gain)
         return Night(int(kept.sum()) - real, real, IDEAS + 1)
-    nulls, real, trainings, earlier = 0, False, CONTROL_SEEDS, list[Spread]()
+    nulls, real, trainings, earlier = 0, False, CONTROL_SEEDS, list[list[float]]()
     control = kind.draw(random, CONTROL_SEEDS)
     for k in range(1, IDEAS + 1):
         worth = gain * sqrt(2 - 2 * kind.correlation) if k == place else 0.0
@@ -129,7 +128,7 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
         idea = (scale * (shared + own) - worth).tolist()
         word, used, cost = judged(random, kind, rule, (k, idea, control.tolist()), earlier)
         trainings += cost
-        earlier.append(Spread.of(idea[:used]))
+        earlier.append(idea[:used])
         if word == "better":
             nulls, real = nulls + (not worth), real or worth > 0
             control = kind.draw(random, CONTROL_SEEDS)
@@ -142,15 +141,15 @@ def judged(
     kind: Kind,
     rule: str,
     asked: tuple[int, list[float], list[float]],
-    earlier: list[Spread],
+    earlier: list[list[float]],
 ) -> tuple[str, int, int]:
     """Return the word on an idea, the seeds that were used, and the trainings."""
     number, idea, control = asked
     level = ERROR * 6 / (pi * number) ** 2 if rule == "falling" else level_of(number)
-    pool = pool_of(Spread.of(control), earlier)
+    variance = variance_of([control, *earlier])
     fresh = kind.draw(random, max(LOOKS)).tolist()
     control_of = {n: fresh[:n] if rule == "fresh" else control for n in LOOKS}
-    looks = ((n, look_at(idea[:n], control_of[n], pool, level)) for n in LOOKS)
+    looks = ((n, look_at(idea[:n], control_of[n], variance, level)) for n in LOOKS)
     n, look = next((n, look) for n, look in looks if look.is_last)
     return look.word, n, 2 * n if rule == "fresh" else n
 

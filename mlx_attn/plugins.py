@@ -6,7 +6,6 @@ import such a file as a module, too: it is recorded alike.
 """
 
 import hashlib
-import importlib.util
 import os
 import re
 import sys
@@ -110,15 +109,14 @@ def _load(path: Path) -> Plugin:
 
 def _files_beside(path: Path) -> dict[str, str]:
     """Return the digests of the files below its folder that a file has opened."""
-    sources = {_source_of(file) for file in _opened[path] if path.parent in file.parents}
-    files = sorted(file for file in sources if file.is_file())
-    return {str(file.relative_to(path.parent)): _digest(file) for file in files}
-
-
-def _source_of(file: Path) -> Path:
-    # A module that was imported before is read from its bytecode.
-    is_bytecode = file.parent.name == "__pycache__" and file.suffix == ".pyc"
-    return Path(importlib.util.source_from_cache(str(file))) if is_bytecode else file
+    files: set[Path] = set()
+    for file in _opened[path]:
+        # A module that was imported before is read from its bytecode.
+        is_bytecode = file.parent.name == "__pycache__"
+        source = file.parents[1] / f"{file.name.split('.')[0]}.py" if is_bytecode else file
+        if path.parent in source.parents and source.is_file():
+            files.add(source)
+    return {str(file.relative_to(path.parent)): _digest(file) for file in sorted(files)}
 
 
 @contextmanager

@@ -270,7 +270,8 @@ def _judge_idea(run: "ComparisonRun", directory: Path, as_json: bool, quiet: boo
     with _progress(quiet or as_json) as display:
         for event in step:
             display(event)
-    emit(asdict(step.idea), as_json, lambda: [step.idea.sentence])
+    record = {"against": step.control.name, **asdict(step.idea)}
+    emit(record, as_json, lambda: [[(name, str(value)) for name, value in record.items()]])
     return step.idea.verdict
 
 

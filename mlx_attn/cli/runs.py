@@ -87,8 +87,8 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
         rows = [{**asdict(run), "path": str(run.path)} for run in runs]
         say(json.dumps({"runs": rows, "ideas": ledgers}))
     elif runs or ledgers:
-        rows = [*((run.name, facts_of(run)) for run in runs), *ledgers.items()]
-        print_rows(rows, stdout_console())
+        rows = [(run.name, facts_of(run)) for run in runs]
+        print_rows([*rows, *ledgers.items()], stdout_console())
         total = memory(sum(run.n_bytes for run in runs))
         note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
     else:

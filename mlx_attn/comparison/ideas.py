@@ -25,10 +25,9 @@ from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
 from mlx_attn.comparison.sequence import (
     CONTROL_SEEDS,
     LOOKS,
-    Spread,
     level_of,
     look_at,
-    pool_of,
+    variance_of,
 )
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Diverged
@@ -67,17 +66,6 @@ class Idea:
     control: str  # that of the control
     plugins: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by file
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its arm
-
-    @property
-    def sentence(self) -> str:
-        """The idea in one line."""
-        numbers = ""
-        if self.interval:
-            low, high = self.interval
-            numbers = f", {self.difference:+.4f} ({low:+.4f} to {high:+.4f}, {self.seeds} seeds)"
-        if self.at_equal_time is not None:
-            numbers += f", {self.at_equal_time:+.4f} at equal time"
-        return f"idea {self.number}, {self.name}: {self.verdict}{numbers}; {self.reason}"
 
 
 def read_ledger(folder: Path) -> list[Idea]:
@@ -237,9 +225,9 @@ class IdeaRun:
         """Judge the idea by its first trainings."""
         losses, of_control = ([each.val_loss for each in some] for some in (trainings, control))
         before = self.ideas[: self.idea.number - 1]
-        earlier = (Spread.of(idea.losses) for idea in before if idea.losses)
-        pool = pool_of(Spread.of(of_control), earlier)
-        look = look_at(losses, of_control, pool, self.idea.level, self.run.config.margin.nats)
+        variance = variance_of([of_control, *(idea.losses for idea in before if idea.losses)])
+        margin = self.run.config.margin.nats
+        look = look_at(losses, of_control, variance, self.idea.level, margin)
         reason = "the same command adds seeds"
         if look.word == "better":
             self._keep()

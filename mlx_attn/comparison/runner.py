@@ -105,8 +105,9 @@ class Runner:
             raise  # no trial's fault
         except Exception as error:
             failed = f"the training of '{trial.arm}', seed {trial.seed}, failed"
-            kind = TrainingFailed if isinstance(error, TrainingFailed) else RunError
-            raise kind(f"{failed}: {error}; {KEPT}") from error
+            if isinstance(error, TrainingFailed):
+                raise TrainingFailed(f"{failed}: {error}") from error
+            raise RunError(f"{failed}: {error}; {KEPT}") from error
 
 
 def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], bool]) -> Object:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
+import numpy as np
 from scipy import special
 
 LOOKS = {3: 0.0, 5: 0.25, 10: 0.75}
@@ -43,33 +44,14 @@ LENT, WILD = 3, 4.0
 idea's variance may be: above, the idea is no measure of the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The variance of one training, with its degrees of freedom."""
-
-    degrees: int
-    variance: float
-
-    @classmethod
-    def of(cls, losses: Sequence[float]) -> "Spread":
-        """Return the spread of trainings that differ in their seeds, two or more."""
-        mean, degrees = fmean(losses), len(losses) - 1
-        return cls(degrees, sum((loss - mean) ** 2 for loss in losses) / degrees)
-
-    def __add__(self, other: "Spread") -> "Spread":
-        """Pool two variances, weighted with their degrees of freedom."""
-        degrees = self.degrees + other.degrees
-        total = self.degrees * self.variance + other.degrees * other.variance
-        return Spread(degrees, total / degrees)
-
-
-def pool_of(control: Spread, earlier: Iterable[Spread]) -> Spread:
-    """Return s^2: the control's spread with what earlier ideas add, in their order."""
-    pool = control
-    for spread in earlier:
-        if spread.variance <= WILD * pool.variance:
-            pool += spread
-    return pool
+def variance_of(groups: Iterable[Sequence[float]]) -> float:
+    """Return s^2 of the control's losses and of those of earlier ideas, in their order."""
+    degrees, total = 0, 0.0
+    for losses in groups:
+        variance = float(np.var(losses, ddof=1))
+        if not degrees or variance <= WILD * total / degrees:
+            degrees, total = degrees + len(losses) - 1, total + (len(losses) - 1) * variance
+    return total / degrees
 
 
 def level_of(number: int) -> float:
@@ -91,7 +73,7 @@ class Look:
 def look_at(
     idea: Sequence[float],
     control: Sequence[float],
-    pool: Spread,
+    variance: float,
     level: float,
     margin: float = 0.0,
 ) -> Look:
@@ -100,16 +82,17 @@ def look_at(
     Args:
         idea: Its losses, as many as a look has.
         control: The control's.
-        pool: What `pool_of` returns.
+        variance: s^2, from `variance_of`.
         level: What the idea may spend of the error.
         margin: In nats per token: smaller differences count as none.
     """
-    own = Spread.of(idea) + Spread(LENT, pool.variance)
-    of_control = max(pool.variance, Spread.of(control).variance)
-    error = sqrt(own.variance / len(idea) + of_control / len(control))
+    degrees = len(idea) - 1 + LENT
+    own = ((len(idea) - 1) * float(np.var(idea, ddof=1)) + LENT * variance) / degrees
+    of_control = max(variance, float(np.var(control, ddof=1)))
+    error = sqrt(own / len(idea) + of_control / len(control))
     difference, spends = fmean(idea) - fmean(control), LOOKS[len(idea)] * level
     # The first look spends nothing: its interval is that of a whole idea, and none is kept.
-    reach = error * float(special.stdtrit(own.degrees, 1 - (spends or level)))
+    reach = error * float(special.stdtrit(degrees, 1 - (spends or level)))
     low, high = difference - reach, difference + reach
     word = "not known"
     if low > 0:

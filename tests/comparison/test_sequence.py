@@ -9,14 +9,13 @@ from mlx_attn.comparison.sequence import (
     ERROR,
     LOOKS,
     PLANNED,
-    Spread,
     level_of,
     look_at,
-    pool_of,
+    variance_of,
 )
 
 CONTROL = np.random.default_rng(1).standard_normal(CONTROL_SEEDS).tolist()
-POOL = Spread.of(CONTROL)
+VARIANCE = variance_of([CONTROL])
 
 
 def idea(n: int, gain: float) -> list[float]:
@@ -43,26 +42,25 @@ def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
     ],
 )
 def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
-    look = look_at(idea(n, gain), CONTROL, POOL, level_of(1))
+    look = look_at(idea(n, gain), CONTROL, VARIANCE, level_of(1))
     assert (look.word, look.is_last) == (word, is_last)
 
 
 def test_a_difference_within_the_margin_counts_as_none():
-    assert look_at(idea(10, 1.0), CONTROL, POOL, level_of(1), margin=9.0).word == "the same"
+    assert look_at(idea(10, 1.0), CONTROL, VARIANCE, level_of(1), margin=9.0).word == "the same"
 
 
 def test_an_idea_wilder_than_the_control_has_a_wider_interval():
     def width(scale):
-        low, high = look_at([scale * x for x in idea(5, 0.0)], CONTROL, POOL, 0.001).interval
+        low, high = look_at([scale * x for x in idea(5, 0.0)], CONTROL, VARIANCE, 0.001).interval
         return high - low
 
     assert width(10.0) > 5 * width(1.0) > 4 * width(0.0)
 
 
 def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
-    lent = pool_of(Spread(11, 1.0), [Spread(2, 2.0), Spread(9, 100.0), Spread(2, 0.5)])
-    assert lent.degrees == 15
-    assert lent.variance == pytest.approx((11 + 4 + 1) / 15)
+    found = variance_of([[0, 2], [0, 4, 8], [0, 2, 2]])  # variances 2, 16 and 4 / 3
+    assert found == pytest.approx((2 + 2 * 4 / 3) / 3)
 
 
 def test_few_nights_keep_what_does_nothing_and_most_find_two_standard_deviations():
