@@ -4,7 +4,7 @@ Logits are compared in the models' own precision and in float64, to separate rou
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -292,27 +292,19 @@ def _check_exact(to: str, outcome: Outcome) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RankPoint:
-    """A model cut to one rank; `error` is the relative error of S or VO in the worst layer."""
-
-    rank: int
-    metrics: ModelMetrics
-    error: float
-
-
-@dataclass(frozen=True, slots=True)
 class RankCurve:
     """A model as it is, and cut to several ranks by the conversion `to`."""
 
     to: str
     original: ModelMetrics
-    points: tuple[RankPoint, ...]
+    # By rank, with the relative error of S or VO in the worst layer.
+    points: Mapping[int, tuple[ModelMetrics, float]]
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
         points = [
-            {"rank": point.rank, "figures": point.metrics.record(), "error": point.error}
-            for point in self.points
+            {"rank": rank, "figures": metrics.record(), "error": error}
+            for rank, (metrics, error) in self.points.items()
         ]
         return {"to": self.to, "original": self.original.record(), "points": points}
 
@@ -339,10 +331,10 @@ def measure_ranks(
     evaluator = Evaluator(
         validation_part(corpus, count_parameters(model)), model.config.context_length
     )
-    original, points = measure_model(model, evaluator), []
+    original = measure_model(model, evaluator)
+    points: dict[int, tuple[ModelMetrics, float]] = {}
     for rank, target in zip(ranks, targets, strict=True):
         cut = model if target == model.config else convert(model, to, rank=rank)
-        metrics, error = measure_model(cut, evaluator), max(weight_errors(model, cut))
-        points.append(RankPoint(rank, metrics, error))
+        points[rank] = measure_model(cut, evaluator), max(weight_errors(model, cut))
         done(rank, len(points))
-    return RankCurve(conversion.name, original, tuple(points))
+    return RankCurve(conversion.name, original, points)

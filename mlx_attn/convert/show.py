@@ -39,7 +39,7 @@ def rank_table(curve: measure.RankCurve) -> Table:
     """Return a table with a row per rank; the last row is the original model."""
     original, headings = curve.original, ("rank", "val loss", "change", "parameters")
     table = number_table((*headings, "cache bytes/token", "error"))
-    rows = [(str(point.rank), point.metrics, f"{point.error:.1e}") for point in curve.points]
+    rows = [(str(rank), metrics, f"{error:.1e}") for rank, (metrics, error) in curve.points.items()]
     for rank, metrics, error in (*rows, ("model", original, "")):
         change = f"{metrics.val_loss - original.val_loss:+.4f}" if error else ""
         counts = (f"{metrics.params:,}", f"{metrics.cache_bytes_per_token:,}")
@@ -63,9 +63,9 @@ def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
     """Write the figure as ranks-FORM.svg and ranks-FORM.png; return their paths."""
 
     def draw() -> "Figure":
-        ranks, original = [point.rank for point in curve.points], curve.original
+        ranks, original = list(curve.points), curve.original
         figure, (axis,) = panels(1, 1, (5.2, 3.2))
-        losses = [point.metrics.val_loss for point in curve.points]
+        losses = [metrics.val_loss for metrics, _ in curve.points.values()]
         axis.plot(ranks, losses, "-o", color=COLOURS[1], linewidth=1.4, markersize=3.5)
         trained = f"the model as trained: {original.val_loss:.4f}"
         axis.axhline(original.val_loss, color=COLOURS[0], linestyle="--", label=trained)

@@ -103,16 +103,16 @@ def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
     seen = []
     curve = measure_ranks(run, "separate", (8, 2), corpus, lambda *done: seen.append(done))
     assert seen == [(8, 1), (2, 2)]
-    whole, cut = curve.points
-    assert (whole.rank, cut.rank) == (8, 2)
-    assert whole.metrics == curve.original
-    assert whole.metrics == measure_model(run.load_model(), Evaluator(corpus.val, 32))
-    assert cut.metrics.val_loss > whole.metrics.val_loss
-    assert cut.error > 0.01
+    assert list(curve.points) == [8, 2]
+    (whole, _), (cut, error) = curve.points.values()
+    assert whole == curve.original
+    assert whole == measure_model(run.load_model(), Evaluator(corpus.val, 32))
+    assert cut.val_loss > whole.val_loss
+    assert error > 0.01
     # Per layer, four keys of 2 and four values of 8, four bytes each.
-    assert cut.metrics.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
+    assert cut.cache_bytes_per_token == 2 * 4 * (2 + 8) * 4
     # Per layer, query and key of four heads lose 6 of 8 rows and as many biases.
-    assert whole.metrics.params - cut.metrics.params == 2 * 2 * 4 * 6 * (32 + 1)
+    assert whole.params - cut.params == 2 * 2 * 4 * 6 * (32 + 1)
 
 
 @pytest.mark.parametrize("qkv_bias", [False, True])
