@@ -284,11 +284,11 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
 
     Another version of such a file is a warning.
     """
-    by_digest = {plugin.sha256: plugin for plugin in _present()}
-    by_name = {name: plugin for plugin in by_digest.values() for name in plugin.names}
+    present = _present()
+    by_name = {name: plugin for plugin in present for name in plugin.names}
     missing: dict[str, str] = {}  # the paths to name, by file and digest
     for old in settings.get("plugins", ()):
-        if old["sha256"] in by_digest:
+        if any(plugin.sha256 == old["sha256"] for plugin in present):
             continue
         path = Path(old["path"])
         digest = f"sha256 {old['sha256'][:_SHORT]}"

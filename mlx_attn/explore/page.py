@@ -167,10 +167,9 @@ def home_of(
             continue
         run = open_run(summary.path)
         row |= _history(run)
-        if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
-            row["closed"] = "the page has no room for it"
-            continue
         try:
+            if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
+                raise ConfigError("the page has no room for it")
             corpus = text_of(run, progress)
             if row["group"] not in passages:
                 passages[row["group"]] = training_words(run, corpus), example_texts(run, corpus)
@@ -206,16 +205,13 @@ def _history(run: Run) -> dict[str, Any]:
     reports = run.metrics()
     steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]
     # Tokens read and the training loss, averaged so that at most `POINTS` remain.
-    parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps))) if steps else []
-    losses = [float(np.mean([steps[i]["loss"] for i in part])) for part in parts]
+    points = np.array([(step["tokens"], step["loss"]) for step in steps]).reshape(-1, 2)
+    parts = np.array_split(points, min(POINTS, len(steps)) or 1)
     return {
         # Runs with the same content and tokens have comparable losses.
         "group": f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}",
         "vocabulary": size,
-        "curve": [
-            (int(steps[part[-1]]["tokens"]), round(loss, 4))
-            for part, loss in zip(parts, losses, strict=True)
-        ],
+        "curve": [(int(p[-1, 0]), round(float(p[:, 1].mean()), 4)) for p in parts if len(p)],
         "best_at": run.best_validation().get("tokens"),
     }
 

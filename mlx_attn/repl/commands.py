@@ -68,11 +68,6 @@ class Command:
     argument: str = ""
     needs_text: bool = False  # whether there must be a text that it is about
 
-    @property
-    def usage(self) -> str:
-        """The command as typed."""
-        return f"/{self.name} {self.argument}".strip()
-
 
 def _run_command(session: Session, line: str) -> None:
     name, _, argument = line.partition(" ")
@@ -90,7 +85,8 @@ def _run_command(session: Session, line: str) -> None:
 
 def _help(session: Session, argument: str) -> None:
     session.screen.say("Type a text, and the model continues it. Earlier texts are not read.")
-    session.screen.table([(command.usage, command.help) for command in COMMANDS.values()])
+    rows = [(f"/{row.name} {row.argument}".strip(), row.help) for row in COMMANDS.values()]
+    session.screen.table(rows)
     session.screen.say("Settings, for /set NAME VALUE or short /temp 0.5, /topk 40, ...:")
     session.screen.table([(name, key.metadata["help"]) for name, key in SETTINGS.items()])
     session.screen.say(
