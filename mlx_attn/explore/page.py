@@ -237,14 +237,18 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
             tokens = heads.prompt_tokens(text, run.load_tokenizer(), context, start)
     except ConfigError:
         return None
-    probe, (texts, T) = heads.probe(run.load_model(), tokens), tokens.shape
+    texts, T = tokens.shape
     each = " each" if texts > 1 else ""
+    measured = f"Measured while the model reads {source}, {T} tokens{each}."
+    return {"measured": measured, **_numbers(heads.probe(run.load_model(), tokens))}
+
+
+def _numbers(probe: heads.Probe) -> dict[str, Any]:
     columns = show.columns(probe)
     values = [column.values(probe) for column in columns]
     shades = [_shades(column, value) for column, value in zip(columns, values, strict=True)]
     groups = groupby(columns, key=lambda column: show.GROUPS[column.of])
     return {
-        "measured": f"Measured while the model reads {source}, {T} tokens{each}.",
         "maps": show.how_many_maps(probe),
         "patterns": show.patterns(probe),
         "caveat": show.caveat(probe),

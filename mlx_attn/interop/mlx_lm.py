@@ -6,7 +6,6 @@ mlx-lm is imported.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,17 @@ MODEL_FILE = "model.py"
 MODEL_TYPE = "mlx_attn"
 
 
-@dataclass(frozen=True, slots=True)
 class ModelArgs:
-    """The part of a folder's config.json that makes the model."""
+    """Reads what makes the model in a folder's config.json."""
 
-    config: GPTConfig
-
-    @classmethod
-    def from_dict(cls, keys: Mapping[str, Any]) -> "ModelArgs":
-        """Return the arguments from config.json.
+    @staticmethod
+    def from_dict(keys: Mapping[str, Any]) -> GPTConfig:
+        """Return the model's configuration.
 
         Raises:
             ConfigError: The settings name a form of attention that is not registered here.
         """
-        return cls(config_from(keys[MODEL_TYPE]))
+        return config_from(keys[MODEL_TYPE])
 
 
 class PromptCache:
@@ -124,8 +120,8 @@ class PromptCache:
 class Model(GPT):
     """A trained model with the interface of mlx-lm's models."""
 
-    def __init__(self, args: ModelArgs):
-        super().__init__(args.config, seed=None)
+    def __init__(self, args: GPTConfig):
+        super().__init__(args, seed=None)
         self.args, self.model_type = args, MODEL_TYPE
 
     @property

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.interop.mlx_lm import Model, ModelArgs
+from mlx_attn.interop.mlx_lm import Model
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.plugins import load_plugins, unload_plugins
 
@@ -63,7 +63,7 @@ def test_the_cache_of_mlx_lm_gives_the_tokens_of_a_full_pass(form, make_run, out
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_texts_of_different_lengths_in_one_batch_are_read_as_alone(form, make_model):
     settings = make_model(**form)
-    model = Model(ModelArgs(settings.config))
+    model = Model(settings.config)
     model.update(settings.parameters())
     model.eval()
     texts = [[5, 1, 30, 7, 2, 9, 4], [8, 3]]
@@ -86,7 +86,7 @@ def test_texts_of_different_lengths_in_one_batch_are_read_as_alone(form, make_mo
 
 
 def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_model):
-    model = Model(ModelArgs(make_model(position="alibi").config))
+    model = Model(make_model(position="alibi").config)
     cache = model.make_cache()
     decoded(model, cache, PROMPT, 4)
     other = copy.deepcopy(cache)
@@ -96,7 +96,7 @@ def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_
         model(mx.array([[8]]), cache=other), model(mx.array([[*PROMPT, 8]]))[:, -1:], atol=1e-4
     )
     for settings in ({"window": 4}, VARIANTS["deltanet"].settings):
-        forgetful = Model(ModelArgs(make_model(**settings).config))
+        forgetful = Model(make_model(**settings).config)
         cache = forgetful.make_cache()
         assert all(part.is_trimmable() for part in cache)
         decoded(forgetful, cache, PROMPT, 4)
@@ -105,7 +105,7 @@ def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_
 
 
 def test_without_learned_positions_a_text_may_outgrow_the_context(make_model):
-    model = Model(ModelArgs(make_model(position="alibi").config))
+    model = Model(make_model(position="alibi").config)
     cache = model.make_cache()
     assert len(decoded(model, cache, PROMPT, 60)) == 60
     assert cache[0].offset > model.config.context_length

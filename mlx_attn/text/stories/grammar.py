@@ -126,24 +126,21 @@ _ABILITIES = {
 """What it takes to predict a form of a word that was mentioned before."""
 
 
+_FORMS: dict[str, dict[str, str]] = {
+    "she": {"he": "she", "him": "her", "his": "her"},
+    "he": {"he": "he", "him": "him", "his": "his"},
+    "plural": {"was": "were"},
+    "plain": {},
+}
+
+
 @functools.cache  # a word of two lists is one word
 def _word(kind: str, text: str) -> Word:
     """Return a word and its forms: pronouns, articles, verb, or the place with its preposition."""
-    match kind:
-        case "she":
-            forms = {"he": "she", "him": "her", "his": "her"}
-        case "he":
-            forms = {"he": "he", "him": "him", "his": "his"}
-        case "singular":
-            article = "an" if text[0] in "aeiou" else "a"
-            forms = {"a": f"{article} {text}", "a_": article, "was": "was"}
-        case "plural":
-            forms = {"was": "were"}
-        case "plain":
-            forms = {}
-        case preposition:
-            forms = {"at": f"{preposition} the {text}"}
-    return Word(text, forms)
+    article = "an" if text[0] in "aeiou" else "a"
+    if kind == "singular":
+        return Word(text, {"a": f"{article} {text}", "a_": article, "was": "was"})
+    return Word(text, _FORMS.get(kind, {"at": f"{kind} the {text}"}))
 
 
 _TABLES = package_table("mlx_attn.text.stories", "english")
