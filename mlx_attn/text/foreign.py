@@ -24,7 +24,6 @@ END_OF_TEXT = "<|endoftext|>"
 """The special token of GPT-2 that ends a text."""
 _ENDS = ("</s>", "<|end_of_text|>")
 """That of other tokenizers."""
-_FILE = "tokenizer.library.json"
 _PAIRS = {"merges.txt": "vocab.json", "vocab.bpe": "encoder.json"}
 """Files of merges and the ids beside them: GPT-2's by Hugging Face, and by OpenAI."""
 FILES = ("tokenizer.json", *_PAIRS)
@@ -57,7 +56,7 @@ class ForeignTokenizer(characters.Tokenizer):
         self.end = ids.get(self.end_of_text)
         self.merges = _merges_of(record, ids)
         self.kind = "gpt2" if self.merges else "foreign"
-        super().__init__(_pieces(record, ids), vocab_size=len(ids))
+        super().__init__(_pieces(record, ids))
         ids_of_text, text = self.encode(characters.PROBE), characters.PROBE
         if (back := self.decode(ids_of_text)) != text:
             raise ValueError(f"a text does not come back from its tokens: {text!r} is {back!r}")
@@ -102,17 +101,8 @@ class ForeignTokenizer(characters.Tokenizer):
         return np.array(self._library.encode(text, add_special_tokens=False).ids, np.uint16)
 
     def save(self, directory: Path) -> None:
-        """Write the library's own file, and `tokenizer.json`."""
-        write_text(directory / _FILE, self.content)
-        super().save(directory)
-
-    @classmethod
-    def load(cls, directory: Path, vocab_size: int) -> "ForeignTokenizer":
-        """Return the saved tokenizer; ValueError if its file is another one."""
-        tokenizer = cls(read_text(directory / _FILE))
-        if tokenizer.vocab_size != vocab_size:
-            raise ValueError(f"{_FILE} has {tokenizer.vocab_size} tokens")
-        return tokenizer
+        """Write `tokenizer.json` as the library does."""
+        write_text(directory / "tokenizer.json", self.content)
 
 
 def read_foreign(path: Path) -> ForeignTokenizer:

@@ -29,11 +29,10 @@ TRAINED = ("bpe", "unigram")  # the kinds that a vocabulary size is chosen for
 class _Saved(msgspec.Struct):
     """The content of `tokenizer.json`: the kind, and the settings of that kind."""
 
-    kind: Literal["char", "byte", "bpe", "unigram", "gpt2", "symbols", "foreign"]
+    kind: Literal["char", "byte", "bpe", "unigram", "symbols"]
     characters: str = ""
     symbols: list[str] = []
     blake2b: str = ""
-    vocab_size: int = 0
 
 
 def train_tokenizer(
@@ -81,8 +80,6 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                 return characters.ByteTokenizer()
             case "symbols":
                 return characters.SymbolTokenizer(saved.symbols)
-            case "gpt2" | "foreign":
-                return foreign.ForeignTokenizer.load(directory, saved.vocab_size)
             case kind:
                 return subwords.SubwordTokenizer.load(directory, kind, saved.blake2b)
     except (ValueError, KeyError) as error:
