@@ -150,8 +150,8 @@ def judged(
     fresh = kind.draw(random, max(LOOKS)).tolist()
     control_of = {n: fresh[:n] if rule == "fresh" else control for n in LOOKS}
     looks = ((n, look_at(idea[:n], control_of[n], variance, level)) for n in LOOKS)
-    n, look = next((n, look) for n, look in looks if look.is_last)
-    return look.word, n, 2 * n if rule == "fresh" else n
+    n, look = next((n, look) for n, look in looks if not look.is_open)
+    return look.verdict, n, 2 * n if rule == "fresh" else n
 
 
 def main() -> None:

@@ -111,10 +111,6 @@ class IdeaRun:
         run: A comparison of the control and the idea.
         folder: The ledger's, which nobody else writes in.
 
-    Attributes:
-        idea: What is known of it in the end.
-        control: The arm that it is compared with.
-
     Raises:
         ConfigError: There are not two arms, or the idea is the control.
         RunError: The ledger is damaged, or of another control. Iterating: the idea is refused.
@@ -228,18 +224,12 @@ class IdeaRun:
         variance = variance_of([of_control, *(idea.losses for idea in before if idea.losses)])
         margin = self.run.config.margin.nats
         look = look_at(losses, of_control, variance, self.idea.level, margin)
-        reason = "the same command adds seeds"
-        if look.word == "better":
+        if look.verdict == "better":
             self._keep()
-            reason = "kept: it is the control from now on"
-        elif look.is_last:
-            reason = "dropped"
+        closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
-            verdict=look.word,
-            is_open=not look.is_last,
-            reason=reason,
-            difference=look.difference,
-            interval=look.interval,
+            **look._asdict(),
+            reason="the same command adds seeds" if look.is_open else closed,
             seeds=len(losses),
             losses=tuple(losses),
             at_equal_time=_at_equal_time(trainings, control),

@@ -18,9 +18,9 @@ Where d is not below 0 an idea is dropped. `benchmarks/ideas.py` simulates night
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -60,14 +60,13 @@ def level_of(number: int) -> float:
     return ERROR * FIRST_SHARE * (1 - FIRST_SHARE) ** rounds / PLANNED
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """An idea judged; a negative difference means that it is better."""
 
-    word: str
+    verdict: str
+    is_open: bool  # whether more seeds are of use
     difference: float  # of the mean losses, idea minus control
-    interval: tuple[float, float]  # at the level of a whole idea
-    is_last: bool  # whether more seeds are of no use
+    interval: tuple[float, float]  # at the level of the look
 
 
 def look_at(
@@ -94,12 +93,10 @@ def look_at(
     # The first look spends nothing: its interval is that of a whole idea, and none is kept.
     reach = error * float(special.stdtrit(degrees, 1 - (spends or level)))
     low, high = difference - reach, difference + reach
-    word = "not known"
-    if low > 0:
-        word = "worse"
-    elif spends and high < 0:
-        word = "better"
+    word = "worse" if low > 0 else "not known"
     if spends and -margin < low and high < margin:
         word = "the same"
-    is_last = word != "not known" or difference >= 0 or len(idea) == max(LOOKS)
-    return Look(word, difference, (low, high), is_last)
+    elif spends and high < 0:
+        word = "better"
+    is_open = word == "not known" and difference < 0 and len(idea) < max(LOOKS)
+    return Look(word, is_open, difference, (low, high))

@@ -43,11 +43,11 @@ def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
 )
 def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
     look = look_at(idea(n, gain), CONTROL, VARIANCE, level_of(1))
-    assert (look.word, look.is_last) == (word, is_last)
+    assert (look.verdict, look.is_open) == (word, not is_last)
 
 
 def test_a_difference_within_the_margin_counts_as_none():
-    assert look_at(idea(10, 1.0), CONTROL, VARIANCE, level_of(1), margin=9.0).word == "the same"
+    assert look_at(idea(10, 1.0), CONTROL, VARIANCE, level_of(1), margin=9.0).verdict == "the same"
 
 
 def test_an_idea_wilder_than_the_control_has_a_wider_interval():
