@@ -106,7 +106,7 @@ def _attention(
     q, k = record(f"{name}.att.raw_queries", q), record(f"{name}.att.raw_keys", k)
     # Values computed from the keys read them before the rotation, which depends on position.
     # [B, H_v, T, D]
-    v = attention.value(attention.value_input(x, k), k, None, carry)
+    v = attention.value(x, k, None, carry)
     q = record(f"{name}.att.queries", attention.normalize_and_rotate(q, 0))
     # Keys of an earlier layer are normalized and rotated already.
     is_reader = attention.config.cross_layer == "reader"

@@ -22,7 +22,14 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.choices import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Carry, Inputs, Scores, attention_scores, weighted_sum
+from mlx_attn.attention.layer import (
+    Carry,
+    Inputs,
+    Scores,
+    attention_scores,
+    merge_heads,
+    weighted_sum,
+)
 from mlx_attn.errors import ConfigError
 
 TOKENS, WINDOW = 12, 5
@@ -264,8 +271,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
         yield "keeps no values, and its value reads more than x: leave out cache="
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
-    inputs = layer.value_input(x, k)
-    values = layer.value(inputs, k, None, Carry())
+    inputs, values = _value_input(layer, x, k), layer.value(x, k, None, Carry())
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, len(x), layer.config.n_maps, T, T), axis=-1)
@@ -277,12 +283,17 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
             yield f"computes something else with after= than before the weighted sum, by {off}"
 
 
+def _value_input(layer: Attention, x: Inputs, k: mx.array) -> Inputs:
+    """Return what the value map reads: x, or the cached keys side by side."""
+    return merge_heads(k) if layer.maps.value.cache == "k" else x
+
+
 def _bent_maps(layer: Attention, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
     k = layer.score(x)[1]
 
     def value(x: Inputs, k: mx.array) -> mx.array:
-        return layer.value(layer.value_input(x, k), k, None, Carry())
+        return layer.value(x, k, None, Carry())
 
     heads = (len(x), layer.config.n_maps, x.shape[1], value(x, k).shape[-1])
     functions = ((layer.score, (x.shape,)), (value, (x.shape, k.shape)), (layer.output, (heads,)))
@@ -389,7 +400,7 @@ def _check_shapes(layer: Attention) -> None:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
     more = (carry,) if maps.value.carries else ()
-    (v,) = tried(maps.value, (layer.value_input(x, k), k, *more), (B, -H, T, 0))
+    (v,) = tried(maps.value, (_value_input(layer, x, k), k, *more), (B, -H, T, 0))
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:
         tried(hook, (scores, *remembered(hook)), scores.shape)

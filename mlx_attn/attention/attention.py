@@ -192,7 +192,7 @@ class Attention(MapWeights):
         self, x: Inputs, q: Queries, k: Keys, cache: KVCache, carry: Carry | None
     ) -> Heads:
         """Attend by a state, in the mask's float32."""
-        v, state = self.value(self.value_input(x, k), k, cache, carry), cache.buffers or [None]
+        v, state = self.value(x, k, cache, carry), cache.buffers or [None]
         start = cache.advance(x.shape[1])
         q, k = self.normalize_and_rotate(q, start), self.normalize_and_rotate(k, start)
         read = (array.astype(mx.float32) for array in (q, k, v, *self.remembered(x)))
@@ -212,7 +212,7 @@ class Attention(MapWeights):
         inputs, k = merge_heads(keys), self.normalize_and_rotate(keys, positions.first)
         after = self.maps.value.after
         if after is None or project_values_first(self, q.shape[2], k.shape[2]):
-            return self.attend(q, k, self.value(inputs, k), positions, *memories)
+            return self.attend(q, k, self.value(inputs, keys), positions, *memories)
         # One value for all heads, [B, 1, T_k, C] -> [B, H, T_q, C] -> [B, H, T_q, D]
         return after(self, self.attend(q, k, inputs[:, None], positions, *memories))
 

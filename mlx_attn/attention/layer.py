@@ -212,7 +212,9 @@ class MapWeights(nn.Module):
     def value(
         self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: Carry | None = None
     ) -> Values:
-        """Return the values of x, whose keys are k; x continues the text in the cache."""
+        """Return the values of x, whose keys before rotation are k; x continues the cached text."""
+        if self.maps.value.cache == "k":  # the map reads the keys of all heads side by side
+            x = merge_heads(k)  # [B, kv_heads, T, K] -> [B, T, kv_heads K]
         carried = (Carry() if carry is None else carry,) if self.maps.value.carries else ()
         # [B, T, C] -> [B, value_heads, T, D]
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
@@ -222,11 +224,6 @@ class MapWeights(nn.Module):
         for convolution in self.maps.convolution:
             y = convolution.apply(self, part, y, cache)
         return y
-
-    def value_input(self, x: Inputs, k: Keys) -> Float[mx.array, "B T width"]:
-        """Return the input of the value map: x, or the keys k side by side."""
-        # [B, kv_heads, T, K] -> [B, T, kv_heads K]
-        return merge_heads(k) if self.maps.value.cache == "k" else x
 
     def output(self, heads: Heads, x: Inputs | None = None) -> Outputs:
         """Return the layer's output from its heads; a map that is not affine reads x as well."""

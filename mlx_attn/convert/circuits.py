@@ -181,7 +181,7 @@ def ov_circuit(attention: Attention) -> OutputFactors:
         _, k = exact.score(x)
         # NaN marks every number that depends on such keys.
         k = k if exact.maps.score.affine else mx.nan * k
-        value = exact.value(exact.value_input(x, k), k)
+        value = exact.value(x, k)
         if mx.isnan(value).any():
             check_affine(attention, "score")
         value, bias = _affine(value)

@@ -273,7 +273,7 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
         keys, values = (mx.zeros((1, config.n_kv_heads, T, D)) for D in widths)
         carry = Carry(shared=(keys, values, Positions.of_text(T)))
         q, k = attention.score(x, None, carry)
-        return [q, k, attention.value(attention.value_input(x, k), k, None, carry)]
+        return [q, k, attention.value(x, k, None, carry)]
 
     q, _, v = maps(x)
 
