@@ -71,7 +71,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
 def tales(stories: int, seed: int, spans: bool, as_json: bool) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.text import show
-    from mlx_attn.text.stories.dataset import generate_story
+    from mlx_attn.text.stories import generate_story
     from mlx_attn.ui.terminal import stdout_console
 
     generator = random.Random(seed)

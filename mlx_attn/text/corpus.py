@@ -29,7 +29,7 @@ from mlx_attn.text.downloads import Progress, data_directory
 from mlx_attn.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from mlx_attn.text.stories.dataset import StoryCorpus
+    from mlx_attn.text.stories import StoryCorpus
 
 _FORMAT = 3
 _DTYPES = {
@@ -208,7 +208,7 @@ def _story_facts(
     stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
 ) -> tuple[dict[str, np.ndarray], Object]:
     """Return where stories start, the ability that each token calls for, and the floors in nats."""
-    from mlx_attn.text.stories.grammar import ABILITIES
+    from mlx_attn.text.stories import ABILITIES
 
     pieces = tokenizer.vocabulary
     lengths = np.array([len(piece) for piece in pieces])[tokens]

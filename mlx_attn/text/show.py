@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, Progress, data_directory
-from mlx_attn.text.stories.dataset import Story
+from mlx_attn.text.stories import Story
 from mlx_attn.text.tasks import TASKS
 from mlx_attn.ui.terminal import memory
 

@@ -14,7 +14,7 @@ from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA, Progress
 
 if TYPE_CHECKING:
-    from mlx_attn.text.stories.dataset import StoryCorpus
+    from mlx_attn.text.stories import StoryCorpus
 
 LONGEST = 1_000_000_000  # bytes: a text is read into memory, and a pipe may be endless
 TALES_BYTES = 6_000_000, 200_000  # of the stories for training and for validation
@@ -104,9 +104,9 @@ def describe(name: str) -> str:
 
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def part(size: int, split: Literal["train", "val"]) -> SplitText:
-        from mlx_attn.text.stories import dataset
+        from mlx_attn.text.stories import generate_stories
 
-        stories = dataset.generate_stories(size, split=split)
+        stories = generate_stories(size, split=split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         return SplitText("\n" + stories.text, stories)
 

@@ -16,7 +16,7 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.cli.options import VARIABLES
 from mlx_attn.model.config import PRESETS
-from mlx_attn.text.stories.dataset import generate_story
+from mlx_attn.text.stories import generate_story
 from tests.cli.conftest import completions
 
 ROOT = Path(__file__).parent.parent.parent

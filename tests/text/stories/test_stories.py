@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from mlx_attn.text.stories.dataset import generate_stories, generate_story
+from mlx_attn.text.stories import generate_stories, generate_story
 
 
 def test_log_probability_is_the_sum_over_the_free_spans():

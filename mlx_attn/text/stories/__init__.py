@@ -1,1 +1,0 @@
-"""Stories made by a grammar, with their exact probability: the default training text."""
