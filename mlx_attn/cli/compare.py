@@ -81,8 +81,9 @@ _OPTIONS: list[click.Option] = [
     _subject(
         "--ideas",
         is_flag=True,
-        help="the second arm is an idea of a loop: all ideas of the ledger in --out, ideas.jsonl, "
-        "keep one that does nothing in at most 5 % of loops, and a better one becomes the control",
+        help="judge the second arm as an idea of a loop, untuned, with 3 to 10 seeds; the ledger "
+        "in --out (default: runs/ideas) keeps one that does nothing in at most 5 % of loops, and "
+        "a better one becomes the control",
         rare=True,
     ),
     *options_from(ComparisonConfig, "How sure", shows_defaults=True),

@@ -94,11 +94,6 @@ def test_the_exit_status_is_the_word_if_asked_for(tmp_path, run_command, losses,
     assert result.exit_code == status
     answer = json.loads(result.stdout)
     assert (answer["verdict"], answer["seeds"]) == (word, 4)
-    assert answer["interval"] == answer["verdicts"]["b"]["interval"]
-    file.write_text(file.read_text() + "\n".join(["", "c,0,1", "c,1,1"]))
-    line = refused(run_command("compare", "--from", str(file), "--quiet"), 2)
-    assert "leave out --quiet" in line
-    assert run_command("compare", "--from", str(file), "--exit-code").exit_code == 2
 
 
 def test_a_comparison_whose_time_is_over_is_not_known_and_goes_on(workshop, run_command):

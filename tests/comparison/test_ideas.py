@@ -10,6 +10,7 @@ from mlx_attn.comparison.ideas import IdeaRun, ledgers_in, read_ledger
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
+from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import load_plugins, unload_plugins
 
@@ -101,6 +102,7 @@ def test_a_leak_is_refused_before_it_trains_and_spends_nothing(ask, write, tmp_p
     ("error", "verdict", "is_open"),
     [
         (TrainingFailed("plugin idea.py, line 3: ValueError"), "worse", False),
+        (None, "worse", False),  # it diverges
         (OutOfTime("the time is over"), "not known", True),
         (KeyboardInterrupt(), "not known", True),
     ],
@@ -112,7 +114,9 @@ def test_an_idea_that_fails_is_worse_and_one_without_time_goes_on(
 
     def fail(self, trial):
         if trial.arm == "no-query" and trial.seed == 1:
-            raise error
+            if error:
+                raise error
+            return Diverged("loss nan at step 3")
         return train(self, trial)
 
     with monkeypatch.context() as patch:
@@ -121,18 +125,12 @@ def test_an_idea_that_fails_is_worse_and_one_without_time_goes_on(
             with pytest.raises(KeyboardInterrupt):
                 ask("standard", "no-query")
         else:
-            assert ask("standard", "no-query")[0].reason == str(error)
+            reason = str(error or "no-query diverged with seed 1: loss nan at step 3")
+            assert ask("standard", "no-query")[0].reason == reason
     (idea,) = read_ledger(tmp_path / "loop")
     assert (idea.verdict, idea.is_open, idea.seeds) == (verdict, is_open, 0)
     idea, trained = ask("standard", "no-query")
     assert trained == max(0, idea.seeds - 1)
-
-
-def test_an_idea_that_diverges_is_worse(ask, runner):
-    runner.diverges = ("no-query",)
-    idea, _ = ask("standard", "no-query")
-    assert idea.verdict == "worse"
-    assert idea.reason == "no-query diverged with seed 0: loss nan at step 3"
 
 
 def test_a_slower_idea_has_its_at_equal_time_too(ask, shared):
