@@ -92,16 +92,15 @@ def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.arr
 
 
 def stores_weights(config: AttentionConfig, T: int) -> bool:
-    """Tell whether training must store the attention weights [H, T, T] of a layer.
+    """Return True if training must store the attention weights [H, T, T] of a layer.
 
     Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
     mask, or some widths.
     """
-    if config.drop_rate or Maps(config).has_hooks:
+    maps, has_array = Maps(config), config.position == "alibi" or 0 < config.window < T
+    if config.drop_rate or maps.has_hooks or has_array:
         return True
-    if config.position == "alibi" or 0 < config.window < T:  # an array is the mask
-        return True
-    widths = {config.head_dim, *(choice.shape(config)[1] for choice in config.choices("score"))}
+    widths = (config.head_dim, maps.score.shape(config)[1])
     return not any(fuses(width, T, 1) for width in widths)
 
 

@@ -1,4 +1,4 @@
-"""Forms that read queries and keys, and short convolutions: decoding, states, and refusals.
+"""Forms that read queries and keys: decoding, states, and refusals.
 
 Their outputs and gradients are compared with a reference in test_recent.py.
 """
@@ -9,19 +9,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import CHOICES
-from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import delta_weights
 from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
-from mlx_attn.attention.layer import W_VALUE, split_heads
-from mlx_attn.convert.circuits import NoMatrix, qk_circuit
-from mlx_attn.cost import attention_cost, model_cost
+from mlx_attn.cost import attention_cost
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import config_from
-from tests.attention.conftest import SIZES, decoded, layer_of, text
+from tests.attention.conftest import decoded, layer_of, text
 
 C, T, H = 16, 12, 4
 RULES = tuple(name for name, row in CHOICES["mixing"].items() if row.recurs)
@@ -40,12 +35,6 @@ def layer(**settings: Any) -> Attention:
         {"mixing": "selective", "position": "alibi", "window": 4},
         # Reflections before the window stand between no query and key.
         {"mixing": "path", "window": 4, "logits": "forget"},
-        {"short_conv": "linear", "n_kv_heads": 1},
-        {"short_conv": "silu", "position": "rope", "qk_norm": True},
-        {"short_conv": "silu", "window": 3, "position": "alibi"},
-        {"short_conv": "silu", "mixing": "gated_delta"},
-        {"short_conv": "silu", "value": "residual", "logits": "forget"},
-        {"short_conv": "silu", "output": "differential", "score": "paired"},
     ],
     ids=str,
 )
@@ -83,37 +72,4 @@ def test_a_key_that_comes_again_is_overwritten():
     k = mx.array(np.stack([first, second, first])[None, None], mx.float32)
     np.testing.assert_allclose(
         delta_weights(k, k, mx.ones((1, 1, 3, 1)))[0, 0], np.eye(3), atol=1e-5
-    )
-
-
-def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
-    module, cache = layer(short_conv="silu", n_kv_heads=1), KVCache(T)
-    module(text(), cache)
-    assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
-    assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
-    assert attention_cost(module.config).state_floats == 3 * 4 * (H + 1 + 1)
-    sizes = {"vocab_size": 9, "emb_dim": C, "n_heads": H, "n_layers": 1}
-    plain, convolving = (
-        model_cost(config_from({**sizes, "short_conv": k})) for k in ("none", "silu")
-    )
-    assert convolving.parameters - plain.parameters == 4 * 3 * C
-    assert convolving.multiply_adds - plain.multiply_adds == 4 * 3 * C
-
-
-def test_a_linear_convolution_starts_as_the_layer_without_it():
-    plain = Attention(AttentionConfig(**SIZES))
-    convolving = Attention(AttentionConfig(**SIZES, short_conv="linear"))
-    convolving.load_weights(list(named_arrays(plain).items()), strict=False)
-    np.testing.assert_allclose(convolving(text()), plain(text()), atol=1e-6)
-
-
-def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
-    with pytest.raises(NoMatrix, match="short_conv=silu"):
-        qk_circuit(layer(short_conv="silu"))
-
-
-def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
-    facts = {"weights": W_VALUE}
-    assert own(
-        "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
     )

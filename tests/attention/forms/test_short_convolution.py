@@ -1,0 +1,76 @@
+"""Short convolutions: decoding, the rows that it keeps, costs, and refusals.
+
+Their outputs and gradients are compared with a reference in test_recent.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.cache import KVCache
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import W_VALUE, split_heads
+from mlx_attn.convert.circuits import NoMatrix, qk_circuit
+from mlx_attn.cost import attention_cost, model_cost
+from mlx_attn.model.config import config_from
+from tests.attention.conftest import SIZES, decoded, layer_of, text
+
+C, T, H = 16, 12, 4
+
+
+def layer(**settings: Any) -> Attention:
+    return layer_of(**{"position": "none", **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"short_conv": "linear", "n_kv_heads": 1},
+        {"short_conv": "silu", "position": "rope", "qk_norm": True},
+        {"short_conv": "silu", "window": 3, "position": "alibi"},
+        {"short_conv": "silu", "mixing": "gated_delta"},
+        {"short_conv": "silu", "value": "residual", "logits": "forget"},
+        {"short_conv": "silu", "output": "differential", "score": "paired"},
+    ],
+    ids=str,
+)
+def test_decoding_is_the_full_pass(settings):
+    module, x = layer(**settings), text()
+    for pieces in ([1] * T, [5, 1, 6]):
+        np.testing.assert_allclose(decoded(module, x, pieces), module(x), atol=3e-5)
+
+
+def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
+    module, cache = layer(short_conv="silu", n_kv_heads=1), KVCache(T)
+    module(text(), cache)
+    assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
+    assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
+    assert attention_cost(module.config).state_floats == 3 * 4 * (H + 1 + 1)
+    sizes = {"vocab_size": 9, "emb_dim": C, "n_heads": H, "n_layers": 1}
+    plain, convolving = (
+        model_cost(config_from({**sizes, "short_conv": k})) for k in ("none", "silu")
+    )
+    assert convolving.parameters - plain.parameters == 4 * 3 * C
+    assert convolving.multiply_adds - plain.multiply_adds == 4 * 3 * C
+
+
+def test_a_linear_convolution_starts_as_the_layer_without_it():
+    plain = Attention(AttentionConfig(**SIZES))
+    convolving = Attention(AttentionConfig(**SIZES, short_conv="linear"))
+    convolving.load_weights(list(named_arrays(plain).items()), strict=False)
+    np.testing.assert_allclose(convolving(text()), plain(text()), atol=1e-6)
+
+
+def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
+    with pytest.raises(NoMatrix, match="short_conv=silu"):
+        qk_circuit(layer(short_conv="silu"))
+
+
+def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
+    facts = {"weights": W_VALUE}
+    assert own(
+        "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
+    )
