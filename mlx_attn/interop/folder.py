@@ -129,7 +129,7 @@ def _replace(out: Path, new: Path) -> None:
         new.rename(out)
         return
     listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
-    old, named = _names(out), _names(new) | {_LIST}
+    old, named = _names(out), _names(new)
     own = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
     for name in sorted(old - own - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes the last
         if name in named or name.startswith(f"{OWN}/"):

@@ -106,12 +106,11 @@ def find_tokenizer(source: Checkpoint, named: str | None = None, cut: bool = Fal
         ConfigError: No tokenizer was found, or its vocabulary differs from the model's.
     """
     size = source.model.config.vocab_size
-    if named:
-        tokenizer = _named_tokenizer(named)
-    else:
-        tokenizer = _tokenizer_in(source.path if source.path.is_dir() else source.path.parent)
-        if size in _GPT2_ROWS and (tokenizer is None or tokenizer.vocab_size != size):
-            tokenizer = _named_tokenizer("gpt2")
+    folder = source.path if source.path.is_dir() else source.path.parent
+    tokenizer = _named_tokenizer(named) if named else _tokenizer_in(folder)
+    fits = tokenizer is not None and tokenizer.vocab_size == size
+    if not named and not fits and size in _GPT2_ROWS:
+        tokenizer = _named_tokenizer("gpt2")
     if tokenizer is None:
         raise ConfigError(
             f"{source.path}: no tokenizer lies beside it, and a vocabulary of {size} is not "

@@ -67,12 +67,10 @@ class ForeignTokenizer(characters.Tokenizer):
     def from_merges(
         cls, merges: str, ids: Mapping[str, int] | None = None, end: int | None = None
     ) -> "ForeignTokenizer":
-        """Return a byte-level BPE as GPT-2's.
+        """Return a byte-level BPE as GPT-2's, of one merge a line, the earliest first.
 
-        Args:
-            merges: One merge a line, the earliest first.
-            ids: The id of each token; as in GPT-2 if None, the bytes first, then the merges.
-            end: The id of the end of text, if `ids` is None; by default the last.
+        Without `ids`, tokens are numbered as in GPT-2: the bytes, the merges, and the end of text,
+        which `end` puts elsewhere.
 
         Raises:
             ValueError: A line is not a merge of two tokens.

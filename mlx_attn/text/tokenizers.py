@@ -38,13 +38,10 @@ class _Saved(msgspec.Struct):
 def train_tokenizer(
     kind: str, text: str, vocab_size: int = 512, directory: Path | None = None
 ) -> Tokenizer:
-    """Return a tokenizer of `kind` for `text`.
+    """Return a tokenizer of a kind in `KINDS`, with a vocabulary from `text`.
 
-    Args:
-        kind: One of `KINDS`.
-        text: The source of the vocabulary; `char` needs the whole text.
-        vocab_size: The most tokens that `bpe` and `unigram` may use; a short text yields fewer.
-        directory: Where `gpt2` keeps its merges; `downloads.data_directory()` by default.
+    `char` needs the whole text; `bpe` and `unigram` use at most `vocab_size` tokens, of a short
+    text fewer; `gpt2` keeps its merges in `directory`, by default `downloads.data_directory()`.
     """
     match kind:
         case "char":
