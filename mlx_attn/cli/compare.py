@@ -241,7 +241,7 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json
     control = next(iter(losses))
     rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
     lines = verdict_lines(control, verdicts, config.confidence)
-    answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts, {})
+    answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts)
     emit({"control": control, "verdicts": rows, **answer}, as_json, lambda: lines)
     return answer.get("verdict", "")
 
@@ -282,37 +282,30 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
     from mlx_attn.comparison.runner import OutOfTime
     from mlx_attn.comparison.show import comparison_parts
 
-    words = dict.fromkeys((arm.name for arm in run.config.arms[1:]), "not known")
+    arms = [arm.name for arm in run.config.arms[1:]]
     try:
         with _progress(quiet or as_json) as display:
             comparison = conclude(run, directory, display)
     except OutOfTime as error:
-        answer = _answer(words, {}, dict.fromkeys(words, str(error)))
-        emit(answer, as_json, lambda: [f"not known: {error}"])
+        answer = _answer(dict.fromkeys(arms, "not known"), {})
+        emit({**answer, "reason": str(error)}, as_json, lambda: [f"not known: {error}"])
     else:
+        verdicts, page = comparison.verdicts, directory / REPORT
         # An arm that diverged has no verdict.
-        words = {
-            arm: comparison.word(arm) if arm in comparison.verdicts else "worse" for arm in words
-        }
-        answer = _answer(words, comparison.verdicts, comparison.diverged)
+        words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}
+        answer = _answer(words, verdicts)
         record = {**comparison.as_dict(), **answer}
-        page = directory / REPORT
         emit(record, as_json, lambda: [*comparison_parts(comparison), "", page])
     return answer.get("verdict", "")
 
 
-def _answer(
-    words: Mapping[str, str], verdicts: "Mapping[str, Verdict]", reasons: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the answer to a single arm; nothing for several. Without a verdict it has a reason."""
+def _answer(words: Mapping[str, str], verdicts: "Mapping[str, Verdict]") -> dict[str, Any]:
+    """Return the answer to a single arm; nothing for several."""
     if len(words) != 1:
         return {}
     ((arm, word),) = words.items()
-    verdict = verdicts.get(arm)
-    return {
-        "verdict": word,
-        "difference": verdict and verdict.mean,
-        "interval": verdict and verdict.interval,
-        "seeds": len(verdict.differences) if verdict else 0,
-        "reason": reasons.get(arm, ""),
-    }
+    if verdict := verdicts.get(arm):
+        numbers = verdict.mean, verdict.interval, len(verdict.differences)
+    else:
+        numbers = None, None, 0
+    return {"verdict": word, **dict(zip(("difference", "interval", "seeds"), numbers, strict=True))}

@@ -11,12 +11,12 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import inf
+from time import monotonic
 from typing import Any
 
 from mlx_attn import plugins
@@ -83,20 +83,16 @@ class Runner:
                 executor.submit(train_order, asdict(trial), here, stop): trial
                 for trial in self.store.missing(trials)
             }
-            for future in self._in_time(ordered):
-                trial = ordered[future]
-                outcome = self._outcome(future, trial)
-                # Stored before it is reported, so that no error after this loses the trial.
-                self.store[trial] = outcome
-                yield trial, outcome
-
-    def _in_time(self, ordered: Mapping[Any, Trial]) -> Iterator[Any]:
-        """Yield the futures as they are done, until the deadline."""
-        left = max(0.0, self._deadline - time.monotonic()) if self._deadline < inf else None
-        try:
-            yield from futures.as_completed(ordered, left)
-        except TimeoutError as error:
-            raise OutOfTime(f"the time is over before the trainings; {KEPT}") from error
+            left = max(0.0, self._deadline - monotonic()) if self._deadline < inf else None
+            try:
+                for future in futures.as_completed(ordered, left):
+                    trial = ordered[future]
+                    outcome = self._outcome(future, trial)
+                    # Stored before it is reported, so that no error after this loses the trial.
+                    self.store[trial] = outcome
+                    yield trial, outcome
+            except TimeoutError as error:
+                raise OutOfTime(f"the time is over before the trainings; {KEPT}") from error
 
     def _outcome(self, future: futures.Future[Object], trial: Trial) -> Outcome:
         try:
