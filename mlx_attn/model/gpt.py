@@ -18,35 +18,32 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.init import initialise
 
 
-class SquaredReLU(nn.Module):
-    """max(0, x)^2 (Primer, arXiv:2109.08668)."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """Return the activation of each element."""
-        return _squared_relu(x)
-
-
 @Differentiable
-def _squared_relu(x: mx.array) -> mx.array:
+def squared_relu(x: mx.array) -> mx.array:
+    """Compute max(0, x)^2 (Primer, arXiv:2109.08668)."""
     return mx.square(mx.maximum(x, 0))
 
 
-@_squared_relu.vjp
+@squared_relu.vjp
 def _squared_relu_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     # Half the operations of the two derivatives in a row.
     return cotangent * (2 * mx.maximum(x, 0))
 
 
-class GELU(nn.Module):
-    """x times the normal distribution function of x, in the tanh form (arXiv:1606.08415)."""
+ACTIVATIONS = {"gelu": gelu, "gelu_exact": nn.gelu, "relu2": squared_relu}
+"""By name; the exact GELU, x (1 + erf(x / sqrt(2))) / 2, is nanoGPT's."""
+
+
+class Activation(nn.Module):
+    """A function of each element, by its name in `ACTIVATIONS`."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.function = ACTIVATIONS[name]
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return the activation of each element."""
-        return gelu(x)
-
-
-ACTIVATION_LAYERS = {"gelu": GELU, "gelu_exact": nn.GELU, "relu2": SquaredReLU}
-"""By name; the exact GELU, x (1 + erf(x / sqrt(2))) / 2, is nanoGPT's."""
+        return self.function(x)
 
 
 def _norm_layer(config: GPTConfig) -> Any:
@@ -64,7 +61,7 @@ class FeedForward(nn.Module):
         # The names are the book's.
         self.layers = [
             nn.Linear(config.emb_dim, config.hidden_dim, bias=config.bias),
-            ACTIVATION_LAYERS[config.activation](),
+            Activation(config.activation),
             nn.Linear(config.hidden_dim, config.emb_dim, bias=config.bias),
         ]
 

@@ -32,13 +32,6 @@ def tokens_that_fit(length: int, context_length: int) -> int:
     return length if length <= context_length else max(1, context_length // 2)
 
 
-def cache_length(length: int, context_length: int) -> int:
-    """Return the shortest caches that hold this many tokens."""
-    # ceil(log2(ceil(length / SHORTEST))): few lengths, because every length is another graph.
-    doublings = max(0, (-(-length // SHORTEST) - 1).bit_length())
-    return min(SHORTEST << doublings, context_length)
-
-
 class TokenStep:
     """One step of a model as a graph that runs without Python; it may serve many texts.
 
@@ -167,7 +160,9 @@ class DecodingState:
         if fitting < self.length:
             tokens = mx.concatenate(self._read, axis=1)[:, -fitting:]
             self._read, self.caches, self.length = [tokens], [], fitting
-        room = cache_length(self.length, context)
+        # ceil(log2(ceil(length / SHORTEST))): few lengths, because every length is another graph.
+        doublings = max(0, (-(-self.length // SHORTEST) - 1).bit_length())
+        room = min(SHORTEST << doublings, context)
         self.caches = self.caches or self.model.new_caches(room)
         if room > self.caches[0].length:
             for cache in self.caches:

@@ -20,7 +20,7 @@ def top_k(logits: Logits, k: int) -> Logits:
     """Keep the k likeliest tokens, or all if there are fewer."""
     likeliest = mx.topk(logits, min(k, logits.shape[-1]), axis=-1)
     # [B, V] >= [B, 1]: tokens as likely as the k-th are all kept.
-    return _keep(logits, logits >= mx.min(likeliest, axis=-1, keepdims=True))
+    return mx.where(logits >= mx.min(likeliest, axis=-1, keepdims=True), logits, -mx.inf)
 
 
 def top_p(logits: Logits, p: Number) -> Logits:
@@ -31,18 +31,15 @@ def top_p(logits: Logits, p: Number) -> Logits:
     likelier = mx.cumsum(descending, axis=-1, inclusive=False)
     nucleus = mx.where(likelier < p, descending, mx.inf)
     # The nucleus has a least probability, which finds its tokens without undoing the sort.
-    return _keep(logits, probabilities >= mx.min(nucleus, axis=-1, keepdims=True))
+    least = mx.min(nucleus, axis=-1, keepdims=True)
+    return mx.where(probabilities >= least, logits, -mx.inf)
 
 
 def min_p(logits: Logits, fraction: Number) -> Logits:
     """Keep tokens with probability >= fraction * the largest (arXiv:2407.01082)."""
     # p / p_max, without computing either.
     odds = mx.exp(logits - mx.max(logits, axis=-1, keepdims=True))
-    return _keep(logits, odds >= fraction)
-
-
-def _keep(logits: mx.array, allowed: mx.array) -> mx.array:
-    return mx.where(allowed, logits, -mx.inf)
+    return mx.where(odds >= fraction, logits, -mx.inf)
 
 
 def penalise(logits: Logits, recent: Tokens, penalty: Number) -> Logits:
