@@ -1,6 +1,6 @@
 """Probing tasks: documents whose best possible loss is known, each made to tell forms apart.
 
-`TASKS` is the table. A document is a row of symbols; `draw` makes documents from a seed, with the
+`TASKS` is the table. A document is a row of symbols; a task draws documents from a seed, with the
 same numbers on every machine.
 """
 
@@ -147,6 +147,9 @@ def products(
     return _answers_only(symbols, places, slice(factors, None, factors + 1))
 
 
+_STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with the same seed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A probing task."""
@@ -170,9 +173,24 @@ class Task:
         """Its default settings."""
         return {**RECIPE, "steps": self.steps, **self.fit}
 
-    def draw(self, count: int, split: Literal["train", "val"]) -> Documents:
-        """Draw documents of its sizes, with seed 0; see `draw`."""
-        return draw(self.name.partition(":")[0], count, split=split, **self.sizes)
+    def draw(
+        self, count: int, split: Literal["train", "val"] = "train", seed: int = 0
+    ) -> Documents:
+        """Draw documents of its sizes; each split of a seed has its own stream of random numbers.
+
+        Raises:
+            ConfigError: The sizes do not fit together.
+        """
+        bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))
+        name = self.name.partition(":")[0]
+        misfit = ConfigError(f"{name}: no documents have the sizes {self.sizes}")
+        try:
+            documents = self.generate(np.random.Generator(bits), count, **self.sizes)
+        except (IndexError, TypeError, ValueError) as error:  # more pairs than keys, for example
+            raise misfit from error
+        if not documents.scored.any() or documents.places.max() >= len(documents.symbols):
+            raise misfit
+        return documents
 
 
 _GENERATORS: dict[str, Callable[..., Documents]] = {
@@ -206,39 +224,12 @@ def task_of(data: str) -> Task | None:
     row = TASKS.get(name)
     if row is None or name == data:
         return row
-    sizes: dict[str, Any] = {}
+    sizes = {**row.sizes}
     for change in changes.split(","):
         key, _, value = change.partition("=")
         if not value.isdecimal() or value == "0":
             raise ConfigError(f"{name}: a size is a whole number above 0, as in {name}:{key}=4")
+        find_row(sizes, key, "size")
         sizes[key] = int(value)
-    places = draw(name, 1, **sizes).places
-    return replace(row, name=data, sizes={**row.sizes, **sizes}, length=places.shape[1])
-
-
-_STREAM = 0x7461736B  # keeps these random numbers apart from others drawn with the same seed
-
-
-def draw(
-    task: str, count: int, seed: int = 0, split: Literal["train", "val"] = "train", **sizes: Any
-) -> Documents:
-    """Draw documents of a task, of other `sizes` if given.
-
-    Each split of a seed has its own stream of random numbers.
-
-    Raises:
-        ConfigError: The task or a size is unknown, or the sizes do not fit together.
-    """
-    row = find_row(TASKS, task, "task")
-    for key in sizes:
-        find_row(row.sizes, key, "size")
-    bits = np.random.Philox(key=np.array([2 * seed + (split == "val"), _STREAM], np.uint64))
-    sizes = {**row.sizes, **sizes}
-    misfit = ConfigError(f"{task}: no documents have the sizes {sizes}")
-    try:
-        documents = row.generate(np.random.Generator(bits), count, **sizes)
-    except (IndexError, TypeError, ValueError) as error:  # more pairs than keys, for example
-        raise misfit from error
-    if not documents.scored.any() or documents.places.max() >= len(documents.symbols):
-        raise misfit
-    return documents
+    row = replace(row, name=data, sizes=sizes)
+    return replace(row, length=row.draw(1).places.shape[1])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.text.tasks import TASKS, draw, task_of
+from mlx_attn.text.tasks import TASKS, task_of
 
 tasks = pytest.mark.parametrize("task", TASKS)
 
@@ -65,7 +65,7 @@ SOLVERS: dict[str, Callable[[Sequence[str], Sequence[str]], dict[str, float]]] =
 
 @tasks
 def test_the_exact_solver_pays_the_floor_for_every_symbol(task):
-    documents = draw(task, 20, split="val")
+    documents = TASKS[task].draw(20, "val")
     for places, scored, nats in zip(
         documents.places, documents.scored, documents.nats, strict=True
     ):
@@ -79,7 +79,7 @@ def test_the_exact_solver_pays_the_floor_for_every_symbol(task):
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), count=st.integers(1, 30))
 def test_documents_have_one_length_and_are_scored_after_their_first_symbol(task, seed, count):
-    documents = draw(task, count, seed)
+    documents = TASKS[task].draw(count, seed=seed)
     assert documents.places.shape == (count, TASKS[task].length)
     assert 0 <= documents.places.min() <= documents.places.max() < len(documents.symbols)
     assert documents.scored.any(axis=1).all()
@@ -91,15 +91,15 @@ def test_documents_have_one_length_and_are_scored_after_their_first_symbol(task,
 
 @tasks
 def test_the_same_seed_draws_the_same_documents_and_a_split_or_seed_of_its_own_others(task):
-    first, again = draw(task, 9, 3), draw(task, 9, 3)
+    first, again = (TASKS[task].draw(9, seed=3) for _ in range(2))
     assert np.array_equal(first.places, again.places)
-    for other in (draw(task, 9, 4), draw(task, 9, 3, "val")):
+    for other in (TASKS[task].draw(9, seed=4), TASKS[task].draw(9, "val", 3)):
         assert not (other.places == first.places).all(axis=1).any()
 
 
 @tasks
 def test_the_stream_is_the_documents_each_after_a_newline(task):
-    documents = draw(task, 4)
+    documents = TASKS[task].draw(4)
     arrays, length = documents.arrays(), TASKS[task].length
     assert {len(array) for name, array in arrays.items() if name != "document_starts"} == {
         4 * (length + 1) + 1
