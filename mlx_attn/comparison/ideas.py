@@ -17,18 +17,12 @@ from typing import Any
 import numpy as np
 
 from mlx_attn import files
+from mlx_attn.comparison import sequence
 from mlx_attn.comparison.config import Arm
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun, Events
 from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
-from mlx_attn.comparison.sequence import (
-    CONTROL_SEEDS,
-    LOOKS,
-    level_of,
-    look_at,
-    variance_of,
-)
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError, plural
@@ -57,7 +51,7 @@ class Idea:
     difference: float | None = None  # of the mean losses, in nats per token, idea minus control
     interval: tuple[float, float] | None = None  # at the idea's level
     seeds: int = 0
-    level: float  # what it may spend of `ERROR`
+    level: float  # what it may spend of `sequence.ERROR`
     # If its steps take longer: the difference when the control's time is over, off its curve.
     at_equal_time: float | None = None
     seconds: float = 0.0  # that its calls took, the control's trainings included
@@ -124,27 +118,27 @@ class IdeaRun:
         kept = [idea for idea in self.ideas if idea.verdict == "better"]
         # Fresh seeds after every keep: those that an idea was kept for flatter it.
         self._first_seed = SEEDS_APART * len(kept)
-        digest, self._of_control = self._trials(self.control, CONTROL_SEEDS)
+        digest, self._of_control = self._trials(self.control, sequence.CONTROL_SEEDS)
         is_known = not self.ideas or digest == self.ideas[0].control
         if kept:
             self.control = Arm(f"{kept[-1].name}, idea {kept[-1].number}", kept[-1].settings)
             copies = folder / KEPT / str(kept[-1].number)
             with only(copies / name for name in kept[-1].plugins):
-                digest, self._of_control = self._trials(self.control, CONTROL_SEEDS)
+                digest, self._of_control = self._trials(self.control, sequence.CONTROL_SEEDS)
             is_known = is_known and digest == kept[-1].digest
         if not is_known:
             raise RunError(
                 f"{folder / LEDGER} is of another control: its settings, text or files have "
                 "changed, or mlx_attn; put them back, or begin another ledger with --out"
             )
-        own, self._of_idea = self._trials(self.arm, max(LOOKS))
+        own, self._of_idea = self._trials(self.arm, max(sequence.LOOKS))
         if own == digest:
             raise ConfigError(f"{self.arm.name} is the control, {self.control.name}: change it")
         spending = [idea for idea in self.ideas if idea.verdict != REFUSED]
         new = Idea(
             number=len(self.ideas) + 1,
             name=self.arm.name,
-            level=level_of(len(spending) + 1),
+            level=sequence.level_of(len(spending) + 1),
             digest=own,
             control=digest,
             plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
@@ -199,7 +193,7 @@ class IdeaRun:
         """Train control and idea as far as a word needs, and note it."""
         yield from self.run.train("control", self._of_control)
         control = self._trainings(self._of_control)
-        for seeds in LOOKS:
+        for seeds in sequence.LOOKS:
             if self.idea.is_open and seeds > self.idea.seeds:
                 try:
                     yield from self.run.train(self.arm.name, self._of_idea[:seeds])
@@ -221,9 +215,11 @@ class IdeaRun:
         """Judge the idea by its first trainings."""
         losses, of_control = ([each.val_loss for each in some] for some in (trainings, control))
         before = self.ideas[: self.idea.number - 1]
-        variance = variance_of([of_control, *(idea.losses for idea in before if idea.losses)])
+        variance = sequence.variance_of(
+            [of_control, *(idea.losses for idea in before if idea.losses)]
+        )
         margin = self.run.config.margin.nats
-        look = look_at(losses, of_control, variance, self.idea.level, margin)
+        look = sequence.look_at(losses, of_control, variance, self.idea.level, margin)
         if look.verdict == "better":
             self._keep()
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
