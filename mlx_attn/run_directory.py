@@ -24,7 +24,6 @@ import mlx.core as mx
 from mlx_attn import files
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.keys import keys_of, validate
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files, check_plugins
@@ -116,7 +115,7 @@ class Run:
     def config(self) -> GPTConfig:
         """The model's configuration, or a RunError if the file's is damaged."""
         try:
-            return config_from(validate(self.settings["model"], keys_of(GPTConfig)))
+            return config_from(self.settings["model"])
         except ConfigError as error:
             raise RunError(f"{self.path / CONFIG}: {error}") from error
 

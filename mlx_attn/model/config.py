@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from mlx_attn.attention.catalog import Variant, find_variant
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig, AttentionSettings
-from mlx_attn.errors import ConfigError, did_you_mean, find_row
-from mlx_attn.keys import check_settings, setting
+from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.keys import check_settings, keys_of, setting, validate
 from mlx_attn.records import package_table
 
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -173,11 +173,7 @@ def _why_no_pattern(config: GPTConfig) -> str:
 
 def config_from(settings: Mapping[str, Any]) -> GPTConfig:
     """Return a configuration from a mapping, such as a file's."""
-    names = [f.name for f in fields(GPTConfig)]
-    for name in settings:
-        if name not in names:
-            raise ConfigError(f"unknown model setting '{name}'{did_you_mean(name, names)}")
-    return GPTConfig(**settings)
+    return GPTConfig(**validate(settings, keys_of(GPTConfig)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,11 +39,11 @@ class Activation(nn.Module):
 
     def __init__(self, name: str):
         super().__init__()
-        self.function = ACTIVATIONS[name]
+        self.name = name
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return the activation of each element."""
-        return self.function(x)
+        return ACTIVATIONS[self.name](x)
 
 
 def _norm_layer(config: GPTConfig) -> Any:

@@ -297,17 +297,12 @@ COOLDOWN = 0.6
 
 
 def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: float) -> float:
-    """Return the factor of the peak learning rates, in [0, 1].
+    """Return the factor of the peak learning rates, in [0, 1], after steps and seconds.
 
     After the warm-up "cosine" decays to min_lr / lr along half a cosine (SGDR, arXiv:1608.03983).
     "wsd" stays at 1 and decays linearly in the last `COOLDOWN` part of the training
-    (warmup-stable-decay, arXiv:2405.18392), "linear" decays all the way.
-
-    Args:
-        config: The recipe.
-        step: Steps done.
-        steps: Bound in steps; 0 without one.
-        seconds: Training time so far.
+    (warmup-stable-decay, arXiv:2405.18392), "linear" decays all the way. The training ends after
+    `steps`, if it has a bound in steps.
     """
     # Linear warm-up. Its first factor is above 0, so that no step is wasted.
     if step < config.warmup:

@@ -171,7 +171,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "a ring of 300": {"window": 300, "position": "rope"},
     "x, the key of merged scores": VARIANTS["merged"].maps,
     "what a hook keeps": VARIANTS["forgetting"].maps,
-    "a state": {**VARIANTS["gated-deltanet"].settings, "scale": None},
+    "a state": {**VARIANTS["gated-deltanet"].settings, "scale": 0.0},
 }
 """Every layout of the cache, with settings that may break it."""
 CHUNKS = (1_020, *[1] * 10, 100, *[1] * 5)

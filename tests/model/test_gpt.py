@@ -85,7 +85,7 @@ def test_a_sequence_longer_than_the_context_needs_positions_that_are_not_learned
         ({"n_layers": 0}, "n_layers=0 must be at least 1"),
         ({"norm": "batchnorm"}, "norm='batchnorm' must be one of layernorm, rmsnorm"),
         ({"hidden_dim": -1}, "hidden_dim=-1"),
-        ({"n_head": 4}, "unknown model setting 'n_head': did you mean 'n_heads'"),
+        ({"n_head": 4}, "unknown setting 'n_head': did you mean 'n_heads'"),
     ],
     ids=str,
 )
