@@ -44,6 +44,8 @@ _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
 _FROM_DELTA = "0.01"
 """The margin of `--from`, in nats per token."""
 
+_NO_TOKENS = "has no trainings that measure tokens: give --delta in nats"
+
 _NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
 
 STATUS = {"better": 0, "worse": 10, "the same": 11, "not known": 12}
@@ -172,8 +174,9 @@ def command(
     """
     deadline = monotonic() + 60 * limit if limit else inf
     if results:
-        word = _judge_file(results, options["delta"], options["confidence"], as_json)
-        _exit_with(word, exit_code)
+        words = _judge_file(results, options["delta"], options["confidence"], as_json)
+        _check_words(len(words), exit_code)
+        _exit_with(words[0], exit_code)
         return
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
@@ -185,10 +188,13 @@ def command(
     settings |= {"arms": named} if named else {}
     if ideas:
         _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
+        if (options["delta"] or "").endswith("%"):
+            raise click.UsageError(f"--ideas {_NO_TOKENS}")
         settings |= {"tune": False, "reference": "none"}
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
+    _check_words(len(run.config.arms) - 1, exit_code)
     note(*run.corpus.notes)
     if dry_run:
         rows = plan_rows(run)
@@ -200,10 +206,14 @@ def command(
     _exit_with(word, exit_code)
 
 
+def _check_words(count: int, exit_code: bool) -> None:
+    """Refuse a single status for several words."""
+    if exit_code and count != 1:
+        raise click.UsageError("--exit-code is the word on one arm: compare it with the control")
+
+
 def _exit_with(word: str, wanted: bool) -> None:
     """End with the status of a word, if that is wanted."""
-    if wanted and not word:
-        raise click.UsageError("--exit-code is the word on one arm: compare it with the control")
     click.get_current_context().exit(STATUS[word] if wanted else 0)
 
 
@@ -220,8 +230,8 @@ def _refuse(why: str, names: Container[str | None]) -> None:
         raise click.UsageError(f"{why}: leave out {', '.join(ignored)}")
 
 
-def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> str:
-    """Show the verdicts on losses that any program wrote; return the word on a single one."""
+def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> list[str]:
+    """Show the verdicts on losses that any program wrote; return their words."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.losses import judge_losses, read_losses
@@ -235,7 +245,7 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json
         arms=(), delta=delta or _FROM_DELTA, confidence=confidence or ComparisonConfig.confidence
     )
     if not config.margin.nats:
-        raise click.UsageError("--from has no trainings that measure tokens: give --delta in nats")
+        raise click.UsageError(f"--from {_NO_TOKENS}")
     losses = read_losses(file)
     verdicts = judge_losses(losses, config.margin.nats, config.confidence)
     control = next(iter(losses))
@@ -243,7 +253,7 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json
     lines = verdict_lines(control, verdicts, config.confidence)
     answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts)
     emit({"control": control, "verdicts": rows, **answer}, as_json, lambda: lines)
-    return answer.get("verdict", "")
+    return [one.word for one in verdicts.values()]
 
 
 @contextmanager

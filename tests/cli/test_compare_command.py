@@ -96,6 +96,11 @@ def test_the_exit_status_is_the_word_if_asked_for(tmp_path, run_command, losses,
     assert (answer["verdict"], answer["seeds"]) == (word, 4)
 
 
+def test_a_status_for_two_words_is_refused_before_any_training(compare, workshop):
+    assert "on one arm" in refused(compare("--variants=standard,merged,no-query", "--exit-code"), 2)
+    assert not (workshop / "runs").exists()
+
+
 def test_a_comparison_whose_time_is_over_is_not_known_and_goes_on(workshop, run_command):
     flags = ["--variants=standard,no-query", *SMALL, "--jobs=1", "--json", "--exit-code"]
     result = run_command("compare", *flags, "--minutes=1e-9")
