@@ -230,7 +230,9 @@ def _refuse(why: str, names: Container[str | None]) -> None:
         raise click.UsageError(f"{why}: leave out {', '.join(ignored)}")
 
 
-def _judge_file(file: Path, delta: str | None, confidence: float | None, as_json: bool) -> list[str]:
+def _judge_file(
+    file: Path, delta: str | None, confidence: float | None, as_json: bool
+) -> list[str]:
     """Show the verdicts on losses that any program wrote; return their words."""
     from dataclasses import asdict
 
