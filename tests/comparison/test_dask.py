@@ -34,7 +34,8 @@ class Cluster:
         self.scheduler = self._start("scheduler", "--scheduler-file", str(self._file), "--port=0")
         self.workers: list[subprocess.Popen[bytes]] = []
         until = time.monotonic() + PATIENCE
-        while not self._file.exists() and time.monotonic() < until:
+        # For a moment the file is there and empty.
+        while not (self._file.exists() and self._file.read_text()) and time.monotonic() < until:
             time.sleep(0.05)
         self.address = json.loads(self._file.read_text())["address"]
 
