@@ -150,10 +150,24 @@ The same command continues where it was interrupted: finished trainings are kept
 
 
 @click.command(cls=SectionedCommand, params=_OPTIONS, epilog=_EXAMPLES)
-def command(
+def command(results: Path | None, as_json: bool, exit_code: bool, **options: Any) -> None:
+    """Say which form of attention is better, and how sure that is.
+
+    Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
+    the same fresh seeds, batches and validation windows, and the differences to the first arm, the
+    control, are judged in pairs: better, worse, the same or not known.
+    """
+    if results:
+        words = _judge_file(results, options["delta"], options["confidence"], as_json)
+        _check_words(len(words), exit_code)
+        _exit_with(words[0], exit_code)
+    else:
+        _judge_trainings(as_json=as_json, exit_code=exit_code, **options)
+
+
+def _judge_trainings(
     variants: str | None,
     arms: tuple[str, ...],
-    results: Path | None,
     ideas: bool,
     out: Path | None,
     jobs: int,
@@ -166,31 +180,18 @@ def command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Say which form of attention is better, and how sure that is.
-
-    Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
-    the same fresh seeds, batches and validation windows, and the differences to the first arm, the
-    control, are judged in pairs: better, worse, the same or not known.
-    """
-    deadline = monotonic() + 60 * limit if limit else inf
-    if results:
-        words = _judge_file(results, options["delta"], options["confidence"], as_json)
-        _check_words(len(words), exit_code)
-        _exit_with(words[0], exit_code)
-        return
+    """Train the arms and judge them; with `dry_run` show the plan."""
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
     from mlx_attn.runs import RUNS
 
+    deadline = monotonic() + 60 * limit if limit else inf
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
     if ideas:
-        _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
-        if (options["delta"] or "").endswith("%"):
-            raise click.UsageError(f"--ideas {_NO_TOKENS}")
-        settings |= {"tune": False, "reference": "none"}
+        settings |= _settings_of_ideas(options["delta"])
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
@@ -200,10 +201,17 @@ def command(
         rows = plan_rows(run)
         emit(dict(rows), as_json, lambda: [rows])
         return
-    judge = _judge_idea if ideas else _train_and_judge
     with lock(directory):
-        word = judge(run, directory, as_json, quiet)
+        word = (_judge_idea if ideas else _train_and_judge)(run, directory, as_json, quiet)
     _exit_with(word, exit_code)
+
+
+def _settings_of_ideas(delta: str | None) -> dict[str, Any]:
+    """Return the settings of a comparison with `--ideas`, which has a rule of its own."""
+    _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
+    if (delta or "").endswith("%"):
+        raise click.UsageError(f"--ideas {_NO_TOKENS}")
+    return {"tune": False, "reference": "none"}
 
 
 def _check_words(count: int, exit_code: bool) -> None:
@@ -260,7 +268,7 @@ def _judge_file(
 
 @contextmanager
 def _progress(quiet: bool) -> "Iterator[Display]":
-    """Show the progress of trainings; an interruption says how to go on, and exits."""
+    """Show the progress of trainings; an interruption says how to continue, and exits."""
     from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import Display
     from mlx_attn.ui.terminal import stderr_console
@@ -274,7 +282,7 @@ def _progress(quiet: bool) -> "Iterator[Display]":
 
 
 def _judge_idea(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> str:
-    """Judge the next idea of a ledger, and show what is known of it; return the word."""
+    """Judge the next idea of a ledger, and show its line; return the word."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.ideas import IdeaRun
@@ -303,7 +311,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet
         emit({**answer, "reason": str(error)}, as_json, lambda: [f"not known: {error}"])
     else:
         verdicts, page = comparison.verdicts, directory / REPORT
-        # An arm that diverged has no verdict.
+        # A diverged arm has no verdict.
         words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}
         answer = _answer(words, verdicts)
         record = {**comparison.as_dict(), **answer}

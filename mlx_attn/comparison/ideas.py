@@ -41,7 +41,7 @@ SLOWER = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idea:
-    """An idea of a ledger: an arm, and what is known of it."""
+    """An idea of a ledger: an arm, and its verdict so far."""
 
     number: int  # from 1
     name: str
@@ -51,19 +51,19 @@ class Idea:
     difference: float | None = None  # of the mean losses, in nats per token, idea minus control
     interval: tuple[float, float] | None = None  # at the idea's level
     seeds: int = 0
-    level: float  # what it may spend of `sequence.ERROR`
+    level: float  # its part of `sequence.ERROR`
     # If its steps take longer: the difference when the control's time is over, off its curve.
     at_equal_time: float | None = None
     seconds: float = 0.0  # that its calls took, the control's trainings included
     losses: tuple[float, ...] = ()  # of its seeds
     digest: str  # of its settings and files
-    control: str  # that of the control
+    control: str  # the same of the control
     plugins: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by file
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its arm
 
 
 def read_ledger(folder: Path) -> list[Idea]:
-    """Return the ideas of a folder, in order; none if it has no ledger.
+    """Return the ideas of a folder, in order; an empty list without a ledger.
 
     Raises:
         RunError: The ledger is damaged, or was changed by hand.
@@ -99,7 +99,7 @@ def ledgers_in(directory: Path) -> dict[str, str]:
 
 
 class IdeaRun:
-    """The next idea of a ledger; iterating trains what is missing, and yields events.
+    """The next idea of a ledger; iterating trains the missing trials, and yields events.
 
     Args:
         run: A comparison of the control and the idea.
@@ -232,7 +232,7 @@ class IdeaRun:
         )
 
     def _keep(self) -> None:
-        """Copy the idea's files, which the user goes on changing."""
+        """Copy the idea's files, which the user will change again."""
         copies = self.folder / KEPT / str(self.idea.number)
         for plugin in self._of_idea[0].plugins:
             path = Path(plugin["path"])

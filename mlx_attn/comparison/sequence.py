@@ -45,7 +45,7 @@ idea's variance may be: above, the idea is no measure of the others."""
 
 
 def variance_of(groups: Iterable[Sequence[float]]) -> float:
-    """Return s^2 of the control's losses and of those of earlier ideas, in their order."""
+    """Return s^2 of the losses of the control and of earlier ideas, in their order."""
     degrees, total = 0, 0.0
     for losses in groups:
         variance = float(np.var(losses, ddof=1))
@@ -82,7 +82,7 @@ def look_at(
         idea: Its losses, as many as a look has.
         control: The control's.
         variance: s^2, from `variance_of`.
-        level: What the idea may spend of the error.
+        level: The idea's part of the error.
         margin: In nats per token: smaller differences count as none.
     """
     degrees = len(idea) - 1 + LENT
@@ -90,7 +90,7 @@ def look_at(
     of_control = max(variance, float(np.var(control, ddof=1)))
     error = sqrt(own / len(idea) + of_control / len(control))
     difference, spends = fmean(idea) - fmean(control), LOOKS[len(idea)] * level
-    # The first look spends nothing: its interval is that of a whole idea, and none is kept.
+    # The first look spends nothing: it has the interval of a whole idea, and keeps no idea.
     reach = error * float(special.stdtrit(degrees, 1 - (spends or level)))
     low, high = difference - reach, difference + reach
     word = "worse" if low > 0 else "not known"
