@@ -190,8 +190,9 @@ class Run:
         return best_of(self.metrics())
 
     def was_cut_off(self) -> bool:
-        """Tell whether its training never ended, not even by an interruption."""
-        return all(report.get("event") != "end" for report in self.metrics())
+        """Tell whether its training began and never ended, not even by an interruption."""
+        began = {"converted", "imported"}.isdisjoint(self.settings)
+        return began and all(report.get("event") != "end" for report in self.metrics())
 
     def is_finished(self) -> bool:
         """Tell whether its training came to its end; so did a converted or imported model's."""

@@ -40,7 +40,6 @@ class Training:
         out: Directory of the run; None keeps nothing.
         overwrite: Whether a run that is there is replaced.
         init_from: The run whose weights it starts from, if any.
-        resumes: Whether it continues the run that is in the directory.
         events: Those that have happened.
     """
 
@@ -49,7 +48,6 @@ class Training:
     out: Path | None = None
     overwrite: bool = False
     init_from: str | Path | None = None
-    resumes: bool = False
     events: list[Event] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Event]:
@@ -94,7 +92,7 @@ class Training:
             yield
         elif self.trainer.run:
             with held(self.trainer.run) as run:
-                if self.resumes and not self.events:
+                if not self.events:
                     _continue(self.trainer, run, self.corpus)
                     # The files that it began with stay recorded.
                     record = {k: v for k, v in self._record().items() if k != "plugins"}
@@ -206,8 +204,7 @@ def resumed_training(
     """Return the training of a run from its last checkpoint on, with some settings changed."""
     with held(run) as run:
         has_checkpoint = run.checkpoint.exists()
-        began = {"converted", "imported"}.isdisjoint(run.settings)
-        if not has_checkpoint and not (began and run.was_cut_off()):
+        if not has_checkpoint and not run.was_cut_off():
             raise RunError(
                 f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
                 f"{quote(str(run.path))} trains on from its weights",
@@ -220,7 +217,7 @@ def resumed_training(
         track_heads(trainer)
         run.check_corpus(corpus, "name the old one with --data, or train a new run")
         _continue(trainer, run, corpus)
-    return Training(trainer, corpus, run.path, resumes=True)
+    return Training(trainer, corpus, run.path)
 
 
 def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
@@ -228,10 +225,8 @@ def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
 
     Its start follows from its seed and the run that it started from.
     """
+    trainer.run = run
     if run.checkpoint.exists():
         trainer.resume(run)
-        return
-    run.forget_after(-1)
-    trainer.run = run
-    if start := run.settings.get("init_from"):
+    elif start := run.settings.get("init_from"):
         start_from_run(trainer, find_run(start), corpus)

@@ -55,7 +55,7 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
 
 def _list_runs() -> list[tuple[str, str]]:
     from mlx_attn.cli.runs import facts_of
-    from mlx_attn.training.summaries import summarise_runs
+    from mlx_attn.runs import summarise_runs
 
     return [(run.name, facts_of(run)) for run in summarise_runs()]
 

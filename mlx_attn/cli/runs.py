@@ -15,7 +15,7 @@ from mlx_attn.cli.sample import complete_run
 from mlx_attn.errors import RunError, find_row, plural
 
 if TYPE_CHECKING:
-    from mlx_attn.training.summaries import RunSummary
+    from mlx_attn.runs import RunSummary
 
 _EXAMPLES = """\b
 Examples:
@@ -74,8 +74,7 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     Below them stands each ledger of ideas there: see --ideas of 'mlx-attn compare --help-all'.
     """
     from mlx_attn.comparison.ideas import ledgers_in
-    from mlx_attn.runs import RUNS
-    from mlx_attn.training.summaries import summarise_runs
+    from mlx_attn.runs import RUNS, summarise_runs
     from mlx_attn.ui.terminal import memory, print_rows, stdout_console
 
     key = find_row(_SORT_KEYS, sort, "key to sort by")

@@ -22,11 +22,10 @@ from mlx_attn.explore.manifest import example_texts, page_model, text_of, traini
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, open_run
-from mlx_attn.runs import RUNS, document_start
+from mlx_attn.runs import RUNS, RunSummary, document_start, summarise_runs
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
-from mlx_attn.training.summaries import RunSummary, summarise_runs
 from mlx_attn.ui.plots import COLOURS, template
 
 MODULES = (

@@ -45,11 +45,9 @@ class RunRecorder:
         if trainer.run:
             # Events after the checkpoint will happen again; the reports must not have them twice.
             step, evaluated, tracked = trainer.progress.latest
-            losses = trainer.progress.losses
-            done = {"step": not losses, "eval": evaluated == step, "track": tracked == step}
-            trainer.run.forget_after(
-                step, [event for event, is_done in done.items() if not is_done]
-            )
+            to_come = {"start": True, "step": bool(trainer.progress.losses)}
+            to_come |= {"eval": evaluated != step, "track": tracked != step}
+            trainer.run.forget_after(step, [event for event in to_come if to_come[event]])
 
     def __call__(self, event: Event) -> None:
         """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
@@ -128,22 +126,20 @@ def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
         # Event files in the run's own directory: `tensorboard --logdir runs`.
         writer = library.SummaryWriter(str(run.path / name))
         finish = writer.close
+
+        def log(values: dict[str, float], step: int) -> None:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
     else:
         # Trackio has the functions of Weights & Biases. `resume` continues the curves of a run that
         # was interrupted.
         settings = dict(run.settings)
         library.init(project="mlx_attn", name=run.name, config=settings, resume="allow")
-        writer, finish = None, library.finish
+        log, finish = library.log, library.finish
 
     def send(event: Event) -> None:
-        if not isinstance(event, Stepped | Evaluated):
-            return
-        values = _curves(event)
-        if writer is None:
-            library.log(values, step=event.step)
-            return
-        for key, value in values.items():
-            writer.add_scalar(key, value, event.step)
+        if isinstance(event, Stepped | Evaluated):
+            log(_curves(event), step=event.step)
 
     try:
         yield send

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from mlx_attn.run_directory import open_run
+from mlx_attn.runs import summarise_runs
 from mlx_attn.text.corpus import prepare
-from mlx_attn.training.summaries import summarise_runs
 from tests.cli.conftest import invoke, refused, untrained_run
 
 convert = partial(invoke, "convert")

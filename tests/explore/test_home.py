@@ -10,7 +10,7 @@ import pytest
 from mlx_attn.explore.page import MODULES, head_numbers, home_of, page_script, render_home
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import open_run
-from mlx_attn.training.summaries import summarise_runs
+from mlx_attn.runs import summarise_runs
 
 TEXT = "Ben sees one of them; then it is gone?"
 TALES = {"corpus": "tales", "digest": "d1"}
