@@ -46,25 +46,22 @@ def check_settings(config: Any) -> None:
         if key.metadata:
             value, words = getattr(config, key.name), key.metadata["words"]
             if words:
-                check_choices(config, {key.name: words})
+                check_word(key.name, value, words)
             elif type(value) in (int, float):
-                check_bounds(config, {key.name: key.metadata["range"]})
+                check_number(key.name, value, *key.metadata["range"])
 
 
-def check_choices(config: object, choices: Mapping[str, Collection[str]]) -> None:
-    """Raise a `ConfigError` if a key has a value other than its few allowed words."""
-    for name, words in choices.items():
-        if getattr(config, name) not in words:
-            raise ConfigError(f"{name}='{getattr(config, name)}' must be one of {', '.join(words)}")
+def check_word(name: str, word: str, words: Collection[str]) -> None:
+    """Raise a `ConfigError` if a setting is none of its few words."""
+    if word not in words:
+        raise ConfigError(f"{name}='{word}' must be one of {', '.join(words)}")
 
 
-def check_bounds(config: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise a `ConfigError` if a number is outside its key's range."""
-    for name, (low, high) in bounds.items():
-        number = getattr(config, name)
-        if not low <= number <= high:
-            limit = f"at most {high:.15g}" if number > high else f"at least {low:g}"
-            raise ConfigError(f"{name}={number} must be {limit}")
+def check_number(name: str, number: float, low: float, high: float = math.inf) -> None:
+    """Raise a `ConfigError` if a setting is outside its range."""
+    if not low <= number <= high:
+        limit = f"at most {high:.15g}" if number > high else f"at least {low:g}"
+        raise ConfigError(f"{name}={number} must be {limit}")
 
 
 def keys_of(*configs: type) -> dict[str, type]:

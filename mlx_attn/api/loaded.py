@@ -1,6 +1,7 @@
 """A trained model from Python: its text, its predictions, its attention and its matrices."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,8 +63,7 @@ class LoadedModel(LoadedRun):
         Raises:
             ConfigError: A setting cannot work, or a character is unknown to the tokenizer.
         """
-        steps = self.stream(prompt, _sampler(sampler), max_tokens, stop)
-        return "".join(step.text for step in steps)
+        return self.generate_batch(prompt, 1, max_tokens, stop=stop, **sampler)[0]
 
     def generate_batch(
         self,
@@ -79,15 +79,17 @@ class LoadedModel(LoadedRun):
         Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
         errors as of `generate`.
         """
-        texts = [""] * count
-        for step in self.stream(prompt, _sampler(sampler), max_tokens, stop, count):
+        config, texts = SamplerConfig(**{k: plain(v) for k, v in sampler.items()}), [""] * count
+        for step in self.stream(prompt, config, max_tokens, stop, count):
             texts[step.number] += step.text
         return texts
 
     def logits(self, text: str) -> Float32[np.ndarray, "T V"]:
         """Return the model's prediction after each token of a text, read as a whole document."""
-        tokens, count = self._tokens(text)
-        return np.array(self.model(mx.array(tokens)[None])[0, -count:].astype(mx.float32))
+        tokens = self._tokens(text)
+        read = begin(tokens, self.start_tokens, self.model.config.context_length)
+        logits = self.model(mx.array(read)[None])[0, -len(tokens) :]
+        return np.array(logits.astype(mx.float32))
 
     def loss(self, text: str) -> float:
         """Return nats per token of a text: the mean of -ln p(token | the tokens before it).
@@ -100,10 +102,10 @@ class LoadedModel(LoadedRun):
         if len(tokens) > self.model.config.context_length:
             split = Split(tokens, len(text.encode()))
             return Evaluator(split, self.model.config.context_length)(self.model).val_loss
-        tokens, count = self._tokens(text)
-        if len(tokens) < 2:
+        loss = text_loss(self, self._tokens(text))
+        if math.isnan(loss):
             raise ConfigError("a loss needs a text of at least two tokens: give a longer one")
-        return text_loss(self, tokens[-count:])
+        return loss
 
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""
@@ -126,15 +128,15 @@ class LoadedModel(LoadedRun):
         attention = blocks[layer].att
         return Matrices(qk_circuit(attention).products, ov_circuit(attention).products)
 
-    def _tokens(self, text: str) -> tuple[list[int], int]:
-        """Return the document's start with a text's tokens, and how many of them are the text's."""
+    def _tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text that the model can read at once."""
         tokens, context = self.tokenizer.encode(text).tolist(), self.model.config.context_length
         if not 0 < len(tokens) <= context:
             raise ConfigError(
                 f"the text has {len(tokens)} tokens, and this model reads 1 to {context} at once: "
                 "give another text"
             )
-        return begin(tokens, self.start_tokens, context), len(tokens)
+        return tokens
 
     def __repr__(self) -> str:
         config = self.model.config
@@ -142,10 +144,6 @@ class LoadedModel(LoadedRun):
         sizes = [plural(config.n_layers, "layer"), plural(config.n_heads, "head")]
         sizes += [f"width {config.emb_dim}", f"{count_parameters(self.model):,} parameters"]
         return f"LoadedModel({self.name}: {variant}, {', '.join(sizes)})"
-
-
-def _sampler(settings: Mapping[str, Any]) -> SamplerConfig:
-    return SamplerConfig(**{key: plain(value) for key, value in settings.items()})
 
 
 @dataclass(frozen=True, slots=True)

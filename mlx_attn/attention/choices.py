@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from inspect import unwrap
 from typing import Any, ClassVar
 
-from mlx_attn.keys import check_choices
+from mlx_attn.keys import check_word
 
 OfConfig = Callable[[Any], Any]
 """A function of an `AttentionConfig`."""
@@ -73,7 +73,7 @@ class ScoreMap(Choice):
     carries: bool = False  # it reads arrays of earlier layers: `score(layer, x, carry)`
 
     def __post_init__(self):
-        check_choices(self, {"cache": ("kv", "x")})
+        check_word("cache", self.cache, ("kv", "x"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class ValueMap(Choice):
     carries: bool = False  # it reads arrays of earlier layers: `value(layer, x, k, carry)`
 
     def __post_init__(self):
-        check_choices(self, {"cache": ("kv", "x", "k")})
+        check_word("cache", self.cache, ("kv", "x", "k"))
         object.__setattr__(self, "reads_keys", self.reads_keys or self.cache == "k")
 
 

@@ -4,13 +4,12 @@ A configuration is a value that can be written to a file. It is checked once, he
 built from it never check again.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mlx_attn.attention.catalog import CHOICES, choice_of
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import check_bounds, check_settings, setting
+from mlx_attn.keys import check_number, check_settings, setting
 
 _WIDEST = 2**24  # more than fits into any machine
 
@@ -70,7 +69,8 @@ class AttentionConfig(AttentionSettings):
 
     def __post_init__(self):
         check_settings(self)
-        check_bounds(self, dict.fromkeys(("d_in", "d_out", "context_length"), (1, math.inf)))
+        for name in ("d_in", "d_out", "context_length"):
+            check_number(name, getattr(self, name), low=1)
         self._derive_sizes()
         self._check_combination()  # last, because a choice reads the derived sizes
 

@@ -125,13 +125,12 @@ class _Monitor:
     def lap(self, trained: bool = False, compiled: bool = False) -> None:
         """End a lap, of training, of work that included compiling, or of anything else."""
         now = time.perf_counter()
-        before = self.progress.seconds
-        self.progress.seconds += now - self._lap_start
-        self._lap_start = now
+        seconds, self._lap_start = now - self._lap_start, now
+        self.progress.seconds += seconds
         if trained:
-            self.progress.training_seconds += self.progress.seconds - before
+            self.progress.training_seconds += seconds
         elif not compiled:
-            self._between += self.progress.seconds - before
+            self._between += seconds
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""

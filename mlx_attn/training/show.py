@@ -124,11 +124,19 @@ COMPILING = "compiling kernels, once on this machine"
 Mode = Literal["live", "plain", "quiet", "json"]
 """A bar; one line per event; only the run's directory; one JSON object per event."""
 
+BAR = 20  # width of the bar in columns; a narrow terminal has room only for the numbers
+WIDE_ENOUGH_FOR_A_BAR = 70
 
-class Display:
-    """Shows the events of a training in a `with` block, and then the result.
+CURVE = (70, 6)  # the most columns of the curve, and its lines
+_FITS = (50, 20)  # columns and lines that a terminal needs to show it
+_FEWEST = 3  # losses in a curve
 
-    Results and JSON are written to stdout, progress and messages to a console on stderr.
+
+class Display(rich.progress.Progress):
+    """Shows the events of a training in a `with` block.
+
+    Live, a bar and the latest figures stand below a curve of the losses, if there is room; the
+    curve stays. JSON is written to stdout, progress and messages to a console on stderr.
 
     Args:
         console: Receives progress and messages.
@@ -136,21 +144,29 @@ class Display:
     """
 
     def __init__(self, console: Console, mode: Mode):
-        self.console, self.mode = console, mode
+        self.mode = mode
         # Why events can no longer be displayed; the training should end.
         self.failure: OSError | None = None
-        self.bar = TrainingBar(console)
+        self.is_compiled: Callable[[], bool] = lambda: False  # whether the first step has ended
+        self._began: float | None = None  # while the first step compiles
+        self._losses: list[float] = []
+        self._val_loss = ""
+        bar = [rich.progress.BarColumn(bar_width=BAR)]
+        text = rich.progress.TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+        )
+        columns = [*(bar if console.width >= WIDE_ENOUGH_FOR_A_BAR else []), text]
+        # The bar must not redirect results: stdout may be a file.
+        super().__init__(
+            *columns, console=console, transient=True, redirect_stdout=False, disable=mode != "live"
+        )
+        self._task = self.add_task("starting", total=None)
 
-    def __enter__(self) -> "Display":
-        if self.mode == "live":
-            self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.mode == "live":
-            self.bar.stop()
-            if plot := self.bar.curve():
-                self.console.print(Text(plot))
+    def stop(self) -> None:
+        """Remove the bar, and leave the curve."""
+        super().stop()
+        if not self.disable and (curve := self._curve()):
+            self.console.print(Text(curve))
 
     def __call__(self, event: Event) -> None:
         """Show an event; a failure is kept, because the training still has to save its state."""
@@ -158,7 +174,7 @@ class Display:
             if self.mode == "json":
                 print(json.dumps(as_record(event), allow_nan=False), flush=True)
             elif self.mode == "live":
-                self.bar.show(event)
+                self._move(event)
             elif self.mode == "plain" and isinstance(event, Stepped):
                 self.message(step_line(event))
             elif self.mode == "plain" and isinstance(event, Started) and event.compiles:
@@ -175,12 +191,41 @@ class Display:
         """Show a permanent line, above the bar if there is one."""
         print_text(text, self.console)
 
-    def conclude(self, run: str, lines: Iterable[str]) -> None:
-        """Show the result on stdout: its lines, or only the run's directory."""
-        if self.mode == "quiet":
-            print(printable(run))
-        elif self.mode in ("live", "plain"):
-            print_text("\n".join(lines), stdout_console())
+    def _move(self, event: Event) -> None:
+        """Move the bar to an event."""
+        if isinstance(event, Started):
+            self.update(self._task, total=event.steps or None, completed=event.step)
+            if event.compiles:
+                self._began = time.monotonic()
+        elif isinstance(event, Stepped):
+            self._began = None
+            self._losses.append(event.loss)
+            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
+            total, line = event.seconds + event.seconds_left, step_line(event, self._val_loss)
+            self.update(self._task, total=total, completed=event.seconds, description=line)
+        elif isinstance(event, Evaluated):
+            # Shown in the lines of later steps.
+            self._val_loss = f"{event.evaluation.val_loss:.3f}"
+
+    def _curve(self) -> str:
+        """Return the curve; "" if it is too early, or the terminal is too small."""
+        if len(self._losses) < _FEWEST:  # so too before the console is there
+            return ""
+        size, encoding = self.console.size, self.console.encoding.lower()
+        if size.width < _FITS[0] or size.height < _FITS[1] or not encoding.startswith("utf"):
+            return ""
+        width, height = min(size.width, CURVE[0]), CURVE[1]
+        return "\n".join(line_plot(self._losses, width, height, "training loss"))
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what rich draws at every refresh."""
+        if self._began is not None:
+            seconds = time.monotonic() - self._began
+            line = "training" if self.is_compiled() else f"{COMPILING}: {seconds:.0f} s"
+            self.update(self._task, description=line)
+        if curve := self._curve():
+            yield Text(curve)
+        yield self.make_tasks_table(self.tasks)
 
 
 def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
@@ -197,7 +242,7 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
     """
     trainer = recorder.trainer
     first_step, timed = trainer.progress.step, trainer.progress.timed_steps
-    display.bar.is_compiled = lambda: trainer.progress.timed_steps > timed
+    display.is_compiled = lambda: trainer.progress.timed_steps > timed
     ended: Event | None = None
     with display:
         for event in train(trainer, lambda: should_stop() or bool(display.failure)):
@@ -216,7 +261,10 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
     lines = closing_lines(ended)
     lines += [f"it writes: {printable(recorder.sample.strip())}"] if recorder.sample else []
     lines += what_next(trainer.run) if trainer.run else []
-    display.conclude(ended.run, lines)
+    if display.mode == "quiet":
+        print(printable(ended.run))
+    elif display.mode != "json":
+        print_text("\n".join(lines), stdout_console())
     return ended.reason
 
 
@@ -284,69 +332,7 @@ def what_is_saved(trainer: Trainer) -> str:
     return f"saved at step {trainer.saved[0]}; to resume:  {resume}"
 
 
-# The bar, and the curve of the losses: in braille above the bar, or as a figure.
-
-BAR = 20  # width of the bar in columns; a narrow terminal has room only for the numbers
-WIDE_ENOUGH_FOR_A_BAR = 70
-
-CURVE = (70, 6)  # the most columns of the curve, and its lines
-_FITS = (50, 20)  # columns and lines that a terminal needs to show it
-_FEWEST = 3  # losses in a curve
-
-
-class TrainingBar(rich.progress.Progress):
-    """A progress bar and the latest figures, below a curve of the losses if there is room."""
-
-    def __init__(self, console: Console):
-        self.losses: list[float] = []
-        self._began: float | None = None  # while the first step compiles
-        self.is_compiled: Callable[[], bool] = lambda: False  # whether the first step has ended
-        self._val_loss = ""
-        bar = [rich.progress.BarColumn(bar_width=BAR)]
-        text = rich.progress.TextColumn(
-            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
-        )
-        columns = [*(bar if console.width >= WIDE_ENOUGH_FOR_A_BAR else []), text]
-        # The bar must not redirect results: stdout may be a file.
-        super().__init__(*columns, console=console, transient=True, redirect_stdout=False)
-        self._task = self.add_task("starting", total=None)
-
-    def show(self, event: Event) -> None:
-        """Move the bar to an event."""
-        if isinstance(event, Started):
-            self.update(self._task, total=event.steps or None, completed=event.step)
-            if event.compiles:
-                self._began = time.monotonic()
-        elif isinstance(event, Stepped):
-            self._began = None
-            self.losses.append(event.loss)
-            # In seconds, so that the bar suits trainings bounded by steps, by minutes, or by both.
-            total, line = event.seconds + event.seconds_left, step_line(event, self._val_loss)
-            self.update(self._task, total=total, completed=event.seconds, description=line)
-        elif isinstance(event, Evaluated):
-            # Shown in the lines of later steps.
-            self._val_loss = f"{event.evaluation.val_loss:.3f}"
-
-    def curve(self) -> str:
-        """Return the curve; "" if it is too early, or the terminal is too small."""
-        if len(self.losses) < _FEWEST:  # so too before the console is there
-            return ""
-        size, encoding = self.console.size, self.console.encoding.lower()
-        if size.width < _FITS[0] or size.height < _FITS[1] or not encoding.startswith("utf"):
-            return ""
-        width, height = min(size.width, CURVE[0]), CURVE[1]
-        return "\n".join(line_plot(self.losses, width, height, "training loss"))
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what rich draws at every refresh."""
-        if self._began is not None:
-            seconds = time.monotonic() - self._began
-            line = "training" if self.is_compiled() else f"{COMPILING}: {seconds:.0f} s"
-            self.update(self._task, description=line)
-        if curve := self.curve():
-            yield Text(curve)
-        yield self.make_tasks_table(self.tasks)
-
+# The curve of the losses: in braille above the bar, or as a figure.
 
 _BRAILLE = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])[:, None]
 """The bits of a character's dots, [4, 1, 2]."""

@@ -7,7 +7,6 @@ from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.show import (
     Display,
-    TrainingBar,
     display_for,
     evaluation_line,
     step_line,
@@ -68,8 +67,8 @@ def test_flags_and_terminal_choose_the_display(monkeypatch):
 def test_the_first_step_shows_how_long_it_compiles(monkeypatch):
     clock = iter((100.0, 140.0, 141.0))
     monkeypatch.setattr("mlx_attn.training.show.time.monotonic", lambda: next(clock))
-    bar = TrainingBar(terminal(80))
-    bar.show(replace(STARTED, compiles=True))
+    bar = Display(terminal(80), "live")
+    bar(replace(STARTED, compiles=True))
     console = Console(file=io.StringIO())
     console.print(*bar.get_renderables())
     assert "compiling kernels, once on this machine: 40 s" in written(console)
