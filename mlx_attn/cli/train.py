@@ -48,10 +48,10 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.recording import RunRecorder, load_logger, logging_to
-    from mlx_attn.training.show import display_for
+    from mlx_attn.training.show import Display
     from mlx_attn.ui.terminal import stderr_console
 
-    display = display_for(as_json, quiet, stderr_console())
+    display = Display(stderr_console(), as_json, quiet)
     if line := blas.advice():
         display.message(line)
     if log_to:

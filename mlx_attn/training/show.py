@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rich.progress
@@ -121,9 +121,6 @@ def plan_facts(
 
 COMPILING = "compiling kernels, once on this machine"
 
-Mode = Literal["live", "plain", "quiet", "json"]
-"""A bar; one line per event; only the run's directory; one JSON object per event."""
-
 BAR = 20  # width of the bar in columns; a narrow terminal has room only for the numbers
 WIDE_ENOUGH_FOR_A_BAR = 70
 
@@ -140,11 +137,13 @@ class Display(rich.progress.Progress):
 
     Args:
         console: Receives progress and messages.
-        mode: The output format.
+        as_json: Whether each event is one JSON object.
+        quiet: Whether only the run's directory is shown.
     """
 
-    def __init__(self, console: Console, mode: Mode):
-        self.mode = mode
+    def __init__(self, console: Console, as_json: bool = False, quiet: bool = False):
+        progress = "live" if is_live(console) else "plain"  # a bar, or one line per event
+        self.mode = "json" if as_json else "quiet" if quiet else progress
         # Why events can no longer be displayed; the training should end.
         self.failure: OSError | None = None
         self.is_compiled: Callable[[], bool] = lambda: False  # whether the first step has ended
@@ -156,9 +155,10 @@ class Display(rich.progress.Progress):
             "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
         )
         columns = [*(bar if console.width >= WIDE_ENOUGH_FOR_A_BAR else []), text]
+        disable = self.mode != "live"
         # The bar must not redirect results: stdout may be a file.
         super().__init__(
-            *columns, console=console, transient=True, redirect_stdout=False, disable=mode != "live"
+            *columns, console=console, transient=True, redirect_stdout=False, disable=disable
         )
         self._task = self.add_task("starting", total=None)
 
@@ -226,12 +226,6 @@ class Display(rich.progress.Progress):
         if curve := self._curve():
             yield Text(curve)
         yield self.make_tasks_table(self.tasks)
-
-
-def display_for(json_lines: bool, quiet: bool, console: Console) -> Display:
-    """Return the display that suits the flags and the terminal."""
-    progress: Mode = "live" if is_live(console) else "plain"
-    return Display(console, "json" if json_lines else "quiet" if quiet else progress)
 
 
 def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bool]) -> str:

@@ -7,7 +7,6 @@ from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.show import (
     Display,
-    display_for,
     evaluation_line,
     step_line,
 )
@@ -49,25 +48,25 @@ def shown(display, reports) -> None:
 
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     console = pipe()
-    shown(Display(console, "plain"), [STARTED, STEPPED, EVALUATED])
+    shown(Display(console), [STARTED, STEPPED, EVALUATED])
     assert written(console).splitlines() == [step_line(STEPPED), evaluation_line(EVALUATED)]
 
 
 def test_flags_and_terminal_choose_the_display(monkeypatch):
-    assert display_for(True, True, terminal(80)).mode == "json"
-    assert display_for(False, True, terminal(80)).mode == "quiet"
-    assert display_for(False, False, terminal(80)).mode == "live"
-    assert display_for(False, False, pipe()).mode == "plain"
+    assert Display(terminal(80), as_json=True, quiet=True).mode == "json"
+    assert Display(terminal(80), quiet=True).mode == "quiet"
+    assert Display(terminal(80)).mode == "live"
+    assert Display(pipe()).mode == "plain"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert display_for(False, False, Console(file=io.StringIO())).mode == "plain"
+    assert Display(Console(file=io.StringIO())).mode == "plain"
     monkeypatch.setenv("TERM", "dumb")  # a terminal that cannot be redrawn
-    assert display_for(False, False, terminal(80)).mode == "plain"
+    assert Display(terminal(80)).mode == "plain"
 
 
 def test_the_first_step_shows_how_long_it_compiles(monkeypatch):
     clock = iter((100.0, 140.0, 141.0))
     monkeypatch.setattr("mlx_attn.training.show.time.monotonic", lambda: next(clock))
-    bar = Display(terminal(80), "live")
+    bar = Display(terminal(80))
     bar(replace(STARTED, compiles=True))
     console = Console(file=io.StringIO())
     console.print(*bar.get_renderables())
