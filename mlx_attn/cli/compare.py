@@ -2,19 +2,18 @@
 
 import shlex
 import sys
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, OutOfTime, alarm, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     Named,
@@ -47,6 +46,11 @@ _FROM_DELTA = "0.01"
 _NO_TOKENS = "has no trainings that measure tokens: give --delta in nats"
 
 _NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
+
+Result = TypeVar("Result")
+
+Answer = tuple[dict[str, Any], Callable[[], Iterable[Any]]]
+"""What JSON says, and what shows it to people."""
 
 STATUS = {"better": 0, "worse": 10, "the same": 11, "not known": 12}
 """The exit status that `--exit-code` gives each word."""
@@ -150,7 +154,9 @@ The same command continues where it was interrupted: finished trainings are kept
 
 
 @click.command(cls=SectionedCommand, params=_OPTIONS, epilog=_EXAMPLES)
-def command(results: Path | None, as_json: bool, exit_code: bool, **options: Any) -> None:
+def command(
+    results: Path | None, as_json: bool, exit_code: bool, quiet: bool, **options: Any
+) -> None:
     """Say which form of attention is better, and how sure that is.
 
     Every arm gets its own learning rate, tuned on separate seeds; then all arms are trained with
@@ -158,11 +164,12 @@ def command(results: Path | None, as_json: bool, exit_code: bool, **options: Any
     control, are judged in pairs: better, worse, the same or not known.
     """
     if results:
-        words = _judge_file(results, options["delta"], options["confidence"], as_json)
-        _check_words(len(words), exit_code)
-        _exit_with(words[0], exit_code)
+        record, shown = _judge_file(results, options["delta"], options["confidence"], exit_code)
     else:
-        _judge_trainings(as_json=as_json, exit_code=exit_code, **options)
+        options |= {"quiet": quiet or as_json, "exit_code": exit_code}
+        record, shown = _judge_trainings(**options)
+    emit(record, as_json, shown)
+    click.get_current_context().exit(STATUS.get(record.get("verdict", ""), 0) if exit_code else 0)
 
 
 def _judge_trainings(
@@ -175,12 +182,11 @@ def _judge_trainings(
     config: Path | None,
     dry_run: bool,
     limit: float | None,
-    as_json: bool,
     exit_code: bool,
     quiet: bool,
     **options: Any,
-) -> None:
-    """Train the arms and judge them; with `dry_run` show the plan."""
+) -> Answer:
+    """Train the arms and judge them; with `dry_run` return the plan."""
     from mlx_attn.comparison.run import open_comparison
     from mlx_attn.comparison.show import plan_rows
     from mlx_attn.runs import RUNS
@@ -194,16 +200,15 @@ def _judge_trainings(
         settings |= _settings_of_ideas(options["delta"])
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
-    run, directory = open_comparison(settings, asked, out, jobs, on, deadline)
+    run, directory = open_comparison(settings, asked, out, jobs, on)
     _check_words(len(run.config.arms) - 1, exit_code)
     note(*run.corpus.notes)
     if dry_run:
         rows = plan_rows(run)
-        emit(dict(rows), as_json, lambda: [rows])
-        return
+        return dict(rows), lambda: [rows]
+    judge = _judge_idea if ideas else _train_and_judge
     with lock(directory):
-        word = (_judge_idea if ideas else _train_and_judge)(run, directory, as_json, quiet)
-    _exit_with(word, exit_code)
+        return judge(run, directory, partial(_follow, quiet, deadline))
 
 
 def _settings_of_ideas(delta: str | None) -> dict[str, Any]:
@@ -220,11 +225,6 @@ def _check_words(count: int, exit_code: bool) -> None:
         raise click.UsageError("--exit-code is the word on one arm: compare it with the control")
 
 
-def _exit_with(word: str, wanted: bool) -> None:
-    """End with the status of a word, if that is wanted."""
-    click.get_current_context().exit(STATUS[word] if wanted else 0)
-
-
 def _refuse(why: str, names: Container[str | None]) -> None:
     """Refuse options that were given and would be ignored."""
     context = click.get_current_context()
@@ -238,10 +238,8 @@ def _refuse(why: str, names: Container[str | None]) -> None:
         raise click.UsageError(f"{why}: leave out {', '.join(ignored)}")
 
 
-def _judge_file(
-    file: Path, delta: str | None, confidence: float | None, as_json: bool
-) -> list[str]:
-    """Show the verdicts on losses that any program wrote; return their words."""
+def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_code: bool) -> Answer:
+    """Judge losses that any program wrote."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.losses import judge_losses, read_losses
@@ -257,75 +255,72 @@ def _judge_file(
     if not config.margin.nats:
         raise click.UsageError(f"--from {_NO_TOKENS}")
     losses = read_losses(file)
+    _check_words(len(losses) - 1, exit_code)
     verdicts = judge_losses(losses, config.margin.nats, config.confidence)
     control = next(iter(losses))
     rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
+    answer = _single({arm: one.word for arm, one in verdicts.items()}, verdicts)
     lines = verdict_lines(control, verdicts, config.confidence)
-    answer = _answer({arm: one.word for arm, one in verdicts.items()}, verdicts)
-    emit({"control": control, "verdicts": rows, **answer}, as_json, lambda: lines)
-    return [one.word for one in verdicts.values()]
+    return {"control": control, "verdicts": rows, **answer}, lambda: lines
 
 
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[Display]":
-    """Show the progress of trainings; an interruption says how to continue, and exits."""
+def _follow(quiet: bool, deadline: float, work: "Callable[[Display], Result]") -> Result | None:
+    """Do work that shows its progress; return None if the deadline comes first.
+
+    An interruption says how to continue, and exits.
+    """
     from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import Display
     from mlx_attn.ui.terminal import stderr_console
 
+    left = max(1e-6, deadline - monotonic()) if deadline < inf else 0.0
     with Display(stderr_console(), quiet) as display, signals_interrupt():
         try:
-            yield display
+            with alarm(left):
+                return work(display)
+        except OutOfTime:
+            return None
         except KeyboardInterrupt:
             display.message(f"interrupted; {KEPT}")
             click.get_current_context().exit(INTERRUPTED)
 
 
-def _judge_idea(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> str:
-    """Judge the next idea of a ledger, and show its line; return the word."""
+def _judge_idea(run: "ComparisonRun", directory: Path, follow: Callable[..., Any]) -> Answer:
+    """Judge the next idea of a ledger."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.ideas import IdeaRun
 
     step = IdeaRun(run, directory)
-    with _progress(quiet or as_json) as display:
-        for event in step:
-            display(event)
+    follow(lambda display: [display(event) for event in step])
     record = {"against": step.control.name, **asdict(step.idea)}
-    emit(record, as_json, lambda: [[(name, str(value)) for name, value in record.items()]])
-    return step.idea.verdict
+    return record, lambda: [[(name, str(value)) for name, value in record.items()]]
 
 
-def _train_and_judge(run: "ComparisonRun", directory: Path, as_json: bool, quiet: bool) -> str:
-    """Compare, keep result and report, show the verdicts; return the word on a single one."""
+def _train_and_judge(run: "ComparisonRun", directory: Path, follow: Callable[..., Any]) -> Answer:
+    """Compare, and keep result and report."""
     from mlx_attn.comparison.report import REPORT, conclude
-    from mlx_attn.comparison.runner import OutOfTime
+    from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import comparison_parts
 
     arms = [arm.name for arm in run.config.arms[1:]]
-    try:
-        with _progress(quiet or as_json) as display:
-            comparison = conclude(run, directory, display)
-    except OutOfTime as error:
-        answer = _answer(dict.fromkeys(arms, "not known"), {})
-        emit({**answer, "reason": str(error)}, as_json, lambda: [f"not known: {error}"])
-    else:
-        verdicts, page = comparison.verdicts, directory / REPORT
-        # A diverged arm has no verdict.
-        words = {arm: comparison.word(arm) if arm in verdicts else "worse" for arm in arms}
-        answer = _answer(words, verdicts)
-        record = {**comparison.as_dict(), **answer}
-        emit(record, as_json, lambda: [*comparison_parts(comparison), "", page])
-    return answer.get("verdict", "")
+    comparison = follow(partial(conclude, run, directory))
+    if not comparison:
+        reason = f"the time is over before the trainings; {KEPT}"
+        unknown = _single(dict.fromkeys(arms, "not known"), {})
+        return {**unknown, "reason": reason}, lambda: [f"not known: {reason}"]
+    single = _single({arm: comparison.word(arm) for arm in arms}, comparison.verdicts)
+    parts = [*comparison_parts(comparison), "", directory / REPORT]
+    return {**comparison.as_dict(), **single}, lambda: parts
 
 
-def _answer(words: Mapping[str, str], verdicts: "Mapping[str, Verdict]") -> dict[str, Any]:
+def _single(words: Mapping[str, str], verdicts: "Mapping[str, Verdict]") -> dict[str, Any]:
     """Return the answer to a single arm; nothing for several."""
     if len(words) != 1:
         return {}
     ((arm, word),) = words.items()
+    answer = {"verdict": word, "difference": None, "interval": None, "seeds": 0}
     if verdict := verdicts.get(arm):
-        numbers = verdict.mean, verdict.interval, len(verdict.differences)
-    else:
-        numbers = None, None, 0
-    return {"verdict": word, **dict(zip(("difference", "interval", "seeds"), numbers, strict=True))}
+        answer |= {"difference": verdict.mean, "interval": verdict.interval}
+        answer |= {"seeds": len(verdict.differences)}
+    return answer

@@ -57,6 +57,25 @@ def signals_interrupt() -> Iterator[None]:
         yield
 
 
+class OutOfTime(BaseException):
+    """The time that `alarm` gives is over."""
+
+
+@contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime in the block after this time; never, if it is 0."""
+
+    def ring(number: int, frame: object) -> None:
+        raise OutOfTime
+
+    with _handled([signal.SIGALRM], ring):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @contextmanager
 def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> Iterator[None]:
     heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]

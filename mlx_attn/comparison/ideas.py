@@ -7,7 +7,7 @@ and judged by `sequence`; the same idea again adds seeds and trains nothing twic
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,6 @@ from mlx_attn.comparison.config import Arm
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun, Events
-from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError, plural
@@ -47,15 +46,15 @@ class Idea:
     name: str
     verdict: str = "not known"  # or better, worse, the same, and refused before any training
     is_open: bool = True  # whether the same command adds seeds
-    reason: str = "it is not trained yet"
-    difference: float | None = None  # of the mean losses, in nats per token, idea minus control
+    reason: str = "the same command trains it"
+    difference: float | None = None  # mean, in nats per token, idea minus control
     interval: tuple[float, float] | None = None  # at the idea's level
     seeds: int = 0
     level: float  # its part of `sequence.ERROR`
     # If its steps take longer: the difference when the control's time is over, off its curve.
     at_equal_time: float | None = None
     seconds: float = 0.0  # that its calls took, the control's trainings included
-    losses: tuple[float, ...] = ()  # of its seeds
+    differences: tuple[float, ...] = ()  # seed by seed
     digest: str  # of its settings and files
     control: str  # the same of the control
     plugins: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by file
@@ -163,8 +162,6 @@ class IdeaRun:
             return
         try:
             yield from self._judge()
-        except OutOfTime as error:
-            self._note(reason=str(error))
         finally:
             self._note(seconds=round(self.idea.seconds + monotonic() - began, 1))
 
@@ -191,44 +188,59 @@ class IdeaRun:
 
     def _judge(self) -> Events:
         """Train control and idea as far as a word needs, and note it."""
-        yield from self.run.train("control", self._of_control)
-        control = self._trainings(self._of_control)
+        control = yield from self._trained("control", self._of_control)
         for seeds in sequence.LOOKS:
             if self.idea.is_open and seeds > self.idea.seeds:
                 try:
-                    yield from self.run.train(self.arm.name, self._of_idea[:seeds])
-                    self._look(self._trainings(self._of_idea[:seeds]), control)
-                except TrainingFailed as error:
+                    trainings = yield from self._trained(self.arm.name, self._of_idea[:seeds])
+                except ConfigError as error:
                     self._note(verdict="worse", is_open=False, reason=str(error))
+                else:
+                    self._look(trainings, control)
 
-    def _trainings(self, trials: Sequence[Trial]) -> list[TrialResult]:
+    def _trained(
+        self, stage: str, trials: Sequence[Trial]
+    ) -> Generator[ComparisonEvent, None, list[TrialResult]]:
+        """Train what is missing, and return the trainings.
+
+        Raises:
+            ConfigError: One diverged, or a user's code raised an error.
+        """
+        try:
+            yield from self.run.train(stage, trials)
+        except RunError as error:
+            if isinstance(error.__cause__, ConfigError):
+                raise error.__cause__ from None
+            raise
         trainings: list[TrialResult] = []
         for trial in trials:
             outcome = self.run.store[trial]
             if isinstance(outcome, Diverged):
                 what = f"{trial.arm} diverged with seed {trial.seed}"
-                raise TrainingFailed(f"{what}: {outcome.message}")
+                raise ConfigError(f"{what}: {outcome.message}")
             trainings.append(outcome)
         return trainings
 
     def _look(self, trainings: Sequence[TrialResult], control: Sequence[TrialResult]) -> None:
         """Judge the idea by its first trainings."""
         losses, of_control = ([each.val_loss for each in some] for some in (trainings, control))
+        pairs = zip(losses, of_control, strict=False)  # seed by seed
+        differences = tuple(one - other for one, other in pairs)
         before = self.ideas[: self.idea.number - 1]
         variance = sequence.variance_of(
-            [of_control, *(idea.losses for idea in before if idea.losses)]
+            of_control, (idea.differences for idea in before if idea.differences)
         )
         margin = self.run.config.margin.nats
-        look = sequence.look_at(losses, of_control, variance, self.idea.level, margin)
+        look = sequence.look_at(differences, variance, self.idea.level, margin)
         if look.verdict == "better":
             self._keep()
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
             **look._asdict(),
             reason="the same command adds seeds" if look.is_open else closed,
-            seeds=len(losses),
-            losses=tuple(losses),
-            at_equal_time=_at_equal_time(trainings, control),
+            seeds=len(trainings),
+            differences=differences,
+            at_equal_time=_at_equal_time(trainings, control[: len(trainings)]),
         )
 
     def _keep(self) -> None:

@@ -164,8 +164,10 @@ class Comparison:
     def word(self, arm: str) -> str:
         """Return the word on an arm: of a task by how often it is solved, else by the mean loss.
 
-        How often cannot show that forms are the same, the mean loss can.
+        How often cannot show that forms are the same, the mean loss can; who diverged is worse.
         """
+        if arm in self.diverged:
+            return "worse"
         of_loss = self.verdicts[arm].word
         if arm not in self.solving:
             return of_loss

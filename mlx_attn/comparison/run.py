@@ -119,16 +119,15 @@ def open_comparison(
     out: Path | None = None,
     jobs: int = 0,
     on: str = "",
-    deadline: float = inf,
 ) -> tuple[ComparisonRun, Path]:
     """Return the comparison that settings describe, and its directory: `out`, or one in runs/.
 
-    Settings and command are those of `ComparisonConfig.of`; the last three those of `Runner`.
+    Settings and command are those of `ComparisonConfig.of`; the last two those of `Runner`.
     """
     config = ComparisonConfig.of(settings, name=out.name if out else "", command=command)
     directory = out or RUNS / config.name
     store = Store(directory / "trainings")
-    return ComparisonRun(config, Runner(store, jobs, on, deadline)), directory
+    return ComparisonRun(config, Runner(store, jobs, on)), directory
 
 
 @dataclass(frozen=True, slots=True)

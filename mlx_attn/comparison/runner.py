@@ -15,8 +15,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import asdict
-from math import inf
-from time import monotonic
 from typing import Any
 
 from mlx_attn import plugins
@@ -37,14 +35,6 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _one_at_a_time = threading.Lock()
 
 
-class OutOfTime(RunError):
-    """The time is over before all trials are trained."""
-
-
-class TrainingFailed(RunError):
-    """A training diverged, or a user's code raised an error in it."""
-
-
 class Runner:
     """Trains trials.
 
@@ -52,15 +42,14 @@ class Runner:
         store: Where results are kept, and looked for first.
         jobs: Processes of this machine; 0 is one for every core, and one on a GPU.
         on: The address of a Dask scheduler whose workers train instead.
-        deadline: When to end, on the clock `time.monotonic`.
 
     Raises:
         ConfigError: Dask is not installed.
         RunError: No scheduler answers.
     """
 
-    def __init__(self, store: Store, jobs: int = 0, on: str = "", deadline: float = inf):
-        self.store, self._on, self._deadline = store, on, deadline
+    def __init__(self, store: Store, jobs: int = 0, on: str = ""):
+        self.store, self._on = store, on
         self.size = jobs or concurrent_trainings(os.cpu_count() or 1)
         if on:
             with _dask_client(on) as client:
@@ -72,9 +61,7 @@ class Runner:
         Closing the generator ends the running trials; finished ones are kept.
 
         Raises:
-            TrainingFailed: A user's code raised an error.
-            RunError: A training failed, a worker refused it, or all that train were lost.
-            OutOfTime: The deadline has come.
+            RunError: A training failed (a user's code: from a ConfigError), was refused or lost.
         """
         here, stop = arithmetic(), _is_unwanted if self._on else never
         with _dask_client(self._on) if self._on else worker_pool(self.size) as opened:
@@ -83,16 +70,12 @@ class Runner:
                 executor.submit(train_order, asdict(trial), here, stop): trial
                 for trial in self.store.missing(trials)
             }
-            left = max(0.0, self._deadline - monotonic()) if self._deadline < inf else None
-            try:
-                for future in futures.as_completed(ordered, left):
-                    trial = ordered[future]
-                    outcome = self._outcome(future, trial)
-                    # Stored before it is reported, so that no error after this loses the trial.
-                    self.store[trial] = outcome
-                    yield trial, outcome
-            except TimeoutError as error:
-                raise OutOfTime(f"the time is over before the trainings; {KEPT}") from error
+            for future in futures.as_completed(ordered):
+                trial = ordered[future]
+                outcome = self._outcome(future, trial)
+                # Stored before it is reported, so that no error after this loses the trial.
+                self.store[trial] = outcome
+                yield trial, outcome
 
     def _outcome(self, future: futures.Future[Object], trial: Trial) -> Outcome:
         try:
@@ -101,17 +84,15 @@ class Runner:
             raise  # no trial's fault
         except Exception as error:
             failed = f"the training of '{trial.arm}', seed {trial.seed}, failed"
-            if isinstance(error, TrainingFailed):
-                raise TrainingFailed(f"{failed}: {error}") from error
             raise RunError(f"{failed}: {error}; {KEPT}") from error
 
 
 def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], bool]) -> Object:
-    """Train a trial on one thread of this worker, and return its record.
+    """Train a trial on one thread, with the arithmetic that is wanted, and return its record.
 
     Raises:
-        RunError: The training failed, or a fact of this worker is not as in `wanted`, the
-            arithmetic of the comparison: it would train another model.
+        ConfigError: A user's code raised an error.
+        RunError: The training failed, or this worker would train another model.
     """
     differs = [
         f"{name} is {here} there and {wanted.get(name)} here"
@@ -130,7 +111,7 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
         except Exception as error:
             # One line, since not every exception of a library or a plugin can be sent.
             if line := plugins.plugin_error(error):
-                raise TrainingFailed(line) from None
+                raise ConfigError(line) from None
             raise RunError(one_line(error) or repr(error)) from None
     return record_of(outcome)
 
@@ -171,8 +152,7 @@ class _Pool(futures.ProcessPoolExecutor):
 
 
 def _begin_worker() -> None:
-    """Keep standard output clean, and end when the parent is gone, even if it was killed."""
-    # Standard output belongs to the command's results; a library's print must not mix with them.
+    """Leave standard output to the command, and end with the parent, even if that was killed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def end_with_parent() -> None:
@@ -180,7 +160,6 @@ def _begin_worker() -> None:
             parent.join()
         os._exit(1)
 
-    # The sentinel of the parent becomes ready even if the parent was killed.
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 

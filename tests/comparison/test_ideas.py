@@ -4,7 +4,6 @@ import pytest
 
 from mlx_attn.comparison.ideas import LEDGER, IdeaRun, ledgers_in, read_ledger
 from mlx_attn.comparison.run import ComparisonRun
-from mlx_attn.comparison.runner import OutOfTime, TrainingFailed
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
 from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError
@@ -92,19 +91,20 @@ def test_a_leak_is_refused_before_it_trains_and_spends_nothing(ask, write, tmp_p
 @pytest.mark.parametrize(
     ("error", "verdict", "is_open"),
     [
-        (TrainingFailed("plugin idea.py, line 3: ValueError"), "worse", False),
+        (ConfigError("plugin idea.py, line 3: ValueError"), "worse", False),
         (None, "worse", False),  # it diverges
-        (OutOfTime("the time is over"), "not known", True),
         (KeyboardInterrupt(), "not known", True),
     ],
 )
-def test_an_idea_that_fails_is_worse_and_one_without_time_goes_on(
+def test_an_idea_that_fails_is_worse_and_one_that_is_interrupted_goes_on(
     ask, runner, tmp_path, monkeypatch, error, verdict, is_open
 ):
     train = type(runner)._by_formula
 
     def fail(self, trial):
         if trial.arm == "no-query" and trial.seed == 1:
+            if isinstance(error, ConfigError):
+                raise RunError("the training failed") from error
             if error:
                 raise error
             return Diverged("loss nan at step 3")

@@ -1,5 +1,7 @@
 """The rule for ideas that are judged one after another."""
 
+from itertools import pairwise
+
 import ideas
 import numpy as np
 import pytest
@@ -7,11 +9,11 @@ import pytest
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, ERROR, LOOKS, level_of, look_at, variance_of
 
 CONTROL = np.random.default_rng(1).standard_normal(CONTROL_SEEDS).tolist()
-VARIANCE = variance_of([CONTROL])
+VARIANCE = variance_of(CONTROL, [])
 
 
-def idea(n: int, gain: float) -> list[float]:
-    return [loss - gain for loss in CONTROL[:n]]
+def differences(n: int, gain: float) -> list[float]:
+    return [one - other - gain for one, other in pairwise(CONTROL[: n + 1])]
 
 
 def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
@@ -36,21 +38,21 @@ def test_the_levels_of_all_ideas_and_of_all_looks_add_up_to_the_error():
 )
 def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
     margin = 9.0 if word == "the same" else 0.0
-    look = look_at(idea(n, gain), CONTROL, VARIANCE, level_of(1), margin)
+    look = look_at(differences(n, gain), VARIANCE, level_of(1), margin)
     assert (look.verdict, look.is_open) == (word, not is_last)
 
 
 def test_an_idea_wilder_than_the_control_has_a_wider_interval():
     tame, wild = (
-        look_at([scale * x for x in idea(5, 0.0)], CONTROL, VARIANCE, 0.001).interval
+        look_at([scale * x for x in differences(5, 0.0)], VARIANCE, 0.001).interval
         for scale in (1.0, 10.0)
     )
     assert wild[1] - wild[0] > 5 * (tame[1] - tame[0])
 
 
 def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
-    found = variance_of([[0, 2], [0, 4, 8], [0, 2, 2]])  # variances 2, 16 and 4 / 3
-    assert found == pytest.approx((2 + 2 * 4 / 3) / 3)
+    found = variance_of([0, 2], [[0, 6, 12], [0, 2, 2]])  # 2 * 2, and 36 and 4 / 3
+    assert found == pytest.approx((4 + 2 * 4 / 3) / 3)
 
 
 def test_few_nights_keep_what_does_nothing_and_most_find_two_standard_deviations():
