@@ -4,7 +4,7 @@
 arguments. The page only runs these graphs, so it also works for a plugin's choice.
 
 A pass is traced for a few text lengths; shorter texts are padded at the end, which a causal model
-does not see. The second pass of each length takes the page's switches as further inputs.
+does not see. The page's switches are further inputs of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.activations import Edits, run_with_cache
+from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.attention import ROPE_BASE, Attention, alibi_bias, causal_mask, unit_rms
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import Carry
@@ -98,50 +98,16 @@ def traced_model(model: GPT, constants: Constants) -> Facts:
     Raises:
         ConfigError: MLX cannot write a choice as a graph, or the page lacks one of its primitives.
     """
-    lengths = lengths_of(model.config.context_length)
-    names = ["logits", *(f"{layer}.{name}" for layer, name in _recorded(model))]
-    layers = range(len(model.trf_blocks))
+    lengths, layers = lengths_of(model.config.context_length), range(len(model.trf_blocks))
+    names = ["logits", *(f"{layer}.{name}" for layer in layers for name in OF_A_LAYER)]
     return {
         "lengths": lengths,
-        "plain": [trace(_plain_pass(model), names, [_tokens(T)], constants) for T in lengths],
-        "edited": [
-            trace(_edited_pass(model), names, _like_switches(model, T), constants) for T in lengths
-        ],
+        "passes": [trace(_pass(model), names, _like_inputs(model, T), constants) for T in lengths],
         "layers": [_layer_graphs(model, layer, lengths, constants) for layer in layers],
     }
 
 
 # The functions to trace.
-
-
-def _tokens(T: int) -> mx.array:
-    return mx.zeros((1, T), dtype=mx.uint32)
-
-
-def _recorded(model: GPT) -> list[tuple[int, str]]:
-    """Return each layer with the page's name of each of its activations."""
-    return [(layer, name) for layer in range(len(model.trf_blocks)) for name in OF_A_LAYER]
-
-
-def _outputs(model: GPT, tokens: mx.array, edits: Edits) -> list[mx.array]:
-    logits, activations = run_with_cache(model, tokens, edits)
-    names = [f"trf_blocks.{layer}.{OF_A_LAYER[name]}" for layer, name in _recorded(model)]
-    return [logits, *(activations[name] for name in names)]
-
-
-def _plain_pass(model: GPT) -> Callable[..., list[mx.array]]:
-    """Return a pass of the unchanged model, with a computed mask instead of a constant."""
-
-    def run(tokens: mx.array) -> list[mx.array]:
-        T, edits = tokens.shape[1], dict[str, Callable[[mx.array], mx.array]]()
-        for layer, block in enumerate(model.trf_blocks):
-            name, scores = f"trf_blocks.{layer}.att", _Last()
-            mask = _mask(block.att, T, mx.array(T), mx.array(-mx.inf), mx.array(1.0))
-            edits[f"{name}.attn_scores"] = scores
-            edits[f"{name}.masked"] = lambda y, scores=scores, mask=mask: scores.value + mask
-        return _outputs(model, tokens, edits)
-
-    return run
 
 
 class _Last:
@@ -154,8 +120,8 @@ class _Last:
         return value
 
 
-def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
-    """Return a pass whose further inputs are the switches of `_like_switches`."""
+def _pass(model: GPT) -> Callable[..., list[mx.array]]:
+    """Return a pass of the model with the inputs of `_like_inputs`."""
 
     def run(tokens: mx.array, *switches: mx.array) -> list[mx.array]:
         length, later, positions, projection, *of_layers = switches
@@ -167,20 +133,23 @@ def _edited_pass(model: GPT) -> Callable[..., list[mx.array]]:
             chosen = of_layers[5 * layer : 5 * layer + 5]
             changes = _layer_edits(block.att, chosen, (length, later, positions, projection))
             edits |= {f"trf_blocks.{layer}.{name}": edit for name, edit in changes.items()}
-        return _outputs(model, tokens, edits)
+        logits, activations = run_with_cache(model, tokens, edits)
+        layers = range(len(model.trf_blocks))
+        names = (f"trf_blocks.{layer}.{name}" for layer in layers for name in OF_A_LAYER.values())
+        return [logits, *(activations[name] for name in names)]
 
     return run
 
 
-def _like_switches(model: GPT, T: int) -> list[mx.array]:
-    """Return arrays with the shapes of all inputs of an edited pass.
+def _like_inputs(model: GPT, T: int) -> list[mx.array]:
+    """Return arrays with the shapes of all inputs of a pass.
 
     The tokens; their number; 0 if a token may see later ones, else minus infinity; 1 with
     positions, else 0; 1 with the output projection, else 0; then for each layer: 1 for each active
     head, 1 for each head with scores, 1 / temperature, and the map (a matrix and a vector for each
     head) that cuts the ranks of the scores.
     """
-    tokens, scalar = _tokens(T), mx.zeros(())
+    tokens, scalar = mx.zeros((1, T), dtype=mx.uint32), mx.zeros(())
     _, activations = run_with_cache(model, tokens[:, :1])
     switches = [tokens, scalar, scalar, scalar, scalar]
     for layer in range(len(model.trf_blocks)):

@@ -63,7 +63,7 @@ export class Attention {
     return Array.from({ length: count }, (_, i) => new Row(arrays, i, edits.mask ? i + 1 : count));
   }
 
-  /** Returns this layer's inputs of an edited pass: see `_like_switches` in traced.py. */
+  /** Returns this layer's inputs of a pass: see `_like_inputs` in traced.py. */
   switches(edits) {
     const own = Array.from({ length: this.count }, (_, h) => headEdits(edits, this.layer, h));
     const ranks = own.map(({ rank }, h) => this.cut(h, rank));

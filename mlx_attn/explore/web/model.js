@@ -9,8 +9,8 @@ export class GPT {
     Object.assign(this, { manifest, config: manifest.config });
     const arrays = [...placed(manifest.arrays, numbers), ...placed(manifest.constants, others).reverse()];
     const once = (facts) => lazily(() => new Graph(facts, arrays));
-    const { plain, edited, layers } = manifest.graphs;
-    [this.plain, this.edited] = [plain, edited].map((graphs) => graphs.map(once));
+    const { passes, layers } = manifest.graphs;
+    this.passes = passes.map(once);
     this.layers = manifest.layers.map((config, layer) => {
       const maps = once(layers[layer].maps);
       const outputs = Object.fromEntries(Object.entries(layers[layer].output).map(([length, facts]) => [length, once(facts)]));
@@ -38,7 +38,7 @@ export class GPT {
     const at = lengths.findIndex((length) => length >= tokens.length);
     const filled = new Float32Array(lengths[at]);
     filled.set(tokens);
-    const arrays = isUnchanged(edits) ? this.plain[at]().run([filled]) : this.edited[at]().run([filled, ...this.switches(tokens, edits)]);
+    const arrays = this.passes[at]().run([filled, ...this.switches(tokens, edits)]);
     const blocks = this.layers.map((attention) => attention.rows(partsOf(arrays, attention.layer), tokens.length, edits));
     const { data, shape } = arrays.logits;
     const logits = Array.from(tokens, (_, i) => data.subarray(i * shape[2], (i + 1) * shape[2]));
