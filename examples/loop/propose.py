@@ -58,7 +58,7 @@ def by_compare(folder: Path, settings: list[str]) -> str:
     while True:
         asked = ["compare", "--ideas", "--variants=standard,idea", "--minutes=10", *settings]
         result = call(folder, *asked, "--plugin=idea.py", "--json", "--quiet", "--exit-code")
-        if result.returncode == 1 and "refused" in result.stderr:
+        if result.returncode == 2:
             return "refused"
         answer = json.loads(result.stdout)
         if not answer["is_open"]:

@@ -21,15 +21,14 @@ from mlx_attn.comparison import sequence
 from mlx_attn.comparison.config import Arm
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import TrialResult
-from mlx_attn.comparison.run import ComparisonRun, Events
+from mlx_attn.comparison.run import ComparisonRun, Events, Trainings
 from mlx_attn.comparison.stages import ComparisonEvent
-from mlx_attn.comparison.trial import Diverged
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import only, plugin_error
+from mlx_attn.plugins import only
 from mlx_attn.records import parse_record, read_bytes, read_text
 
-LEDGER, KEPT, REFUSED = "ideas.jsonl", "kept", "refused"
+LEDGER, KEPT = "ideas.jsonl", "kept"
 
 SEEDS_APART = 100
 """How far the seeds of one control lie from those of the next."""
@@ -44,7 +43,7 @@ class Idea:
 
     number: int  # from 1
     name: str
-    verdict: str = "not known"  # or better, worse, the same, and refused before any training
+    verdict: str = "not known"  # or better, worse, the same
     is_open: bool = True  # whether the same command adds seeds
     reason: str = "the same command trains it"
     difference: float | None = None  # mean, in nats per token, idea minus control
@@ -105,8 +104,8 @@ class IdeaRun:
         folder: The ledger's, which nobody else writes in.
 
     Raises:
-        ConfigError: There are not two arms, or the idea is the control.
-        RunError: The ledger is damaged, or of another control. Iterating: the idea is refused.
+        ConfigError: There are not two arms, or the idea is the control. Iterating: it breaks a law.
+        RunError: The ledger is damaged, or of another control.
     """
 
     def __init__(self, run: ComparisonRun, folder: Path):
@@ -133,11 +132,10 @@ class IdeaRun:
         own, self._of_idea = self._trials(self.arm, max(sequence.LOOKS))
         if own == digest:
             raise ConfigError(f"{self.arm.name} is the control, {self.control.name}: change it")
-        spending = [idea for idea in self.ideas if idea.verdict != REFUSED]
         new = Idea(
             number=len(self.ideas) + 1,
             name=self.arm.name,
-            level=sequence.level_of(len(spending) + 1),
+            level=sequence.level_of(len(self.ideas) + 1),
             digest=own,
             control=digest,
             plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
@@ -155,9 +153,9 @@ class IdeaRun:
     def __iter__(self) -> Iterator[ComparisonEvent]:
         began = monotonic()
         if self.idea.number > len(self.ideas):
-            self._book()
-        if self.idea.verdict == REFUSED:
-            raise RunError(f"idea {self.idea.number} is refused: {self.idea.reason}")
+            # The laws of a user's choices are tried when a model is made.
+            GPT(self.run.config.settings(self.arm).model_config(self.run.vocab_size), seed=None)
+            self._note()
         if not self.idea.is_open:
             return
         try:
@@ -173,19 +171,6 @@ class IdeaRun:
         lines = [json.dumps(asdict(idea), allow_nan=False) for idea in self.ideas]
         files.write_text(self.folder / LEDGER, "\n".join([_digest(lines), *lines]) + "\n")
 
-    def _book(self) -> None:
-        """Note the idea before it is trained, or that it breaks a law: then it cannot err."""
-        try:
-            # The laws of a user's choices are tried when a model is made.
-            GPT(self.run.config.settings(self.arm).model_config(self.run.vocab_size), seed=None)
-        except Exception as error:
-            reason = str(error) if isinstance(error, ConfigError) else plugin_error(error)
-            if not reason:
-                raise
-            self._note(verdict=REFUSED, is_open=False, level=0.0, reason=reason)
-        else:
-            self._note()
-
     def _judge(self) -> Events:
         """Train control and idea as far as a word needs, and note it."""
         control = yield from self._trained("control", self._of_control)
@@ -200,7 +185,7 @@ class IdeaRun:
 
     def _trained(
         self, stage: str, trials: Sequence[Trial]
-    ) -> Generator[ComparisonEvent, None, list[TrialResult]]:
+    ) -> Generator[ComparisonEvent, None, Trainings]:
         """Train what is missing, and return the trainings.
 
         Raises:
@@ -212,14 +197,7 @@ class IdeaRun:
             if isinstance(error.__cause__, ConfigError):
                 raise error.__cause__ from None
             raise
-        trainings: list[TrialResult] = []
-        for trial in trials:
-            outcome = self.run.store[trial]
-            if isinstance(outcome, Diverged):
-                what = f"{trial.arm} diverged with seed {trial.seed}"
-                raise ConfigError(f"{what}: {outcome.message}")
-            trainings.append(outcome)
-        return trainings
+        return self.run.store.trainings(trials)
 
     def _look(self, trainings: Sequence[TrialResult], control: Sequence[TrialResult]) -> None:
         """Judge the idea by its first trainings."""

@@ -14,9 +14,9 @@ from mlx_attn.comparison.judging import Contrast, judge, judge_solving
 from mlx_attn.comparison.plan import SHORTER, Trial, trial_of
 from mlx_attn.comparison.result import ArmResult, Comparison, Solving, TrialResult, Verdict
 from mlx_attn.comparison.runner import Runner
-from mlx_attn.comparison.trial import Diverged, Store
+from mlx_attn.comparison.trial import Store
 from mlx_attn.cost import model_cost
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
@@ -176,17 +176,11 @@ class VerdictPlan:
         trainings: dict[str, Trainings] = {}
         diverged: dict[str, str] = {}
         for arm in self.trained:
-            found = [store[trial_of(self.config, arm, seed)] for seed in range(self.config.seeds)]
-            reasons = [
-                f"with seed {seed} it diverged: {outcome.message}"
-                for seed, outcome in enumerate(found)
-                if isinstance(outcome, Diverged)
-            ]
-            # A mean over the seeds that did not diverge would flatter the arm.
-            if reasons:
-                diverged[arm.name] = reasons[0]
-            else:
-                trainings[arm.name] = tuple(each for each in found if isinstance(each, TrialResult))
+            trials = [trial_of(self.config, arm, seed) for seed in range(self.config.seeds)]
+            try:
+                trainings[arm.name] = store.trainings(trials)
+            except ConfigError as error:
+                diverged[arm.name] = str(error)
         for arm in (self.control, self.shorter):
             if arm and (reason := diverged.get(arm.name)):
                 raise RunError(f"there is nothing to compare with, because of {arm.name}: {reason}")

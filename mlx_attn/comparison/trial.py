@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
 from mlx_attn.machine.facts import arithmetic, chip_name, source_digest
 from mlx_attn.records import Object, as_record, read_record
@@ -89,6 +89,20 @@ class Store:
             raise RunError(
                 f"{error}; not a finished training: delete the file to train it again"
             ) from error
+
+    def trainings(self, trials: Iterable[Trial]) -> tuple[TrialResult, ...]:
+        """Return finished trainings.
+
+        Raises:
+            ConfigError: One diverged: a mean over the others would flatter their arm.
+        """
+        found: list[TrialResult] = []
+        for trial in trials:
+            outcome = self[trial]
+            if isinstance(outcome, Diverged):
+                raise ConfigError(f"with seed {trial.seed} it diverged: {outcome.message}")
+            found.append(outcome)
+        return tuple(found)
 
     def missing(self, trials: Iterable[Trial]) -> list[Trial]:
         """Return the trials that are not finished, each once: arms with equal settings share it."""
