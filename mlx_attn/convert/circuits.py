@@ -20,8 +20,6 @@ from jaxtyping import Float, Float64
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.forms.merged import merge_query_key
-from mlx_attn.attention.forms.merged_output import merge_value_output
 from mlx_attn.attention.layer import split_heads
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import float64
@@ -63,14 +61,12 @@ class ScoreFactors:
     @property
     def products(self) -> Float[np.ndarray, "H C C"]:
         """S_h of every head: x_i S_h x_j^T is the score without biases."""
-        weights, (H, _, C) = self.weights, self.query.shape
-        merged = merge_query_key(weights["W_query.weight"], weights["W_key.weight"], H)
-        return merged.reshape(H, C, C).swapaxes(1, 2)  # the weight of S has the key's side first
+        return self.query.swapaxes(1, 2) @ repeated(self.key, len(self.query))
 
     @property
     def key_side_vectors(self) -> Float[np.ndarray, "H C"]:
         """u_h = W_key_h b_query_h: a query's bias adds scale * u_h . x_j."""
-        return np.einsum("hkc,hk->hc", _repeated(self.key, len(self.query)), self.query_bias)
+        return np.einsum("hkc,hk->hc", repeated(self.key, len(self.query)), self.query_bias)
 
     @property
     def products_with_bias(self) -> Float[np.ndarray, "H C_1 C"]:
@@ -80,7 +76,7 @@ class ScoreFactors:
     def widened(self, width: int) -> "ScoreFactors":
         """Return the same scores by a key of that width for every query, padded by zeros."""
         parts = (self.query, self.query_bias, self.key, self.key_bias)
-        return ScoreFactors(*(padded(_repeated(p, len(self.query)), 1, width) for p in parts))
+        return ScoreFactors(*(padded(repeated(p, len(self.query)), 1, width) for p in parts))
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -96,7 +92,7 @@ class ScoreFactors:
     @property
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every S_h, the largest first."""
-        return _singular_values(self.query.swapaxes(1, 2), _repeated(self.key, len(self.query)))
+        return _singular_values(self.query.swapaxes(1, 2), repeated(self.key, len(self.query)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +115,16 @@ class OutputFactors:
     @property
     def products(self) -> Float[np.ndarray, "H C d_out"]:
         """V_h O_h of every head."""
-        C = self.value.shape[2]
-        merged = merge_value_output(self.weights["W_value.weight"], self.output, self.n_heads)
-        # [d_out, H C] -> [d_out, H, C] -> [H, C, d_out]
-        products = merged.reshape(len(merged), self.n_heads, C).transpose(1, 2, 0)
-        return np.ascontiguousarray(products)
+        return repeated(self.value, self.n_heads).swapaxes(1, 2) @ self.heads.swapaxes(1, 2)
 
     @property
     def total_constant(self) -> Float[np.ndarray, " d_out"]:
         """The constant with the values' biases in it: the weights of a softmax add up to 1."""
-        return self.constant + self.output @ _repeated(self.value_bias, self.n_heads).reshape(-1)
+        return self.constant + self.output @ repeated(self.value_bias, self.n_heads).reshape(-1)
 
     def widened(self, width: int) -> "OutputFactors":
         """Return the same output by a value of that width for every head, padded by zeros."""
-        parts = (_repeated(part, self.n_heads) for part in (self.value, self.value_bias))
+        parts = (repeated(part, self.n_heads) for part in (self.value, self.value_bias))
         value, bias = (padded(part, 1, width) for part in parts)
         # [H, d_out, width] -> [d_out, H width]
         output = padded(self.heads, 2, width).swapaxes(0, 1).reshape(len(self.constant), -1)
@@ -157,7 +149,7 @@ class OutputFactors:
     def singular_values(self) -> Float64[np.ndarray, "H rank"]:
         """Of every V_h O_h, the largest first."""
         output = self.heads.swapaxes(1, 2)
-        return _singular_values(_repeated(self.value, self.n_heads).swapaxes(1, 2), output)
+        return _singular_values(repeated(self.value, self.n_heads).swapaxes(1, 2), output)
 
 
 def qk_circuit(attention: Attention) -> ScoreFactors:
@@ -262,7 +254,8 @@ def _affine(
     return np.ascontiguousarray((values[:, :-1] - bias[:, None]).swapaxes(1, 2)), bias
 
 
-def _repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
+def repeated(parts: np.ndarray, n_heads: int) -> np.ndarray:
+    """Repeat every key or value for each of the heads that share it."""
     return np.repeat(parts, n_heads // len(parts), axis=0)
 
 

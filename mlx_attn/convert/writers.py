@@ -80,18 +80,11 @@ def _nearest_score(
     factors: circuits.ScoreFactors, target: AttentionConfig
 ) -> circuits.ScoreFactors:
     """Return the best factors of rank head_dim; decompose queries that share a key together."""
-    H, C, D, KV = target.n_heads, target.d_in, target.head_dim, target.n_kv_heads
-    if len(factors.key) == KV:
-        # [H, C + 1, K]: the bias is one more row, as if x had a coordinate that is always 1.
-        maps = factors.query.swapaxes(1, 2), factors.query_bias[:, None]
-        queries = np.concatenate(maps, axis=1)
-        # [KV, H / KV * (C + 1), K]: rows of all queries that read one key.
-        grouped = queries.reshape(KV, -1, queries.shape[2])
-        query, key = balanced_factors_of_product(grouped, factors.key, D)
-    else:
-        query, key = balanced_factors(factors.products_with_bias.reshape(KV, -1, C), D)
-    # [KV, rows, D] -> [H, D, C + 1]
-    query = query.reshape(H, C + 1, D).swapaxes(1, 2)
+    C, D = target.d_in, target.head_dim
+    # [H, C + 1, K]: the bias is one more row, as if x had a coordinate that is always 1.
+    queries = np.concatenate([factors.query.swapaxes(1, 2), factors.query_bias[:, None]], axis=1)
+    query, key = nearest_factors(queries, factors.key, target.n_kv_heads, D)
+    query = query.swapaxes(1, 2)
     # The key's bias is dropped: it cancels in the softmax.
     return circuits.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
 
@@ -145,17 +138,12 @@ def _nearest_output(
     factors: circuits.OutputFactors, target: AttentionConfig
 ) -> circuits.OutputFactors:
     """Return the best factors of rank value_dim; decompose heads that share a value together."""
-    KV, D, d_out = target.n_kv_heads, target.value_dim, target.d_out
-    if len(factors.value) == KV:
-        # [H, d_out, D] -> [KV, H / KV * d_out, D]: rows of all heads that read one value.
-        grouped = factors.heads.reshape(KV, -1, factors.heads.shape[2])
-        output, value = balanced_factors_of_product(grouped, factors.value, D)
-    else:
-        rows = factors.products.swapaxes(1, 2).reshape(KV, -1, target.d_in)
-        output, value = balanced_factors(rows, D)
+    heads, D = factors.heads, target.value_dim
+    output, value = nearest_factors(heads, factors.value, target.n_kv_heads, D)
     # [H, d_out, D] -> [d_out, H D]
-    output = output.reshape(target.n_heads, d_out, D).swapaxes(0, 1).reshape(d_out, -1)
-    return circuits.OutputFactors(value, np.zeros((KV, D)), output, factors.total_constant)
+    output = output.swapaxes(0, 1).reshape(target.d_out, -1)
+    bias = np.zeros(value.shape[:2])
+    return circuits.OutputFactors(value, bias, output, factors.total_constant)
 
 
 def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
@@ -265,24 +253,32 @@ def balanced_factors(
     return circuits.padded(left, -1, rank), circuits.padded(right, -2, rank)
 
 
-def balanced_factors_of_product(
-    left: Float[np.ndarray, "*heads rows D"],
-    right: Float[np.ndarray, "*heads D columns"],
+def nearest_factors(
+    left: Float[np.ndarray, "H rows D"],
+    right: Float[np.ndarray, "heads D columns"],
+    n_right: int,
     rank: int,
-) -> tuple[Float[np.ndarray, "*heads rows rank"], Float[np.ndarray, "*heads rank columns"]]:
-    """Return `balanced_factors` of M = left right, without computing M if D and the rank are small.
+) -> tuple[Float[np.ndarray, "H rows rank"], Float[np.ndarray, "n_right rank columns"]]:
+    """Return the products left_h right_h in factors of this rank, several left ones to a right one.
 
     With left = Q_1 R_1, right^T = Q_2 R_2 and R_1 R_2^T = U diag(s) V, the singular value
-    decomposition of M is (Q_1 U) diag(s) (V Q_2^T): a matrix of D x D instead of one of C x C.
+    decomposition of the product is (Q_1 U) diag(s) (V Q_2^T): it takes a matrix of D x D instead of
+    one of C x C, if D and the rank are small.
     """
-    # Otherwise R_left R_right^T would be no smaller than the product itself.
-    if not rank <= left.shape[-1] < min(left.shape[-2], right.shape[-1]):
-        return balanced_factors(left @ right, rank)
-    Q_left, R_left = np.linalg.qr(left)
-    Q_right, R_right = np.linalg.qr(right.swapaxes(-2, -1))
-    # [D, D]; the orthonormal Q keep its singular values.
-    A, B = balanced_factors(R_left @ R_right.swapaxes(-2, -1), rank)
-    return Q_left @ A, B @ Q_right.swapaxes(-2, -1)
+    H, rows, D = left.shape
+    if len(right) == n_right:
+        # Rows of all heads that read one right factor: [n_right, H / n_right * rows, D].
+        left = left.reshape(n_right, -1, D)
+    if len(right) == n_right and rank <= D < min(left.shape[1], right.shape[2]):
+        Q_left, R_left = np.linalg.qr(left)
+        Q_right, R_right = np.linalg.qr(right.swapaxes(1, 2))
+        # [D, D]; the orthonormal Q keep its singular values.
+        A, B = balanced_factors(R_left @ R_right.swapaxes(1, 2), rank)
+        A, B = Q_left @ A, B @ Q_right.swapaxes(1, 2)
+    else:
+        products = left @ circuits.repeated(right, len(left))
+        A, B = balanced_factors(products.reshape(n_right, -1, right.shape[2]), rank)
+    return A.reshape(H, rows, rank), B
 
 
 def _low_rank_svd(
