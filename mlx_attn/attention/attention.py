@@ -9,7 +9,6 @@ runs. The maps S_h, V_h and O_h are choices (`mlx_attn.attention.maps`): `Attent
 same steps for any of them.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, cast
@@ -22,6 +21,7 @@ from jaxtyping import Float
 from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
 from mlx_attn.attention.layer import (
     Carry,
     Heads,
@@ -104,30 +104,6 @@ def stores_weights(config: AttentionConfig, T: int) -> bool:
     return not any(fuses(width, T, 1) for width in widths)
 
 
-def project_values_first(layer: "Attention", T_q: int, T_k: int) -> bool:
-    """Return True if values are computed before the weighted sum of cached keys.
-
-    With P_h the attention weights of head h, P_h (x W_value_h) = (P_h x) W_value_h. After the
-    scores, values first cost T_k C H_kv D + H T_q T_k D multiply-adds. Values after the sum cost
-    H T_q T_k C + H T_q C D; then x is the only key and value, which one kernel may fuse, and
-    decoding computes no value of an old token.
-
-    On a GPU x is chosen if it has a fused kernel, elsewhere if the count is smaller; likewise keys
-    in place of x. Weights that may not add up to 1, as after dropout, scale a bias: values first.
-    """
-    config = layer.config
-    if (config.drop_rate and layer.training) or not layer.maps.mixing.sums_to_one:
-        return True
-    H, C, D = config.n_heads, config.d_in, config.value_dim
-    if layer.maps.score.cache == "x" and config.position != "alibi":
-        fused = fuses(C, T_q, H)
-        if fused is not None:  # on a GPU, a kernel counts more than multiply-adds
-            return not fused
-    first = T_k * C * config.n_kv_heads * D + H * T_q * T_k * D
-    after = H * T_q * T_k * C + H * T_q * C * D
-    return first <= after
-
-
 class Attention(MapWeights):
     """One causal self-attention layer of any variant."""
 
@@ -161,59 +137,35 @@ class Attention(MapWeights):
         """
         positions, start = Positions.of_text(x.shape[1]), cache.offset if cache else 0
         q, k = self.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
-        if self.config.cross_layer == "reader":  # of the keys and values of an earlier layer
+        is_reader = self.config.cross_layer == "reader"  # of an earlier layer's keys and values
+        state = cache if cache and not (cache.caches_tokens or is_reader) else None
+        if is_reader:
             if cache is not None:
                 cache.advance(x.shape[1])
             *entries, positions = cast(Carry, carry)["shared"]  # which the score map has found
-        elif cache is not None and not cache.caches_tokens:
-            return self.output(self._attend_by_state(x, q, k, cache, carry), x)
-        elif self.maps.caches_keys_only:
+        elif self.maps.caches_keys_only and state is None:
             entries = (k,)
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
         # After them the memories of hooks, [B, heads, T, width] each; usually there are none.
         arrays = (*entries, *self.remembered(x))
-        if cache is not None and cache.caches_tokens:  # T tokens -> all T_k that are visible
+        if cache is not None and not is_reader:  # T tokens -> all T_k that are visible
             arrays, positions = cache.extend(arrays, self.reads_in_order)
         k, v, memories = arrays[0], arrays[len(entries) - 1], arrays[len(entries) :]
         if self.config.cross_layer == "source" and carry is not None:
             # As scores see them; while decoding, the cached ones too.
             carry["shared"] = (k, v, positions)
         q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
-        if self.maps.caches_keys_only:
-            heads = self._attend_by_keys(q, k, positions, *memories)
+        if state is not None:
+            heads = attend_by_state(self, state, q, k, v, *memories)
+        elif self.maps.caches_keys_only:
+            v, after = values_of_keys(self, k, x.shape[1])
+            k = self.normalize_and_rotate(k, positions.first)
+            heads = after(self, self.attend(q, k, v, positions, *memories))
         else:
             heads = self.attend(q, k, v, positions, *memories)
         return self.output(heads, x)  # [B, H, T, D] -> [B, T, d_out]
-
-    def _attend_by_state(
-        self, x: Inputs, q: Queries, k: Keys, cache: KVCache, carry: Carry | None
-    ) -> Heads:
-        """Attend by a state, in the mask's float32."""
-        v, state = self.value(x, k, cache, carry), cache.buffers or [None]
-        start = cache.advance(x.shape[1])
-        q, k = self.normalize_and_rotate(q, start), self.normalize_and_rotate(k, start)
-        read = (array.astype(mx.float32) for array in (q, k, v, *self.remembered(x)))
-        advance = cast(Callable[..., Any], self.maps.mixing.recurs)
-        # The heads of the new tokens, [B, H, T, D], and the state after them, such as [B, H, K, D].
-        heads, *cache.buffers = advance(self, *read, *state)
-        return heads.astype(x.dtype)
-
-    def _attend_by_keys(
-        self, q: Queries, keys: Keys, positions: Positions, *memories: mx.array
-    ) -> Heads:
-        """Attend to cached keys before rotation: values are computed from them when they are read.
-
-        The value map reads the keys side by side; for merged scores they are x itself.
-        """
-        # [B, key_heads, T_k, K] -> [B, T_k, key_heads K]
-        inputs, k = merge_heads(keys), self.normalize_and_rotate(keys, positions.first)
-        after = self.maps.value.after
-        if after is None or project_values_first(self, q.shape[2], k.shape[2]):
-            return self.attend(q, k, self.value(inputs, keys), positions, *memories)
-        # One value for all heads, [B, 1, T_k, C] -> [B, H, T_q, C] -> [B, H, T_q, D]
-        return after(self, self.attend(q, k, inputs[:, None], positions, *memories))
 
     def attend(
         self, q: Queries, k: Keys, v: Values, positions: Positions, *memories: mx.array

@@ -116,6 +116,8 @@ class KVCache:
         """
         T, slots = arrays[0].shape[2], self.slots
         start = self.advance(T)
+        if not self.caches_tokens:  # a state holds the earlier ones
+            return arrays, _in_order(start, T, T)
         # The first tokens show the number of heads and their width.
         shapes = ((*array.shape[:2], slots, array.shape[3]) for array in arrays)
         pairs = zip(shapes, arrays, strict=True)

@@ -55,14 +55,6 @@ def merge_heads(y: Heads) -> Float[mx.array, "B T width"]:
     return y.transpose(0, 2, 1, 3).flatten(2)
 
 
-def repeat_heads(y: Keys | Values, n_heads: int) -> Heads:
-    """Repeat keys or values for the query heads that share them: [B, H_kv, T, D] -> [B, H, T, D].
-
-    Only forms that read keys themselves need it; products fold the heads instead.
-    """
-    return mx.repeat(y, n_heads // y.shape[1], axis=1)
-
-
 def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
     """Return the scores scale q k^T.
 

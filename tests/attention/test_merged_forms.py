@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention import attention
-from mlx_attn.attention.attention import Attention, project_values_first
+from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.forms import compact_caches
+from mlx_attn.attention.forms.compact_caches import project_values_first
 from mlx_attn.machine.device import on_gpu
 
 C, T = 16, 10
@@ -24,7 +25,7 @@ def layer(**choices: Any) -> Attention:
 
 
 def result(module: Attention, first: bool, monkeypatch) -> tuple[mx.array, dict[str, mx.array]]:
-    monkeypatch.setattr(attention, "project_values_first", lambda *_: first)
+    monkeypatch.setattr(compact_caches, "project_values_first", lambda *_: first)
     x = mx.array(np.random.default_rng(0).normal(size=(2, T, C)), mx.float32)
 
     def loss(parameters: dict) -> mx.array:

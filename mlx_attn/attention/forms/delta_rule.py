@@ -26,7 +26,6 @@ from mlx_attn.attention.layer import (
     Queries,
     Scores,
     Values,
-    repeat_heads,
     split_heads,
 )
 
@@ -66,7 +65,7 @@ def delta_heads(
     S' = e^(g_T) S + (K * e^(g_T - g))^T U
     """
     q, k = _unit_length(q, k)  # [B, H, T, K] both
-    v = repeat_heads(v, q.shape[1])
+    v = mx.repeat(v, q.shape[1] // v.shape[1], axis=1)  # for the heads that share it
     beta, log_alpha = _beta_and_log_alpha(gates)
     decay = _decays(log_alpha)
     read, inverse = _read_and_inverse(q, k, beta, decay)
@@ -82,7 +81,7 @@ def delta_heads(
 
 
 def _unit_length(q: Queries, k: Keys) -> tuple[Queries, Heads]:
-    return unit_length(q), unit_length(repeat_heads(k, q.shape[1]))
+    return unit_length(q), unit_length(mx.repeat(k, q.shape[1] // k.shape[1], axis=1))
 
 
 def _read_and_inverse(

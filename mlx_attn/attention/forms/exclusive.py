@@ -1,7 +1,9 @@
 """Heads lose the direction of their token's own value (arXiv:2603.09078)."""
 
+import mlx.core as mx
+
 from mlx_attn.attention.catalog import choice, row
-from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs, repeat_heads
+from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs
 from mlx_attn.attention.maps import linear_output
 
 
@@ -22,7 +24,7 @@ from mlx_attn.attention.maps import linear_output
 def exclusive_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Remove the direction of the token's own value from each head."""
     v = layer.maps.value.apply(layer, x, heads)  # reads only x, not the keys
-    v = repeat_heads(v, heads.shape[1])  # [B, H, T, D]
+    v = mx.repeat(v, heads.shape[1] // v.shape[1], axis=1)  # [B, H, T, D]
     # [B, H, T, 1]: how much of v is in the head, times |v|^2.
     along = (heads * v).sum(axis=-1, keepdims=True)
     lengths = (v * v).sum(axis=-1, keepdims=True)

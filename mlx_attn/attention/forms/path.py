@@ -18,7 +18,6 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Queries,
     Scores,
-    repeat_heads,
     split_heads,
 )
 from mlx_attn.machine.operations import softmax
@@ -66,7 +65,7 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
     of i and j loses tril(q W^T) M tril(W k^T, -1).
     """
     beta, w = reflections[..., :1], reflections[..., 1:]  # [B, H, T, 1], [B, H, T, width]
-    k = repeat_heads(k, q.shape[1])
+    k = mx.repeat(k, q.shape[1] // k.shape[1], axis=1)  # for the heads that share it
     # [B, H, T, T], for all T tokens, the cached ones too.
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
     T_q, T_k = s.shape[2:]
