@@ -54,7 +54,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
         reason = yield from _between_steps(trainer, monitor, should_stop)
         while not reason:
             # Returns before the step is computed; `launched` reads the loss of the step before.
-            with compiling(trainer.config.compile) if monitor.cold else nullcontext():
+            with nullcontext() if monitor.warm_since else compiling(trainer.config.compile):
                 monitor.launched(trainer.launch_step())
             reason = yield from _between_steps(trainer, monitor, should_stop)
         yield monitor.ended(reason)
@@ -114,37 +114,33 @@ class _Monitor:
         self.trainer, self.progress = trainer, trainer.progress
         # Step, loss and norm of the latest step, which the device may still be computing.
         self.unread: tuple[int, mx.array, mx.array] | None = None
-        self.cold = True  # until the first step, which compiles, is done
-        self._first_step = self.progress.step
-        self._compiles = compiles_step(trainer.config.compile)  # so does the first validation
-        self._between = 0.0  # seconds of validating, saving and displaying, without compiling
+        # Steps and seconds when the first step, which compiles, was done; None before.
+        self.warm_since: tuple[int, float] | None = None
         # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
 
-    def lap(self, trained: bool = False, compiled: bool = False) -> None:
-        """End a lap, of training, of work that included compiling, or of anything else."""
+    def lap(self, trained: bool = False) -> None:
+        """End a lap, of training or of anything else."""
         now = time.perf_counter()
         seconds, self._lap_start = now - self._lap_start, now
         self.progress.seconds += seconds
         if trained:
             self.progress.training_seconds += seconds
-        elif not compiled:
-            self._between += seconds
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
         # Only now: the device already has the next step to work on.
         self.read()
         self.unread = (self.progress.step, *result)
-        if self.cold:
-            # The first step includes compiling, so it is read at once and not timed.
-            self.read()
-            self.lap(compiled=True)
-        else:
+        if self.warm_since:
             self.lap(trained=True)
             self.progress.timed_steps += 1
-        self.cold = False
+        else:
+            # The first step includes compiling, so it is read at once and not timed.
+            self.read()
+            self.lap()
+            self.warm_since = self.progress.step, self.progress.seconds
 
     def read(self) -> None:
         """Wait for the launched step and store its loss."""
@@ -201,11 +197,10 @@ class _Monitor:
 
     def _pace(self) -> float:
         """Return the seconds of a step, with its share of validating, and without compiling."""
-        progress = self.progress
-        if not progress.timed_steps:
-            return progress.seconds / progress.step
-        between = self._between / max(1, progress.step - self._first_step)
-        return progress.training_seconds / progress.timed_steps + between
+        step, seconds = self.warm_since or (0, 0.0)
+        if step == self.progress.step:  # there are no others yet
+            step, seconds = 0, 0.0
+        return (self.progress.seconds - seconds) / (self.progress.step - step)
 
     def evaluated(self) -> Evaluated:
         """Validate, and save the weights if they are the best so far."""
@@ -218,8 +213,7 @@ class _Monitor:
             progress.best = evaluation
             if trainer.run:
                 trainer.run.save_model(trainer.model)
-        self.lap(compiled=self._compiles)
-        self._compiles = False
+        self.lap()
         return Evaluated(
             step=progress.step,
             tokens=trainer.tokens,
