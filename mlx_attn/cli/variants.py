@@ -78,16 +78,12 @@ def command(preset: str, as_json: bool, choices: bool, **flags: Any) -> None:
 
 def _show_choices(as_json: bool) -> None:
     """Show the choices of every map, a user's own too."""
-    chosen = {key: [*filter(None, CHOICES[key].values())] for key in (*MAPS, "position")}
-    facts = ("map", "name", "formula", "source", "cache")
+    facts = ("map", "name", "formula", "source", "cache", "affine")
     record: list[dict[str, Any]] = []
     shown: list[Any] = []
-    for key, table in chosen.items():
-        record += [
-            {fact: getattr(choice, fact, None) for fact in facts}
-            | {"affine": choice.affine if key in ("score", "value", "output") else None}
-            for choice in table
-        ]
+    for key in (*MAPS, "position"):
+        table = [*filter(None, CHOICES[key].values())]
+        record += [{fact: getattr(choice, fact, None) for fact in facts} for choice in table]
         shown += table and [f"--{key}", [(f"  {choice.name}", choice.formula) for choice in table]]
     emit({"choices": record}, as_json, lambda: shown)
 

@@ -275,10 +275,8 @@ class GroupedOptimizer:
         named: Any = tree_flatten(gradients, destination={})
         packed = [group.packed(named) for group in self.groups.values()]
         # One norm over all weights, so that clipping does not change the direction.
-        squares = mx.array(0.0)
-        for square in in_turns(lambda array: mx.square(array).sum(), chain(*packed)):
-            squares = squares + square
-        norm = mx.sqrt(squares)
+        squares = in_turns(lambda array: mx.square(array).sum(), chain(*packed))
+        norm = mx.sqrt(sum(squares, mx.array(0.0)))
         # The 1e-6 keeps a gradient of 0 from dividing by 0.
         factor = mx.minimum((self.clip or math.inf) / (norm + 1e-6), 1.0)
         for group, of_group in zip(self.groups.values(), packed, strict=True):
