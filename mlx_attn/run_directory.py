@@ -185,10 +185,6 @@ class Run:
             reports.append(check_record(parse_record(line, dict, place), _Report, place))
         return reports
 
-    def best_validation(self) -> dict[str, Any]:
-        """Return the report with the lowest validation loss; {} before the first one."""
-        return best_of(self.metrics())
-
     def was_cut_off(self) -> bool:
         """Tell whether its training began and never ended, not even by an interruption."""
         began = {"converted", "imported"}.isdisjoint(self.settings)

@@ -274,16 +274,13 @@ def _trained(run: Run) -> dict[str, Any]:
     reports = run.metrics()
     if not reports:
         return {}
-    last, best = reports[-1], best_of(reports)
+    best = best_of(reports)
     counted = [report["params"] for report in reports if isinstance(report.get("params"), int)]
     planned = [report.get("steps", 0) for report in reports if report.get("event") == "step"]
     return {
         "parameters": counted[-1] if counted else None,
-        # Only the last report has the step at which a training was stopped.
-        "steps": max(
-            last["steps"] if last.get("event") == "end" else 0,
-            *(report["step"] for report in reports if "step" in report),
-        ),
+        # The report of the end has as its steps the one at which the training was stopped.
+        "steps": max(report.get("step", report.get("steps", 0)) for report in reports),
         "planned": planned[-1] if planned else 0,
         "ended": has_ended(reports),
         "val_loss": best.get("val_loss"),

@@ -23,7 +23,7 @@ from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import read_text
-from mlx_attn.run_directory import Run
+from mlx_attn.run_directory import Run, best_of
 from mlx_attn.runs import document_start
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
@@ -86,7 +86,7 @@ def _model_facts(run: Run, model: GPT) -> dict[str, Any]:
             f"{run.path} has {parameters:,} numbers, and a page holds at most {LARGEST:,}: look "
             "into it with 'mlx-attn probe --figures DIR'"
         )
-    name, best = str(run.settings.get("variant", "")), run.best_validation()
+    name, best = str(run.settings.get("variant", "")), best_of(run.metrics())
     row = VARIANTS.get(name)
     formula, summary = (row.formula, row.summary) if row else ("", "")
     if pattern := model.config.pattern:

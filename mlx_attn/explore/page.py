@@ -21,7 +21,7 @@ from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.explore.manifest import example_texts, page_model, text_of, training_words
 from mlx_attn.files import check_page, write_text
 from mlx_attn.probe import heads, show
-from mlx_attn.run_directory import Run, open_run
+from mlx_attn.run_directory import Run, best_of, open_run
 from mlx_attn.runs import RUNS, RunSummary, document_start, summarise_runs
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import Progress
@@ -211,7 +211,7 @@ def _history(run: Run) -> dict[str, Any]:
         "group": f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}",
         "vocabulary": size,
         "curve": [(int(p[-1, 0]), round(float(p[:, 1].mean()), 4)) for p in parts if len(p)],
-        "best_at": run.best_validation().get("tokens"),
+        "best_at": best_of(reports).get("tokens"),
     }
 
 
