@@ -96,20 +96,19 @@ def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
 _LIST = f"{OWN}/exported.json"
 
 
-def is_exported_folder(folder: Path) -> bool:
-    """Return True if an export wrote the folder, or if it is empty."""
-    return (folder / _LIST).is_file() or not any(folder.iterdir())
-
-
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a new folder whose files replace an earlier export's in `out` when the block ends.
 
     The user's files stay in `out`. If the block raises, `out` is unchanged.
 
     Raises:
-        RunError: The new export needs the name of a user's file, or the folder cannot be written.
+        RunError: `out` is not an earlier export that may be overwritten, the new one needs the name
+            of a user's file, or the folder cannot be written.
     """
+    reason = _why_not_replaced(out, overwrite) if out.exists() else ""
+    if reason:
+        raise RunError(f"{out} {reason} --out names another place")
     make_directory(out.parent)
     try:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as place:
@@ -121,6 +120,15 @@ def new_folder(out: Path) -> Iterator[Path]:
             _replace(out, new)
     except OSError as error:
         raise unwritable(out, error) from error
+
+
+def _why_not_replaced(out: Path, overwrite: bool) -> str:
+    if not out.is_dir():
+        return "is a file, and an export is a folder:"
+    if not overwrite:
+        return "exists: --overwrite replaces it,"
+    is_export = (out / _LIST).is_file() or not any(out.iterdir())
+    return "" if is_export else "was not written by export, so --overwrite leaves it alone:"
 
 
 def _replace(out: Path, new: Path) -> None:

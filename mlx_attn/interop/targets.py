@@ -14,7 +14,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.interop import mlx_lm, names, standard
 from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
-from mlx_attn.interop.folder import is_exported_folder, new_folder, write_card, write_folder
+from mlx_attn.interop.folder import new_folder, write_card, write_folder
 from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -128,29 +128,13 @@ def export_run(loaded: LoadedRun, target: Target, out: Path, overwrite: bool = F
         RunError: Files cannot be read or written, `out` must not be replaced, or the model that was
             read back computes other logits; then `out` stays as it was.
     """
-    _check_free(out, overwrite)
-    with new_folder(out) as place:
+    with new_folder(out, overwrite) as place:
         route = target(loaded, place)
         parity = _compared(loaded.model, read_checkpoint(place).model)
         parity.check(str(out))
         write_card(loaded, place, route, parity.line)
         has_code = (place / mlx_lm.MODEL_FILE).exists()
     return Exported(out, route, parity, mlx_lm.install_line() if has_code else "")
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Refuse a path that an export must not replace."""
-    if not out.exists():
-        return
-    reason = ""
-    if not out.is_dir():
-        reason = "is a file, and an export is a folder:"
-    elif not overwrite:
-        reason = "exists: --overwrite replaces it,"
-    elif not is_exported_folder(out):
-        reason = "was not written by export, so --overwrite leaves it alone:"
-    if reason:
-        raise RunError(f"{out} {reason} --out names another place")
 
 
 # The targets.

@@ -19,10 +19,10 @@ PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日
 """A text with the features that tokenizers treat differently."""
 
 
-def utf8(text: str) -> bytes:
-    """Return the UTF-8 of `text`; ConfigError for a lone surrogate, which UTF-8 cannot express."""
+def check_utf8(text: str) -> None:
+    """Refuse a text with a lone surrogate, which UTF-8 cannot express."""
     try:
-        return text.encode()
+        text.encode()
     except UnicodeEncodeError as error:
         code = f"U+{ord(text[error.start]):04X}"
         raise ConfigError(
@@ -51,9 +51,13 @@ class Tokenizer(ABC):
         self.vocabulary = list(vocabulary)
         self.settings = settings
 
-    @abstractmethod
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """Return the token ids of `text`; ConfigError if it cannot be expressed in tokens."""
+        check_utf8(text)
+        return self._encoded(text)
+
+    @abstractmethod
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]: ...
 
     def token_bytes(self, token: SupportsIndex) -> bytes:
         """Return the bytes of `token`; ConfigError outside the vocabulary."""
@@ -80,9 +84,8 @@ class ByteTokenizer(Tokenizer):
     def __init__(self):
         super().__init__([bytes([value]) for value in range(256)])
 
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the UTF-8 bytes of `text`."""
-        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
 
 
 class CharacterTokenizer(Tokenizer):
@@ -103,12 +106,10 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def train(cls, text: str) -> "CharacterTokenizer":
         """Return the tokenizer whose vocabulary is the distinct characters of `text`."""
-        utf8(text)
+        check_utf8(text)
         return cls("".join(sorted(set(text))))
 
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`; ConfigError names characters outside the vocabulary."""
-        utf8(text)
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         codes = np.minimum(_code_points(text), len(self._tokens) - 1)
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
@@ -148,9 +149,7 @@ class SymbolTokenizer(Tokenizer):
         super().__init__(pieces, symbols=self.symbols)
         self._tokens = {"\n": 0} | {symbol: t for t, symbol in enumerate(symbols, 1)}
 
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`, the newline first; ConfigError names unknown words."""
-        utf8(text)
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         words = re.findall(r"\n|\S+", text)
         if unknown := sorted(set(words) - set(self._tokens)):
             raise ConfigError(

@@ -93,9 +93,7 @@ class ForeignTokenizer(characters.Tokenizer):
         made.add_special_tokens([END_OF_TEXT])
         return cls(made.to_str())
 
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`."""
-        characters.utf8(text)
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         return np.array(self._library.encode(text, add_special_tokens=False).ids, np.uint16)
 
     def save(self, directory: Path) -> None:

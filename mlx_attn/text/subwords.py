@@ -71,9 +71,7 @@ class SubwordTokenizer(characters.Tokenizer):
             rows.append((model.id_to_piece(token), model.get_score(token), kind))
         return rows
 
-    def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
-        """Return the token ids of `text`; each distinct word is encoded once, for speed."""
-        characters.utf8(text)
+    def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         words = _WORDS.findall(text)
         distinct = [*set(words).difference(self._byte_words)]
         encoded = zip(distinct, self._processor.encode(distinct), strict=True)
@@ -133,7 +131,7 @@ class SubwordTokenizer(characters.Tokenizer):
                 f"{_SMALLEST_VOCABULARY} (256 bytes and some pieces) to "
                 f"{characters.LARGEST_VOCABULARY}"
             )
-        characters.utf8(text)
+        characters.check_utf8(text)
         words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
         if not words:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
