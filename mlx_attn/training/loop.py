@@ -114,8 +114,10 @@ class _Monitor:
         self.trainer, self.progress = trainer, trainer.progress
         # Step, loss and norm of the latest step, which the device may still be computing.
         self.unread: tuple[int, mx.array, mx.array] | None = None
-        # Steps and seconds when the first step, which compiles, was done; None before.
+        # Steps and seconds when the first step was done, and again the first validation: both
+        # compile. None before.
         self.warm_since: tuple[int, float] | None = None
+        self._has_validated = False
         # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
@@ -214,6 +216,8 @@ class _Monitor:
             if trainer.run:
                 trainer.run.save_model(trainer.model)
         self.lap()
+        if not self._has_validated:
+            self._has_validated, self.warm_since = True, (progress.step, progress.seconds)
         return Evaluated(
             step=progress.step,
             tokens=trainer.tokens,

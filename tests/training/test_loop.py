@@ -79,16 +79,21 @@ def test_validations_saving_and_the_first_step_are_not_training_time(trainer, cl
     assert 0 < end_of(train(trainer(steps=1))).tok_s < math.inf
 
 
-def test_the_time_left_comes_from_the_steps_after_the_first_which_compiles(trainer, monkeypatch):
-    made, now = trainer(steps=12, log_every=4), [0.0]
-    step = made.launch_step
+def test_the_time_left_counts_no_compiling_of_the_step_or_the_validation(trainer, monkeypatch):
+    made, now = trainer(steps=12, log_every=4, eval_every=4), [0.0]
+    step, evaluator = made.launch_step, made.evaluator
 
     def launched():
         now[0] += 70.0 if made.progress.step == 0 else 1.0
         return step()
 
+    def evaluated(model):
+        now[0] += 20.0 if made.progress.step == 4 else 0.0
+        return evaluator(model)
+
     monkeypatch.setattr("mlx_attn.training.loop.time.perf_counter", lambda: now[0])
     monkeypatch.setattr(made, "launch_step", launched)
+    monkeypatch.setattr(made, "evaluator", evaluated)
     assert [r.seconds_left for r in of(Stepped, train(made))] == pytest.approx([8.0, 4.0, 0.0])
 
 
