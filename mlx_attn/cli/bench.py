@@ -11,9 +11,9 @@ import click
 
 from mlx_attn.about import PREFIX
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
     PLUGIN,
+    SIZES,
     Named,
     SectionedCommand,
     given,
@@ -22,7 +22,7 @@ from mlx_attn.cli.options import (
     preset_option,
 )
 from mlx_attn.cli.output import note, say
-from mlx_attn.model.config import BLOCKS, GPTConfig
+from mlx_attn.model.config import BLOCKS
 from mlx_attn.training.config import DEFAULT_PRESET, TrainConfig
 
 _WORKS = ("train", "forward", "decode")
@@ -64,7 +64,7 @@ _OPTIONS = [
     _what("--json", "as_json", is_flag=True, help="as one JSON object"),
     grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
     PLUGIN,
-    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+    *SIZES,
     *options_from(TrainConfig, "Training step", _NOT_MEASURED),
 ]
 

@@ -264,6 +264,9 @@ def options_from(
     return options
 
 
+SIZES = options_from(model.GPTConfig, "Sizes", frozenset({*MAPS, "pattern"}))
+"""The sizes of a model, without the maps that a variant chooses."""
+
 SHORTHANDS = {
     "--no-out-proj": "no-out-proj",
     "--merge-qk": "merged",

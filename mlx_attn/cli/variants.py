@@ -11,15 +11,15 @@ from mlx_attn.attention.catalog import CHOICES, VARIANTS
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
     PLUGIN,
+    SIZES,
     SectionedCommand,
     given,
     grouped,
-    options_from,
     preset_option,
 )
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig, find_preset
+from mlx_attn.model.config import find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _OPTIONS = [
     ),
     _what("--json", "as_json", is_flag=True, help="as JSON"),
     PLUGIN,
-    *options_from(GPTConfig, "Sizes", frozenset({*MAPS, "pattern"})),
+    *SIZES,
 ]
 
 

@@ -168,15 +168,10 @@ def qk_circuit(attention: Attention) -> ScoreFactors:
 def ov_circuit(attention: Attention) -> OutputFactors:
     """Return the value and output maps of a layer; its values may read only affine keys."""
     with float64():
-        exact = _in_float64(attention, "value", "output")
+        keys = ("score",) if attention.maps.value.reads_keys else ()
+        exact = _in_float64(attention, "value", "output", *keys)
         config, x = exact.config, _basis(exact.config.d_in)[None]
-        _, k = exact.score(x)
-        # NaN marks every number that depends on such keys.
-        k = k if exact.maps.score.affine else mx.nan * k
-        value = exact.value(x, k)
-        if mx.isnan(value).any():
-            check_affine(attention, "score")
-        value, bias = _affine(value)
+        value, bias = _affine(exact.value(x, exact.score(x)[1]))
         # The identity over all heads: each row is one coordinate of one head.
         heads = split_heads(_basis(config.n_heads * value.shape[1])[None], config.n_heads)
         output, constant = _affine(exact.output(heads)[:, None])

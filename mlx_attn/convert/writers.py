@@ -70,23 +70,16 @@ def completed(weights: Weights, config: AttentionConfig) -> Weights:
 
 def _separate(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
     """Factor S_h: exact if, with u_h as one more row, its rank is at most head_dim."""
-    wanted = (target.n_kv_heads, target.head_dim, target.d_in)
-    if factors.key.shape != wanted or factors.key.shape[1] == target.d_in:
-        factors = _nearest_score(factors, target)
-    return factors.weights
-
-
-def _nearest_score(
-    factors: circuits.ScoreFactors, target: AttentionConfig
-) -> circuits.ScoreFactors:
-    """Return the best factors of rank head_dim; decompose queries that share a key together."""
     C, D = target.d_in, target.head_dim
+    if factors.key.shape == (target.n_kv_heads, D, C) and D < C:
+        return factors.weights
     # [H, C + 1, K]: the bias is one more row, as if x had a coordinate that is always 1.
     queries = np.concatenate([factors.query.swapaxes(1, 2), factors.query_bias[:, None]], axis=1)
     query, key = nearest_factors(queries, factors.key, target.n_kv_heads, D)
     query = query.swapaxes(1, 2)
     # The key's bias is dropped: it cancels in the softmax.
-    return circuits.ScoreFactors(query[:, :, :C], query[:, :, C], key, np.zeros(key.shape[:2]))
+    no_bias = np.zeros(key.shape[:2])
+    return circuits.ScoreFactors(query[:, :, :C], query[:, :, C], key, no_bias).weights
 
 
 def _merged(factors: circuits.ScoreFactors, target: AttentionConfig) -> Weights:
@@ -127,23 +120,14 @@ _SCORES: dict[str, Callable[[circuits.ScoreFactors, AttentionConfig], Weights]] 
 
 def _linear_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
     """Factor VO_h: exact if its rank is at most value_dim, otherwise the nearest of that rank."""
-    factors = circuits.ov_circuit(attention)
-    wanted = (target.n_kv_heads, target.value_dim, target.d_in)
-    if factors.value.shape != wanted or attention.config.output == "merged":
-        factors = _nearest_output(factors, target)
-    return factors.weights
-
-
-def _nearest_output(
-    factors: circuits.OutputFactors, target: AttentionConfig
-) -> circuits.OutputFactors:
-    """Return the best factors of rank value_dim; decompose heads that share a value together."""
-    heads, D = factors.heads, target.value_dim
-    output, value = nearest_factors(heads, factors.value, target.n_kv_heads, D)
+    factors, KV, D = circuits.ov_circuit(attention), target.n_kv_heads, target.value_dim
+    if factors.value.shape == (KV, D, target.d_in) and attention.config.output != "merged":
+        return factors.weights
+    output, value = nearest_factors(factors.heads, factors.value, KV, D)
     # [H, d_out, D] -> [d_out, H D]
     output = output.swapaxes(0, 1).reshape(target.d_out, -1)
-    bias = np.zeros(value.shape[:2])
-    return circuits.OutputFactors(value, bias, output, factors.total_constant)
+    no_bias = np.zeros(value.shape[:2])
+    return circuits.OutputFactors(value, no_bias, output, factors.total_constant).weights
 
 
 def _merged_output(attention: Attention, target: AttentionConfig, x: Inputs | None) -> Weights:
