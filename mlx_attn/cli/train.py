@@ -5,7 +5,6 @@ The flags ask for a new training, possibly with another run's weights, or resume
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from mlx_attn.cli.main import INTERRUPTED, graceful_interrupt
 from mlx_attn.cli.options import TRAIN_OPTIONS, SectionedCommand, layers_of, settings_in
-from mlx_attn.cli.output import emit
+from mlx_attn.cli.output import emit, note
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import user_path
 from mlx_attn.training.config import RESUMABLE, Settings, expanded
@@ -21,8 +20,6 @@ from mlx_attn.training.config import RESUMABLE, Settings, expanded
 if TYPE_CHECKING:
     from mlx_attn.api.trained import Training
     from mlx_attn.text.corpus import Corpus
-    from mlx_attn.training.recording import RunRecorder
-    from mlx_attn.training.show import Display
 
 
 _EXAMPLES = """\b
@@ -48,50 +45,56 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.recording import RunRecorder, load_logger, logging_to
-    from mlx_attn.training.show import Display
+    from mlx_attn.training.show import Display, follow
     from mlx_attn.ui.terminal import stderr_console
 
-    display = Display(stderr_console(), as_json, quiet)
     if line := blas.advice():
-        display.message(line)
+        note(line)
     if log_to:
         load_logger(log_to)
-    training = _training(display, dry_run, options)
+    training = _training(dry_run, options)
     trainer = training.trainer
     _show_plan(training, dry_run, as_json, quiet)
     if dry_run:
         return
     training.out = training.out or free_name(RUNS, trainer.settings.run_name)
-    with training.open_directory(), logging_to(log_to or "", trainer.run) as log:
-        _train(RunRecorder(trainer, training.corpus.tokenizer, log), display)
+    display = Display(stderr_console(), as_json, quiet)
+    announce = "finishing this step; Ctrl-C again quits at once"
+    with (
+        training.open_directory(),
+        logging_to(log_to or "", trainer.run) as log,
+        graceful_interrupt(lambda: display.message(announce)) as should_stop,
+    ):
+        recorder = RunRecorder(trainer, training.corpus.tokenizer, log)
+        if follow(recorder, display, should_stop):
+            click.get_current_context().exit(INTERRUPTED)
 
 
 _ASKED = ("resume", "init_from", "config", "out", "name", "overwrite")
 """Options that say where a training begins and where it is kept; the others are settings."""
 
 
-def _training(display: "Display", dry_run: bool, options: dict[str, Any]) -> "Training":
+def _training(dry_run: bool, options: dict[str, Any]) -> "Training":
     """Return the training that the options ask for."""
     from mlx_attn.api.trained import new_training, resumed_training
     from mlx_attn.runs import RUNS, find_run
 
-    prepared = partial(_prepared_text, display)
     asked = {key: options.pop(key) for key in _ASKED}
     environment, flags = layers_of(options)
     _refuse_contradictions(asked, flags)
     if asked["resume"]:
         # The environment's other settings are for new runs.
         changes = {key: value for key, value in environment.items() if key in RESUMABLE} | flags
-        training = resumed_training(find_run(asked["resume"]), changes, prepared)
+        training = resumed_training(find_run(asked["resume"]), changes, _prepared_text)
         run = training.trainer.run
         if run and not run.checkpoint.exists():
-            display.message(f"{run.path} was stopped before its first checkpoint: it begins again")
+            note(f"{run.path} was stopped before its first checkpoint: it begins again")
         return training
     file = settings_in(asked["config"], expanded) if asked["config"] else {}
     out = asked["out"] or (RUNS / user_path(asked["name"]) if asked["name"] else None)
     layers = [file, environment, flags]
     overwrite, start = asked["overwrite"], asked["init_from"]
-    return new_training(layers, prepared, out, overwrite, start, draw=not dry_run)
+    return new_training(layers, _prepared_text, out, overwrite, start, draw=not dry_run)
 
 
 def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
@@ -110,14 +113,13 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
         raise ConfigError(message)
 
 
-def _prepared_text(display: "Display", settings: Settings) -> "Corpus":
+def _prepared_text(settings: Settings) -> "Corpus":
     from mlx_attn.text.show import download_lines
 
     if settings.text.data == "-" and sys.stdin and sys.stdin.isatty():
-        display.message("reading the text from the terminal; Ctrl-D ends it")
-    corpus = settings.corpus(download_lines(display.message))
-    for line in corpus.notes:
-        display.message(line)
+        note("reading the text from the terminal; Ctrl-D ends it")
+    corpus = settings.corpus(download_lines(note))
+    note(*corpus.notes)
     return corpus
 
 
@@ -133,19 +135,3 @@ def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) 
         emit(plan_facts(*plan, expected), as_json, lambda: [plan_rows(*plan, expected)])
     elif not (as_json or quiet):
         print_rows(plan_rows(*plan), stderr_console())
-
-
-def _train(recorder: "RunRecorder", display: "Display") -> None:
-    """Train to the end; once interrupted, save and exit with 130."""
-    from mlx_attn.training import loop
-    from mlx_attn.training.show import follow, what_is_saved
-
-    announce = "finishing this step; Ctrl-C again quits at once"
-    try:
-        with graceful_interrupt(lambda: display.message(announce)) as should_stop:
-            reason = follow(recorder, display, should_stop)
-    except KeyboardInterrupt:
-        display.message(what_is_saved(recorder.trainer))
-        reason = loop.INTERRUPTED
-    if reason == loop.INTERRUPTED:
-        click.get_current_context().exit(INTERRUPTED)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -228,8 +229,8 @@ class Display(rich.progress.Progress):
         yield self.make_tasks_table(self.tasks)
 
 
-def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bool]) -> str:
-    """Train, show and store every event, and return why the training ended.
+def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bool]) -> bool:
+    """Train, show and store every event; return whether the training was interrupted.
 
     Raises:
         OSError: Events could not be displayed, as on a full disk; everything is saved.
@@ -238,7 +239,7 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
     first_step, timed = trainer.progress.step, trainer.progress.timed_steps
     display.is_compiled = lambda: trainer.progress.timed_steps > timed
     ended: Event | None = None
-    with display:
+    with suppress(KeyboardInterrupt), display:
         for event in train(trainer, lambda: should_stop() or bool(display.failure)):
             recorder(event)
             display(event)
@@ -247,8 +248,8 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
     if display.failure and not isinstance(display.failure, BrokenPipeError):
         raise display.failure
     if not isinstance(ended, Ended) or ended.reason == INTERRUPTED:
-        display.message(what_is_saved(trainer))
-        return INTERRUPTED
+        display.message(_what_is_saved(trainer))
+        return True
     # The checkpoint had reached the bound before this command.
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
@@ -259,7 +260,7 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
         print(printable(ended.run))
     elif display.mode != "json":
         print_text("\n".join(lines), stdout_console())
-    return ended.reason
+    return False
 
 
 # Lines of text.
@@ -318,7 +319,7 @@ def what_next(run: Run) -> list[str]:
     return [f"talk to it:    mlx-attn repl {this}", f"look into it:  mlx-attn open {this}"]
 
 
-def what_is_saved(trainer: Trainer) -> str:
+def _what_is_saved(trainer: Trainer) -> str:
     """Return how to resume an interrupted training."""
     if not (trainer.run and trainer.saved):
         return "stopped; nothing was saved"
