@@ -36,7 +36,6 @@ class Training:
 
     Attributes:
         trainer: The model and the settings.
-        corpus: The prepared text.
         out: Directory of the run; None keeps nothing.
         overwrite: Whether a run that is there is replaced.
         init_from: The run whose weights it starts from, if any.
@@ -44,7 +43,6 @@ class Training:
     """
 
     trainer: Trainer
-    corpus: Corpus
     out: Path | None = None
     overwrite: bool = False
     init_from: str | Path | None = None
@@ -52,7 +50,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
-            recorder = RunRecorder(self.trainer, self.corpus.tokenizer)
+            recorder = RunRecorder(self.trainer)
             for event in loop.train(self.trainer):
                 recorder(event)
                 self.events.append(event)
@@ -83,7 +81,7 @@ class Training:
             return load(self.trainer.run.path)
         self.trainer.model.eval()
         run = Run(Path(self.trainer.settings.variant), self._record())
-        return LoadedModel(run, self.trainer.model, self.corpus.tokenizer)
+        return LoadedModel(run, self.trainer.model, self.trainer.corpus.tokenizer)
 
     @contextmanager
     def open_directory(self) -> Iterator[None]:
@@ -93,18 +91,19 @@ class Training:
         elif self.trainer.run:
             with held(self.trainer.run) as run:
                 if not self.events:
-                    _continue(self.trainer, run, self.corpus)
+                    _continue(self.trainer, run)
                     # The files that it began with stay recorded.
                     record = {k: v for k, v in self._record().items() if k != "plugins"}
                     self.trainer.run = run.with_settings({**run.settings, **record})
                 yield
         else:
-            record, tokenizer = self._record(), self.corpus.tokenizer
+            record, tokenizer = self._record(), self.trainer.corpus.tokenizer
             with new_run(self.out, record, self.overwrite, tokenizer) as self.trainer.run:
                 yield
 
     def _record(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"corpus": self.corpus.name, "digest": self.corpus.digest}
+        corpus = self.trainer.corpus
+        facts: dict[str, Any] = {"corpus": corpus.name, "digest": corpus.digest}
         if self.init_from:
             facts["init_from"] = str(self.init_from)
         settings, config = self.trainer.settings, self.trainer.model.config
@@ -189,13 +188,12 @@ def new_training(
     if out is not None:
         check_free(out, overwrite)
         check_in_files(settings.plugins)
-    corpus = prepared(settings)
-    trainer = Trainer(settings, corpus, draw)
+    trainer = Trainer(settings, prepared(settings), draw)
     trainer.choose_compiling()
     track_heads(trainer)
     if start:
-        start_from_run(trainer, start, corpus)
-    return Training(trainer, corpus, out, overwrite, init_from)
+        start_from_run(trainer, start)
+    return Training(trainer, out, overwrite, init_from)
 
 
 def resumed_training(
@@ -212,15 +210,14 @@ def resumed_training(
                 f"train(init_from={str(run.path)!r}) trains on from its weights",
             )
         settings = settings_from(run.settings, changes)
-        corpus = prepared(settings)
-        trainer = Trainer(settings, corpus, draw=not has_checkpoint)
+        trainer = Trainer(settings, prepared(settings), draw=not has_checkpoint)
         track_heads(trainer)
-        run.check_corpus(corpus, "name the old one with --data, or train a new run")
-        _continue(trainer, run, corpus)
-    return Training(trainer, corpus, run.path)
+        run.check_corpus(trainer.corpus, "name the old one with --data, or train a new run")
+        _continue(trainer, run)
+    return Training(trainer, run.path)
 
 
-def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
+def _continue(trainer: Trainer, run: Run) -> None:
     """Give a trainer the last state of a run, or its start before the first checkpoint.
 
     Its start follows from its seed and the run that it started from.
@@ -229,4 +226,4 @@ def _continue(trainer: Trainer, run: Run, corpus: Corpus) -> None:
     if run.checkpoint.exists():
         trainer.resume(run)
     elif start := run.settings.get("init_from"):
-        start_from_run(trainer, find_run(start), corpus)
+        start_from_run(trainer, find_run(start))

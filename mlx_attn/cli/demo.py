@@ -119,7 +119,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
             remove(run.store.folder)
         if missing := len(run.store.missing(VerdictPlan(run.config, run.config.arms).trials)):
             trainer = Trainer(run.config.settings(run.config.arms[0]), run.corpus)
-            each = forecast(trainer, run.corpus).seconds
+            each = forecast(trainer).seconds
             seconds = each * (missing / run.runner.size + len(forms))
             display.message(f"about {duration(seconds)} on this machine")
         return conclude(run, directory, display)

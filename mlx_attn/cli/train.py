@@ -44,9 +44,10 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     """
     from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
+    from mlx_attn.training.forecast import forecast
     from mlx_attn.training.recording import RunRecorder, load_logger, logging_to
-    from mlx_attn.training.show import Display, follow
-    from mlx_attn.ui.terminal import stderr_console
+    from mlx_attn.training.show import Display, follow, plan_facts, plan_rows
+    from mlx_attn.ui.terminal import print_rows, stderr_console
 
     if line := blas.advice():
         note(line)
@@ -54,9 +55,12 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
         load_logger(log_to)
     training = _training(dry_run, options)
     trainer = training.trainer
-    _show_plan(training, dry_run, as_json, quiet)
     if dry_run:
+        expected = forecast(trainer)
+        emit(plan_facts(trainer, expected), as_json, lambda: [plan_rows(trainer, expected)])
         return
+    if not (as_json or quiet):
+        print_rows(plan_rows(trainer), stderr_console())
     training.out = training.out or free_name(RUNS, trainer.settings.run_name)
     display = Display(stderr_console(), as_json, quiet)
     announce = "finishing this step; Ctrl-C again quits at once"
@@ -65,8 +69,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
         logging_to(log_to or "", trainer.run) as log,
         graceful_interrupt(lambda: display.message(announce)) as should_stop,
     ):
-        recorder = RunRecorder(trainer, training.corpus.tokenizer, log)
-        if follow(recorder, display, should_stop):
+        if follow(RunRecorder(trainer, log), display, should_stop):
             click.get_current_context().exit(INTERRUPTED)
 
 
@@ -121,17 +124,3 @@ def _prepared_text(settings: Settings) -> "Corpus":
     corpus = settings.corpus(download_lines(note))
     note(*corpus.notes)
     return corpus
-
-
-def _show_plan(training: "Training", dry_run: bool, as_json: bool, quiet: bool) -> None:
-    """Show the plan: a result if it is all that is wanted, otherwise a message."""
-    from mlx_attn.training.forecast import forecast
-    from mlx_attn.training.show import plan_facts, plan_rows
-    from mlx_attn.ui.terminal import print_rows, stderr_console
-
-    plan = training.trainer, training.corpus
-    if dry_run:
-        expected = forecast(*plan)
-        emit(plan_facts(*plan, expected), as_json, lambda: [plan_rows(*plan, expected)])
-    elif not (as_json or quiet):
-        print_rows(plan_rows(*plan), stderr_console())

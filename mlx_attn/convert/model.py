@@ -25,7 +25,6 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
-from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.trainer import Trainer
 
 
@@ -205,13 +204,14 @@ def starting_point(source: GPT, wanted: GPTConfig) -> GPT:
     return convert(source, conversion.name) if conversion else source
 
 
-def start_from_run(trainer: Trainer, start: Run, corpus: Corpus) -> None:
+def start_from_run(trainer: Trainer, start: Run) -> None:
     """Load a run's weights into a trainer, in the trainer's form; see `starting_point`.
 
     Raises:
         ConfigError: The weights cannot be converted exactly.
         RunError: The run has another vocabulary.
     """
+    corpus = trainer.corpus
     if start.load_tokenizer().vocabulary != corpus.tokenizer.vocabulary:
         raise RunError(
             f"{start.path} has another vocabulary than {corpus.name} gets: train on its own text"

@@ -52,13 +52,13 @@ class Forecast:
     peak_memory: int  # the most bytes of arrays at any time; 0 if it is not known
 
 
-def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
+def forecast(trainer: Trainer) -> Forecast:
     """Measure the cost of the rest of a training; the trainer itself does not change.
 
     MLX's random state does change; a training seeds every step itself.
     """
     config = trainer.config
-    measured = _measure(trainer.settings, trainer.model.config, corpus)
+    measured = _measure(trainer)
     gradients, update, validation_seconds, *peaks = measured.tolist()
     step_seconds = gradients * config.accumulate / min(config.accumulate, _PARTS) + update
     left = max(trainer.steps - trainer.progress.step, 0)
@@ -78,9 +78,10 @@ def forecast(trainer: Trainer, corpus: Corpus) -> Forecast:
     )
 
 
-def _measure(settings: Settings, config: GPTConfig, corpus: Corpus) -> _Measured:
+def _measure(trainer: Trainer) -> _Measured:
     """Measure a training of this model, or as much of it as takes little time."""
-    training, layers, T = settings.training, config.n_layers, config.context_length
+    settings, training, config = trainer.settings, trainer.config, trainer.model.config
+    layers, T = config.n_layers, config.context_length
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
     B, deepest = training.batch_size, _DEPTHS[1] if is_deep else layers
     cost, _ = _work_and_weights(replace(config, n_layers=deepest))
@@ -93,7 +94,7 @@ def _measure(settings: Settings, config: GPTConfig, corpus: Corpus) -> _Measured
             recipe = replace(recipe, compile="off")  # g++ would take longer than all of it
         sizes = {**settings.model, "n_layers": depth, "context_length": length}
         part = replace(settings, model=sizes, training=recipe)
-        return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))
+        return _measure_batch(part, trainer.corpus, min(EVALUATION_TOKENS, fits))
 
     def of_depth(depth: int) -> _Measured:
         if fits >= B * T or B <= 2:

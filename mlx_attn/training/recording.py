@@ -31,17 +31,11 @@ class RunRecorder:
 
     Args:
         trainer: The training.
-        tokenizer: Its text's.
         log: Receives the events too; see `logging_to`.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        tokenizer: Tokenizer,
-        log: Callable[[Event], None] = lambda event: None,
-    ):
-        self.trainer, self.tokenizer, self.log, self.sample = trainer, tokenizer, log, ""
+    def __init__(self, trainer: Trainer, log: Callable[[Event], None] = lambda event: None):
+        self.trainer, self.log, self.sample = trainer, log, ""
         if trainer.run:
             # Events after the checkpoint will happen again; the reports must not have them twice.
             step, evaluated, tracked = trainer.progress.latest
@@ -57,13 +51,13 @@ class RunRecorder:
         run.add_report(as_record(event))
         self.log(event)
         if isinstance(event, Evaluated):
-            self.sample = write_sample(run, self.trainer, self.tokenizer)
+            self.sample = write_sample(run, self.trainer)
             run.add_sample(event.step, self.sample)
 
 
-def write_sample(run: Run, trainer: Trainer, tokenizer: Tokenizer) -> str:
+def write_sample(run: Run, trainer: Trainer) -> str:
     """Return a sample of the model's output: a text from nothing, or its answers to a task."""
-    model, split = trainer.model, trainer.evaluator.split
+    model, split, tokenizer = trainer.model, trainer.corpus.val, trainer.corpus.tokenizer
     model.eval()
     if split.scored is None:
         loaded = LoadedRun(run, model, tokenizer)

@@ -18,7 +18,6 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import plural, printable
 from mlx_attn.run_directory import Run
-from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.forecast import Forecast
@@ -42,12 +41,10 @@ if TYPE_CHECKING:
 # The plan.
 
 
-def plan_rows(
-    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
-) -> list[tuple[str, str]]:
+def plan_rows(trainer: Trainer, expected: Forecast | None = None) -> list[tuple[str, str]]:
     """Return the plan of a training, line by line."""
-    config, variant, tokenizer = trainer.model.config, trainer.settings.variant, corpus.tokenizer
-    facts = plan_facts(trainer, corpus, expected)
+    config, variant, corpus = trainer.model.config, trainer.settings.variant, trainer.corpus
+    facts = plan_facts(trainer, expected)
     heads = f"{plural(config.n_heads, 'head')} of {config.head_dim}"
     if config.n_kv_heads != config.n_heads:
         heads += f" ({config.n_kv_heads} for keys and values)"
@@ -60,8 +57,8 @@ def plan_rows(
         f"{config.context_length}, {config.norm}, {config.activation}, positions {config.position}",
         "parameters": f"{facts['params']:,} ({count(facts['attention_params'])} in attention)",
         "text": f"{corpus.name}: {count(facts['training_tokens'])} tokens to train on, "
-        f"{count(facts['validation_tokens'])} to validate, {tokenizer.kind} vocabulary of "
-        f"{tokenizer.vocab_size}",
+        f"{count(facts['validation_tokens'])} to validate, {corpus.tokenizer.kind} vocabulary of "
+        f"{facts['vocab_size']}",
         "training": _recipe(trainer),
         "memory": f"{memory(facts['memory'])} for weights, gradients and optimizer",
     }
@@ -93,11 +90,9 @@ def _recipe(trainer: Trainer) -> str:
     return recipe + (f"; {done} steps are done" if done else "")
 
 
-def plan_facts(
-    trainer: Trainer, corpus: Corpus, expected: Forecast | None = None
-) -> dict[str, Any]:
+def plan_facts(trainer: Trainer, expected: Forecast | None = None) -> dict[str, Any]:
     """Return the plan of a training as JSON values."""
-    model = trainer.model
+    model, corpus = trainer.model, trainer.corpus
     parameters = count_parameters(model)
     facts: dict[str, Any] = {
         "event": "plan",

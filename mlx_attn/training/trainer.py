@@ -110,6 +110,7 @@ class Trainer:
     def __init__(self, settings: Settings, corpus: Corpus, draw: bool = True):
         self.settings = settings
         self.config = config = settings.training
+        self.corpus = corpus
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
         # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
@@ -120,7 +121,6 @@ class Trainer:
         # Only now: the size of the vocabulary is the tokenizer's.
         model_config = settings.model_config(corpus.tokenizer.vocab_size)
         T = model_config.context_length
-        self._text_digest = corpus.digest
         self.sampler = batch_sampler(corpus.train, T, config)
         self.evaluator = Evaluator(corpus.val, T)
         # A step uses `accumulate` batches; 0 without a bound in steps or epochs.
@@ -202,7 +202,7 @@ class Trainer:
         training = asdict(self.config).items()
         # Any other setting would change the steps to come.
         fixed = {key: value for key, value in training if key not in RESUMABLE}
-        return {**self.model.config.as_dict(), **fixed, "text": self._text_digest}
+        return {**self.model.config.as_dict(), **fixed, "text": self.corpus.digest}
 
     def launch_step(self) -> tuple[mx.array, mx.array]:
         """Start computing one step, and return its loss and gradient norm lazily."""

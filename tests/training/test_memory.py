@@ -36,12 +36,12 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
 
 @pytest.mark.parametrize("work", [14e9, 16e6], ids=["the whole batch", "two parts of it"])
 def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
-    trainer, corpus, no_lookahead, monkeypatch, work
+    trainer, no_lookahead, monkeypatch, work
 ):
     monkeypatch.setattr("mlx_attn.training.forecast._WORK", work)
     # Its activations are most of its memory.
     deep = {"batch_size": 96, "n_layers": 6, "emb_dim": 32}
-    expected = forecast(trainer(**deep), corpus)
+    expected = forecast(trainer(**deep))
     gc.collect()
     mx.clear_cache()
     others = mx.get_active_memory()
@@ -52,7 +52,7 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
     assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
 
 
-def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, corpus, monkeypatch):
+def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
     """Two windows of few tokens and two layers, which take a second, are all that is tried."""
     tried = []
 
@@ -63,7 +63,7 @@ def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, corpus
     monkeypatch.setattr("mlx_attn.training.forecast._WORK", 5e4)
     monkeypatch.setattr("mlx_attn.training.forecast._measure_batch", measured)
     small, large, batch = (
-        forecast(trainer(n_layers=layers, batch_size=size), corpus)
+        forecast(trainer(n_layers=layers, batch_size=size))
         for layers, size in ((8, 64), (32, 64), (8, 128))
     )
     assert tried == [(2, 2)] * 3

@@ -37,16 +37,16 @@ def service(monkeypatch):
     return told
 
 
-def trained(made, name, corpus):
+def trained(made, name):
     with logging_to(name, made.run) as log:
-        recorder = RunRecorder(made, corpus.tokenizer, log)
+        recorder = RunRecorder(made, log)
         return [recorder(event) or event for event in train(made)]
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_service_gets_every_loss_at_its_step(name, trainer, corpus, service, tmp_path):
+def test_a_service_gets_every_loss_at_its_step(name, trainer, service, tmp_path):
     made = trainer(run=tmp_path / "run", steps=6, log_every=2, eval_every=3)
-    losses = {e.step: e.loss for e in trained(made, name, corpus) if isinstance(e, Stepped)}
+    losses = {e.step: e.loss for e in trained(made, name) if isinstance(e, Stepped)}
     (_, given), *told, last = service
     if name == "tensorboard":
         assert given == str(made.run.path / name)
@@ -61,13 +61,13 @@ def test_a_service_gets_every_loss_at_its_step(name, trainer, corpus, service, t
     assert not {"train/step", "train/seconds_left", "val/best"} & names
 
 
-def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(trainer, corpus):
+def test_a_sample_leaves_the_random_state_and_the_training_mode_alone(trainer):
     losses, run = [], Run(Path("x"), {})
     for samples in (0, 2):
         made = trainer(drop_rate=0.5)
         for _ in range(samples):
             # Of a vocabulary without a newline.
-            assert len(write_sample(run, made, corpus.tokenizer)) == SAMPLE_TOKENS
+            assert len(write_sample(run, made)) == SAMPLE_TOKENS
         assert made.model.training
         losses.append(float(made.launch_step()[0]))
     assert losses[0] == losses[1]

@@ -119,15 +119,13 @@ def test_reports_of_heads_and_losses_are_neither_lost_nor_made_twice(trainer, tm
 
 
 @pytest.mark.parametrize("kept", ["its reports", "its checkpoint too"])
-def test_a_validation_that_an_interruption_left_out_is_reported_once(
-    trainer, corpus, tmp_path, kept
-):
+def test_a_validation_that_an_interruption_left_out_is_reported_once(trainer, tmp_path, kept):
     """Though it ends after the validation is reported, before or after it is in a checkpoint."""
     finish(trainer(run=tmp_path / "run", **{**NOISY, "log_every": 2}), STEPS)
     for _ in range(2):
         resumed = trainer(**{**NOISY, "log_every": 2})
         resumed.resume(open_run(tmp_path / "run"))
-        record = RunRecorder(resumed, corpus.tokenizer)
+        record = RunRecorder(resumed)
         for event in train(resumed):
             record(event)
             if isinstance(event, Evaluated) and kept == "its reports":
