@@ -38,8 +38,9 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Positions
-from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores, weighted_sum
+from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores
 from mlx_attn.errors import ConfigError, did_you_mean
+from mlx_attn.machine.operations import multiply_heads
 from mlx_attn.model.gpt import GPT, TransformerBlock
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]
@@ -127,7 +128,7 @@ def _attention(
     )
     weights = record(f"{name}.att.attn_weights", weights.astype(q.dtype))
     # [B, H, T, T] x [B, H_v, T, D] -> [B, H, T, D]
-    heads = record(f"{name}.att.context_vec", weighted_sum(weights, v))
+    heads = record(f"{name}.att.context_vec", multiply_heads(weights, v))
     return record(f"{name}.att.out", attention.output(heads, x))
 
 

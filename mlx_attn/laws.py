@@ -28,9 +28,9 @@ from mlx_attn.attention.layer import (
     Scores,
     attention_scores,
     merge_heads,
-    weighted_sum,
 )
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.operations import multiply_heads
 
 TOKENS, WINDOW = 12, 5
 """The length of the first texts of a trial, and its window if the layer has one."""
@@ -275,7 +275,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, len(x), layer.config.n_maps, T, T), axis=-1)
-        first = weighted_sum(weights, values)
+        first = multiply_heads(weights, values)
         last = maps.value.after(layer, weights @ inputs[:, None])
         if tuple(last.shape) != tuple(first.shape):
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
@@ -406,7 +406,7 @@ def _check_shapes(layer: Attention) -> None:
         tried(hook, (scores, *remembered(hook)), scores.shape)
     more = layer.read_by_mixing(q, k, scores, remembered(maps.mixing))
     tried(maps.mixing, (scores, *more), scores.shape)
-    tried(maps.output, (weighted_sum(scores, v), x), (B, T, config.d_out))
+    tried(maps.output, (multiply_heads(scores, v), x), (B, T, config.d_out))
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Causal attention, top to bottom: positions, the mask, a layer of any choices, the standard layer.
+"""Causal attention, top to bottom: the mask, a layer of any choices, the standard layer.
 
     score_h(i, j) = scale * x_i S_h x_j^T
     head_h        = softmax(score_h + causal mask) x V_h
@@ -22,6 +22,7 @@ from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, aran
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
+from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope
 from mlx_attn.attention.layer import (
     Carry,
     Heads,
@@ -36,24 +37,10 @@ from mlx_attn.attention.layer import (
     attention_scores,
     merge_heads,
     split_heads,
-    weighted_sum,
 )
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
-from mlx_attn.machine.operations import attention_by_kernel, fuses
-
-ROPE_BASE = 10000.0
-
-
-# Positions inside attention. Learned positions are added to the input by the model.
-
-
-def rope(y: Heads, offset: Position) -> Heads:
-    """Rotate pairs of coordinates by an angle that grows with position (RoPE, arXiv:2104.09864).
-
-    The first of the T tokens is at position `offset`; D is even.
-    """
-    return mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=1.0, offset=offset)
+from mlx_attn.machine.operations import attention_by_kernel, fuses, multiply_heads
 
 
 def unit_rms(y: Heads) -> Heads:
@@ -61,12 +48,6 @@ def unit_rms(y: Heads) -> Heads:
     if y.dtype == mx.float64:  # in which the kernel does not compute
         return y / mx.sqrt(mx.square(y).mean(-1, keepdims=True) + 1e-6)
     return mx.fast.rms_norm(y, None, 1e-6)
-
-
-def alibi_bias(slopes: Float[mx.array, " H"], positions: Positions) -> Float[mx.array, "H T_q T_k"]:
-    """Return -slope_h (i - j), for queries i and keys j (ALiBi, arXiv:2108.12409)."""
-    i, j = positions.queries[:, None], positions.keys
-    return -slopes[:, None, None] * (i - j)  # [H, 1, 1] * [T_q, T_k]
 
 
 def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T_k"]:
@@ -109,7 +90,7 @@ class Attention(MapWeights):
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
-        slopes = config.slopes() if config.position == "alibi" else ()
+        slopes = alibi_slopes(config.n_heads) if config.position == "alibi" else ()
         # ALiBi's, of every attention map; NumPy's, because an array of MLX would be a weight.
         self.slopes = np.repeat(slopes, self.maps.score.queries_per_head)
         # Hooks, and keys that are rotated when they are read, need the cache in order of position.
@@ -180,8 +161,8 @@ class Attention(MapWeights):
             heads = attention_by_kernel(q, k, v, self.config.scale, mask, self.training)
             if heads is not None:
                 return heads
-        # [B, H, T_q, T_k] x [B, H_v, T_k, D] -> [B, H, T_q, D]
-        return weighted_sum(self.dropout(self.mix(q, k, positions, *memories)), v)
+        # The weighted sum of values: [B, H, T_q, T_k] x [B, H_v, T_k, D] -> [B, H, T_q, D].
+        return multiply_heads(self.dropout(self.mix(q, k, positions, *memories)), v)
 
     def mix(self, q: Queries, k: Keys, positions: Positions, *memories: mx.array) -> Scores:
         """Return the attention weights mixing(logits(scale q k^T) + mask), through both hooks.

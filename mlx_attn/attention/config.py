@@ -139,11 +139,3 @@ class AttentionConfig(AttentionSettings):
         """Tokens that decoding keeps: the window, or 0 for all if a hook needs all of them."""
         hooks = (*self.choices("logits"), *self.choices("mixing"))
         return 0 if any(hook.remembers_all for hook in hooks) else self.window
-
-    def slopes(self) -> tuple[float, ...]:
-        """Return ALiBi's slope of every head: 2^-2 to 2^-8, for any number of heads.
-
-        The paper's slopes (arXiv:2108.12409) depend on that number, so that models with different
-        numbers of heads would also differ in their positions.
-        """
-        return tuple(2 ** -(2 + 6 * h / max(self.n_heads - 1, 1)) for h in range(self.n_heads))

@@ -28,6 +28,7 @@ from mlx_attn.attention.choices import (
 )
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine.operations import multiply_heads
 
 Inputs = Float[mx.array, "B T C"]
 Queries = Float[mx.array, "B H T_q K"]
@@ -58,21 +59,13 @@ def merge_heads(y: Heads) -> Float[mx.array, "B T width"]:
 def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
     """Return the scores scale q k^T.
 
-    Query heads that share a key head are folded into the rows of one matrix product, so a key is
-    never repeated: this is also the row-folded form of merged attention, where x is the only key.
+    Query heads that share a key head are the rows of one matrix product: this is also the
+    row-folded form of merged attention, where x is the only key.
     """
-    (B, H, T_q, K), (_, key_heads, T_k, _) = q.shape, k.shape
-    rows = (q * scale if T_q > 1 else q).reshape(B, key_heads, H // key_heads * T_q, K)
-    # [B, key_heads, rows, K] x [B, key_heads, K, T_k], where rows = H / key_heads * T_q
-    scores = (rows @ k.swapaxes(2, 3)).reshape(B, H, T_q, T_k)
+    T_q = q.shape[2]
+    # [B, H, T_q, K] x [B, key_heads, K, T_k] -> [B, H, T_q, T_k]
+    scores = multiply_heads(q * scale if T_q > 1 else q, k.swapaxes(2, 3))
     return scores if T_q > 1 else scores * scale  # for one token MLX fuses this with the mask
-
-
-def weighted_sum(weights: Scores, v: Values) -> Float[mx.array, "B H T_q D"]:
-    """Return weights v, with query heads that share a value head folded into rows."""
-    (B, H, T_q, T_k), (_, value_heads, _, D) = weights.shape, v.shape
-    rows = weights.reshape(B, value_heads, H // value_heads * T_q, T_k)  # rows: H / H_v * T_q
-    return (rows @ v).reshape(B, H, T_q, D)  # [B, value_heads, rows, D] -> [B, H, T_q, D]
 
 
 Draw = Callable[..., mx.array]

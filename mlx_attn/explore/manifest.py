@@ -184,7 +184,7 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
         "attn_scores, 3.4",
         "score_h(i, j) = scale * q_i k_j^T",
         "How well the query of token i fits the key of token j.",
-        source_of(attention.attention_scores, "rows @ k"),
+        source_of(attention.attention_scores, "multiply_heads"),
     )
     yield _mask_step(layer)
     text = "Scores become weights, which need not add up to 1."
@@ -197,7 +197,7 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
         "context_vec, 3.5",
         "head_h(i) = sum_j w_h(i, j) v_h(j)",
         "The values are added up, each times its weight.",
-        source_of(attention.weighted_sum, "rows @ v"),
+        source_of(attention.multiply_heads, "folded @ matrices"),
     )
     text = "The heads become one vector for the token."
     title = "concat, out_proj" if "out_proj" in layer else "output"

@@ -253,10 +253,10 @@ def _weighed(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> tuple[mx.
     """Compute the sum, and the contiguous heads, powers and their sums for its gradient."""
     if has_gradients():  # in rows for the gradient, which an exported graph lacks
         q, k, v = mx.contiguous(q), mx.contiguous(k), mx.contiguous(v)
-    scores = _by_rows(q, k.swapaxes(2, 3)) + mask
+    scores = multiply_heads(q, k.swapaxes(2, 3)) + mask
     powers = exp2(scores - over_rows(mx.max, scores))
     total, powers = over_rows(mx.sum, powers).astype(q.dtype), powers.astype(q.dtype)
-    return _by_rows(powers, v) / total, q, k, v, powers, total
+    return multiply_heads(powers, v) / total, q, k, v, powers, total
 
 
 @_weighed.vjp
@@ -265,20 +265,20 @@ def _weighed_vjp(
 ) -> tuple[mx.array, ...]:
     y, q, k, v, powers, total = outputs
     dy = mx.contiguous(cotangents[0] / total)
-    dweights = _by_rows(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
+    dweights = multiply_heads(dy, v.swapaxes(2, 3)) - (dy * y).sum(axis=-1, keepdims=True)
     # By log2 e more than the gradient of the scores, which are of powers of two.
     dscores = powers * dweights
-    dq = _by_rows(dscores, k) * (1 / LOG2_E)
+    dq = multiply_heads(dscores, k) * (1 / LOG2_E)
     dk = _by_columns(dscores, q, k) * (1 / LOG2_E)
     return dq, dk, _by_columns(powers, dy, v), mx.zeros_like(inputs[3])
 
 
-def _by_rows(
+def multiply_heads(
     rows: Float[mx.array, "B H T_q n"], matrices: Float[mx.array, "B heads n m"]
 ) -> Float[mx.array, "B H T_q m"]:
-    """Multiply heads; those that share a matrix become rows of one product."""
+    """Multiply heads; those that share a matrix become rows of one product, so none is repeated."""
     B, H, T_q, _ = rows.shape
-    folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])
+    folded = rows.reshape(B, matrices.shape[1], -1, rows.shape[-1])  # [B, heads, H / heads T_q, n]
     return (folded @ matrices).reshape(B, H, T_q, -1)
 
 

@@ -19,11 +19,10 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, MultiHeadAttention
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.layer import weighted_sum
 from mlx_attn.errors import one_line
 from mlx_attn.machine import device
 from mlx_attn.machine.facts import FLOAT32, TF32, product_error
-from mlx_attn.machine.operations import fused_attention
+from mlx_attn.machine.operations import fused_attention, multiply_heads
 from mlx_attn.machine.streams import compiles_step
 from mlx_attn.model.config import BLOCKS, config_from
 from mlx_attn.model.gpt import GPT
@@ -127,7 +126,7 @@ PATHS: dict[str, Callable[..., mx.array]] = {
     "fused": lambda layer, q, k, v, positions: fused_attention(
         q, k, v, layer.config.scale, layer.mask(positions, by_name=True)
     ),
-    "written out": lambda layer, q, k, v, positions: weighted_sum(layer.mix(q, k, positions), v),
+    "written out": lambda layer, q, k, v, positions: multiply_heads(layer.mix(q, k, positions), v),
     "as picked": Attention.attend,
 }
 

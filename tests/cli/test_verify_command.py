@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 
-from mlx_attn.attention import attention
+from mlx_attn.attention.forms import positions
 from mlx_attn.verify import checks
 
 
@@ -27,7 +27,7 @@ def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
 def test_what_is_wrong_is_named_and_ends_with_1(run_command, monkeypatch):
     monkeypatch.setattr(checks, "CHECKS", (checks.products, checks.golden_losses))
     monkeypatch.setenv("MLX_ATTN_DEVICE", "cpu")
-    monkeypatch.setattr(attention, "ROPE_BASE", 500.0)
+    monkeypatch.setattr(positions, "ROPE_BASE", 500.0)
     result = run_command("verify")
     lines = result.stdout.splitlines()
     assert (result.exit_code, result.stderr) == (1, "")
