@@ -22,7 +22,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
-from mlx_attn.records import read_text
+from mlx_attn.records import package_table, read_text
 from mlx_attn.run_directory import Run, best_of
 from mlx_attn.runs import document_start
 from mlx_attn.text.characters import SymbolTokenizer
@@ -151,65 +151,41 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     return {"kind": tokenizer.kind, **tokenizer.settings}
 
 
-# The steps from a token to the next one, each with its formula, the source that computes it,
-# and its name and section in Raschka, Build a Large Language Model (From Scratch), Manning 2024.
+# The steps from a token to the next one, each with its formula and the source that computes it.
+
+_STEPS = package_table("mlx_attn.explore", "steps")
+
+
+def _step(name: str, *sources: dict[str, Any], **changed: str) -> dict[str, Any]:
+    """Return a row of steps.toml, with what depends on the model."""
+    return {**_STEPS[name], **changed, "sources": sources}
 
 
 def _steps(model: GPT) -> Iterator[dict[str, Any]]:
     block = TransformerBlock.__call__
-    text = "The residual stream of each token, to which every layer adds, normalised."
-    yield _step("x", "inputs, 3.3", "x = norm1(stream)", text, source_of(block, "norm1(x)"))
+    yield _step("input", source_of(block, "norm1(x)"))
     yield from _attention_steps(model.trf_blocks[0].att)
-    text = "The result is added to the stream, then the output of the feed-forward layer."
-    formula = "x + att(norm1 x), then x + ff(norm2 x)"
-    sources = source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)")
-    yield _step("y, residual", "shortcut, 4.4", formula, text, *sources)
+    yield _step("residual", source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)"))
     head = "tok_emb" if model.config.tied_head else "out_head"
-    text = "After the last layer, a number for every token of the vocabulary."
-    formula = f"p = softmax(final_norm(x) {head}^T)"
-    yield _step("next token", "logits, 4.6", formula, text, source_of(GPT.head))
+    yield _step("logits", source_of(GPT.head), formula=f"p = softmax(final_norm(x) {head}^T)")
 
 
 def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
     maps, mixing = layer.maps, layer.maps.mixing
-    yield _step(
-        "q, k, v",
-        "queries, keys, values, 3.4",
-        f"{maps.score.formula}; {maps.value.formula}",
-        "The query of a token searches, its key is compared with queries, its value is passed on.",
-        *(source_of(maps.score.apply), *_turned(layer), source_of(maps.value.apply)),
-    )
-    yield _step(
-        "score",
-        "attn_scores, 3.4",
-        "score_h(i, j) = scale * q_i k_j^T",
-        "How well the query of token i fits the key of token j.",
-        source_of(attention.attention_scores, "multiply_heads"),
-    )
+    projected = source_of(maps.score.apply), *_turned(layer), source_of(maps.value.apply)
+    yield _step("projections", *projected, formula=f"{maps.score.formula}; {maps.value.formula}")
+    yield _step("scores", source_of(attention.attention_scores, "multiply_heads"))
     yield _mask_step(layer)
-    text = "Scores become weights, which need not add up to 1."
-    if mixing.sums_to_one:
-        text = "Scores become weights: none is negative, and those of a token add up to 1."
     mixed = source_of(mixing.apply), source_of(Attention.mix, "self.maps.mixing.apply")
-    yield _step("softmax", "attn_weights, 3.5", mixing.formula, text, *mixed)
-    yield _step(
-        "weighted sum",
-        "context_vec, 3.5",
-        "head_h(i) = sum_j w_h(i, j) v_h(j)",
-        "The values are added up, each times its weight.",
-        source_of(attention.multiply_heads, "folded @ matrices"),
-    )
-    text = "The heads become one vector for the token."
+    yield _step("weights" if mixing.sums_to_one else "mixing", *mixed, formula=mixing.formula)
+    yield _step("heads", source_of(attention.multiply_heads, "folded @ matrices"))
     title = "concat, out_proj" if "out_proj" in layer else "output"
-    yield _step(title, "context_vec, 3.6", maps.output.formula, text, source_of(maps.output.apply))
+    yield _step("output", source_of(maps.output.apply), title=title, formula=maps.output.formula)
 
 
 def _mask_step(layer: Attention) -> dict[str, Any]:
     hooks, window = layer.maps.logits, layer.config.window
     is_alibi = layer.config.position == "alibi"
-    text = "A token must not look ahead: later tokens get minus infinity."
-    if is_alibi:
-        text += " ALiBi, the farther, the lower: a score loses slope_h for each token of distance."
     scores = "s_h" if hooks else "score_h"
     bias = " - slope_h (i - j)" if is_alibi else ""
     limit = f", none before i - {window - 1}" if window else ""
@@ -217,8 +193,8 @@ def _mask_step(layer: Attention) -> dict[str, Any]:
     formula = " then ".join([*(hook.formula for hook in hooks), masked])
     sources = [*(source_of(hook.apply) for hook in hooks), source_of(attention.causal_mask)]
     sources += [source_of(attention.alibi_bias)] if is_alibi else []
-    added = source_of(Attention.mix, "scores + self.mask")
-    return _step("mask", "masked, 3.5", formula, text, *sources, added)
+    sources.append(source_of(Attention.mix, "scores + self.mask"))
+    return _step("alibi" if is_alibi else "mask", *sources, formula=formula)
 
 
 def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
@@ -228,14 +204,6 @@ def _turned(layer: Attention) -> Iterable[dict[str, Any]]:
         yield source_of(attention.unit_rms)
     if layer.config.position == "rope":
         yield source_of(attention.rope)
-
-
-def _step(
-    title: str, book: str, formula: str, text: str, *sources: dict[str, Any]
-) -> dict[str, Any]:
-    name, _, section = book.rpartition(", ")
-    told = {"title": title, "book": {"name": name, "section": section}}
-    return {**told, "formula": formula, "text": text, "sources": sources}
 
 
 def source_of(function: Callable[..., Any], piece: str = "") -> dict[str, Any]:

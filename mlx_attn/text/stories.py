@@ -136,13 +136,7 @@ _ABILITIES = {
 }
 """What it takes to predict a form of a word that was mentioned before."""
 
-
-_FORMS: dict[str, dict[str, str]] = {
-    "she": {"he": "she", "him": "her", "his": "her"},
-    "he": {"he": "he", "him": "him", "his": "his"},
-    "plural": {"was": "were"},
-    "plain": {},
-}
+_TABLES = package_table("mlx_attn.text", "english")
 
 
 @functools.cache  # a word of two lists is one word
@@ -151,28 +145,15 @@ def _word(kind: str, text: str) -> Word:
     article = "an" if text[0] in "aeiou" else "a"
     if kind == "singular":
         return Word(text, {"a": f"{article} {text}", "a_": article, "was": "was"})
-    return Word(text, _FORMS.get(kind, {"at": f"{kind} the {text}"}))
+    return Word(text, _TABLES["forms"].get(kind, {"at": f"{kind} the {text}"}))
 
-
-_TABLES = package_table("mlx_attn.text", "english")
 
 WORDS = {
     name: tuple(_word(kind, text) for kind, texts in kinds.items() for text in texts.split())
     for name, kinds in _TABLES["words"].items()
 }
-_COUNT = ["one", "two", "three", "four", "five", "six", "seven"]
-_ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 WORDS["numbers"] = _NUMBERS = tuple(
-    Word(
-        word,
-        {
-            "was": "was" if value == 1 else "were",
-            "ordinal": ordinal,
-            "counted": ", ".join(_COUNT[:value]).capitalize(),  # counts up to it
-        },
-        value,
-    )
-    for value, (word, ordinal) in enumerate(zip(_COUNT, _ORDINALS, strict=True), 1)
+    Word(word, forms, value) for value, (word, forms) in enumerate(_TABLES["numbers"].items(), 1)
 )
 _DIFFERENCE = {
     "allowed": lambda word, whole, part: word.value == whole.value - part.value,
