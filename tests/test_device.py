@@ -109,7 +109,7 @@ def test_what_is_measured_exactly_leaves_a_gpu_that_has_begun_with_tf32(
     monkeypatch.setenv("MLX_ENABLE_TF32", "")
     monkeypatch.setattr(facts, "products", lambda: rounds)
     there = ["gpu"]
-    monkeypatch.setattr(device, "on_device", lambda name: nullcontext(there.append(name)))
+    monkeypatch.setattr(facts, "on_device", lambda name: nullcontext(there.append(name)))
     with facts.exact_products():
         assert there[-1] == device_there
         assert os.environ["MLX_ENABLE_TF32"] == ("1" if rounds == "TF32" else "0")

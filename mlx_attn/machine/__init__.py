@@ -7,5 +7,6 @@ Code outside this room never asks for the device; a test checks that. Other room
 - `layers`: norms, tables of tokens, and linear layers that read one token;
 - `graphs`: functions as graphs of operations; `streams`: work shared among cores, compiled steps;
 - `blas`: a fast BLAS on Linux; `facts`: versions, chip, memory, what a loss depends on;
+- `folders`: the user's folders for caches and states;
 - `advice`: what to do about MLX's failures.
 """

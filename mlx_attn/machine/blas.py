@@ -134,6 +134,7 @@ def _forwarding_library() -> Path | None:
 
     from mlx_attn.errors import RunError
     from mlx_attn.files import atomic_write, digest
+    from mlx_attn.machine.folders import user_directory
 
     wheel, compiler = find_spec(_WHEEL), shutil.which("cc") or shutil.which("gcc")
     openblas = Path(wheel.origin if wheel and wheel.origin else "")
@@ -141,8 +142,7 @@ def _forwarding_library() -> Path | None:
     if not openblas.exists():
         return None
     facts = f"{_SOURCE}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = cache / "mlx_attn" / "blas" / f"forward-{digest(facts.encode())}.so"
+    target = user_directory("cache") / "blas" / f"forward-{digest(facts.encode())}.so"
     if target.exists() or not compiler:
         return target if target.exists() else None
     flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]

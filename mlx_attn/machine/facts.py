@@ -12,14 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+
 from mlx_attn.about import __version__
 from mlx_attn.machine import blas
+from mlx_attn.machine.device import device_name, on_device, on_gpu, repeats_bits
+from mlx_attn.machine.folders import user_directory
+from mlx_attn.machine.graphs import lacks_compiler
+from mlx_attn.machine.layers import MOST_ROWS
 
 
 def versions() -> dict[str, str]:
     """Return the versions, the platform and the device of a run."""
-    from mlx_attn.machine.device import device_name  # imports MLX, after `blas` found its library
-
     return {
         "mlx_attn": __version__,
         "mlx": version("mlx"),
@@ -29,16 +34,6 @@ def versions() -> dict[str, str]:
         "device": device_name(),
         "products": products(),
     }
-
-
-def user_directory(kind: str) -> Path:
-    """Return this program's folder in the user's: "cache", or "state" between runs."""
-    if sys.platform == "darwin":
-        mac = {"cache": "Library/Caches", "state": "Library/Application Support"}
-        return Path.home() / mac[kind] / "mlx_attn"
-    usual = {"cache": ".cache", "state": ".local/state"}
-    named = os.environ.get(f"XDG_{kind.upper()}_HOME")
-    return Path(named or Path.home() / usual[kind]) / "mlx_attn"
 
 
 # Kernels that MLX compiles for an NVIDIA GPU would lie in /tmp, which a restart empties.
@@ -57,10 +52,6 @@ def usable_memory() -> int:
     It is the machine's memory, or a lower limit of the shell, of a container, or on a Mac's GPU the
     working set that Metal recommends.
     """
-    import mlx.core as mx
-
-    from mlx_attn.machine.device import device_name
-
     limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
     with contextlib.suppress(OSError, ValueError):  # "max": unlimited
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -72,18 +63,11 @@ def usable_memory() -> int:
 
 def chip_name() -> str:
     """Return the name of the chip that computes."""
-    import mlx.core as mx
-
     return str(mx.device_info().get("device_name", platform.machine()))
 
 
 def machine_facts() -> dict[str, Any]:
     """Return versions, chip, memory and BLAS."""
-    import mlx.core as mx
-
-    from mlx_attn.machine.device import on_gpu, repeats_bits
-    from mlx_attn.machine.layers import MOST_ROWS
-
     repeats = f"yes, up to {MOST_ROWS} tokens in the vocabulary" if on_gpu() else "yes"
     loaded = blas.preload()
     return versions() | {
@@ -109,9 +93,6 @@ def source_digest() -> str:
 
 def arithmetic() -> dict[str, str]:
     """Return the facts, apart from the settings, that decide the losses of a training."""
-    from mlx_attn.machine.device import device_name
-    from mlx_attn.machine.graphs import lacks_compiler
-
     is_compiled = not lacks_compiler() and "MLX_DISABLE_COMPILE" not in os.environ
     return {
         "the source of mlx_attn": source_digest(),
@@ -131,8 +112,6 @@ _SWITCH = "MLX_ENABLE_TF32"
 
 def products() -> str:
     """Return what this process rounds the factors of products to: float32 or TF32."""
-    from mlx_attn.machine.device import device_name
-
     return _products(device_name())
 
 
@@ -144,8 +123,6 @@ def _products(device: str) -> str:
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
     """Compute products in float32 for a while: on the processor, if the GPU has begun with TF32."""
-    from mlx_attn.machine.device import on_device
-
     os.environ[_SWITCH] = "0"
     if products() == "float32":
         yield
@@ -160,9 +137,6 @@ def product_error() -> float:
 
     It is about 1e-7 in float32, 3e-4 in TF32 (10 bits after the point), 2e-3 in bfloat16 (7 bits).
     """
-    import mlx.core as mx
-    import numpy as np
-
     a, b = np.random.default_rng(0).standard_normal((2, 256, 256)).astype(np.float32)
     exact = a.astype(np.float64) @ b
     return float(np.std(np.array(mx.array(a) @ mx.array(b)) - exact) / np.std(exact))

@@ -17,7 +17,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import lock
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import on_gpu, on_linux_cpu
-from mlx_attn.machine.facts import user_directory
+from mlx_attn.machine.folders import user_directory
 from mlx_attn.machine.graphs import compiled, has_compiler, lacks_compiler
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
-from mlx_attn.machine.facts import user_directory
+from mlx_attn.machine.folders import user_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mlx_attn.errors import RunError
 from mlx_attn.files import user_path, write_bytes
-from mlx_attn.machine.facts import user_directory
+from mlx_attn.machine.folders import user_directory
 from mlx_attn.records import package_table
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
