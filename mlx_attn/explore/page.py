@@ -244,28 +244,14 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
 
 def _numbers(probe: heads.Probe) -> dict[str, Any]:
     columns = show.columns(probe)
-    values = [column.values(probe) for column in columns]
-    shades = [_shades(column, value) for column, value in zip(columns, values, strict=True)]
     groups = groupby(columns, key=lambda column: show.GROUPS[column.of])
     return {
         "maps": show.how_many_maps(probe),
         "patterns": show.patterns(probe),
         "caveat": show.caveat(probe),
         "groups": [{"heading": heading, "span": len([*group])} for heading, group in groups],
-        "columns": [
-            {"heading": column.key.replace("_", " "), "meaning": column.meaning}
-            for column in columns
-        ],
-        "rows": [
-            {
-                "layer": layer,
-                "head": head,
-                "cells": [show.number(value[layer, head]) for value in values],
-                "shades": [round(float(shade[layer, head]), 2) for shade in shades],
-            }
-            for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
-        ],
-        "uniform": [column.uniform(probe) for column in columns],
+        "heads": [*np.ndindex(probe.config.n_layers, probe.n_maps)],
+        "columns": [_column(column, probe) for column in columns],
         "alignment": {
             show.MATRICES[of]: np.round(spectra["alignment"], 3).tolist()
             for of, spectra in probe.spectra.items()
@@ -274,7 +260,15 @@ def _numbers(probe: heads.Probe) -> dict[str, Any]:
     }
 
 
-def _shades(column: show.Column, values: np.ndarray) -> np.ndarray:
-    """Return sizes relative to the one that is shaded fully: the column's, or the largest."""
+def _column(column: show.Column, probe: heads.Probe) -> dict[str, Any]:
+    """Return a number of every head, with its size relative to the one that is shaded fully."""
+    values = column.values(probe).ravel()
     sizes = np.nan_to_num(np.abs(values))
-    return np.minimum(sizes / max(column.full or sizes.max(), 1e-12), 1)
+    shades = np.minimum(sizes / max(column.full or sizes.max(), 1e-12), 1)
+    return {
+        "heading": column.key.replace("_", " "),
+        "meaning": column.meaning,
+        "cells": [*map(show.number, values)],
+        "shades": np.round(shades, 2).tolist(),
+        "uniform": column.uniform(probe),
+    }

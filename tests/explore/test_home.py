@@ -82,13 +82,11 @@ def test_every_cell_is_the_number_that_probe_prints(make_run):
     tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
     found: Any = heads.probe(run.load_model(), tokens)
     made: Any = head_numbers(run, TEXT)
-    headings = [column["heading"] for column in made["columns"]]
-    row = made["rows"][3]
-    assert (row["layer"], row["head"]) == (1, 1)
-    cells = dict(zip(headings, row["cells"], strict=False))
+    assert made["heads"][3] == (1, 1)
+    cells = {column["heading"]: column["cells"][3] for column in made["columns"]}
     assert cells["entropy"] == show.number(found.statistics["entropy"][1, 1])
     assert cells["induction"] == show.number(found.statistics["induction"][1, 1])
-    assert made["uniform"][0] == show.number(found.uniform["entropy"])
+    assert made["columns"][0]["uniform"] == show.number(found.uniform["entropy"])
     np.testing.assert_allclose(made["alignment"]["S_h"], found.spectra["S"]["alignment"], atol=1e-3)
     assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
     assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."

@@ -13,23 +13,23 @@ export function headNumbers(facts, choose) {
   ];
 }
 
-function tableOf({ groups, columns, rows, uniform }, choose) {
+function tableOf({ groups, columns, heads }, choose) {
   const heading = ({ heading, meaning }) => element("th", { scope: "col" }, element("abbr", { title: meaning }, heading));
   const top = groups.map(({ heading, span }) => element("th", { colSpan: span, scope: "colgroup" }, heading));
   return element("table", {},
     element("thead", {},
       element("tr", {}, element("th", { colSpan: 2, scope: "colgroup" }, ""), ...top),
       element("tr", {}, ...["layer", "head"].map((text) => element("th", { scope: "col" }, text)), ...columns.map(heading))),
-    element("tbody", {}, ...rows.map((row) => rowOfHead(row, choose))),
-    element("tfoot", {}, element("tr", {}, element("th", { colSpan: 2, scope: "row" }, "uniform"), ...uniform.map((text) => element("td", {}, text)))));
+    element("tbody", {}, ...heads.map(([layer, head], row) => rowOfHead({ layer, head }, columns, row, choose))),
+    element("tfoot", {}, element("tr", {}, element("th", { colSpan: 2, scope: "row" }, "uniform"), ...columns.map(({ uniform }) => element("td", {}, uniform)))));
 }
 
-function rowOfHead({ layer, head, cells, shades }, choose) {
+function rowOfHead({ layer, head }, columns, row, choose) {
   const button = element("button", { type: "button", ariaLabel: `Choose layer ${layer}, head ${head}` }, String(head));
   button.addEventListener("click", () => choose({ layer, head, held: true }));
-  const made = cells.map((text, at) => {
-    const cell = element("td", {}, text);
-    cell.style.setProperty("--share", shades[at]);
+  const made = columns.map(({ cells, shades }) => {
+    const cell = element("td", {}, cells[row]);
+    cell.style.setProperty("--share", shades[row]);
     return cell;
   });
   return element("tr", { "data-head": `${layer}.${head}` }, element("th", { scope: "row" }, String(layer)), element("th", { scope: "row" }, button), ...made);
