@@ -257,7 +257,7 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
                 "while it decodes, a map is given the new tokens only. To read earlier ones use "
                 "--short-conv, or a logits hook or mixing with remembers="
             )
-            if window and layer.maps.with_memory:
+            if window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 

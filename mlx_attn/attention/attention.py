@@ -22,7 +22,7 @@ from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, aran
 from mlx_attn.attention.choices import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
-from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope
+from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope, unit_rms
 from mlx_attn.attention.layer import (
     Carry,
     Heads,
@@ -41,13 +41,6 @@ from mlx_attn.attention.layer import (
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.machine.operations import attention_by_kernel, fuses, multiply_heads
-
-
-def unit_rms(y: Heads) -> Heads:
-    """Divide queries or keys by their root mean square (QK-norm, without weights)."""
-    if y.dtype == mx.float64:  # in which the kernel does not compute
-        return y / mx.sqrt(mx.square(y).mean(-1, keepdims=True) + 1e-6)
-    return mx.fast.rms_norm(y, None, 1e-6)
 
 
 def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T_k"]:
@@ -209,8 +202,7 @@ class Attention(MapWeights):
 
     def remembered(self, x: Inputs) -> Entries:
         """Return the numbers of the tokens x that the hooks and the mixing read."""
-        hooks: tuple[Any, ...] = self.maps.with_memory
-        return tuple(hook.remembers(self, x) for hook in hooks)
+        return tuple(remember(self, x) for remember in self.maps.remembers)
 
     def normalize_and_rotate(self, y: Heads, offset: Position) -> Heads:
         """Return queries or keys over their root mean square and rotated, if asked for."""

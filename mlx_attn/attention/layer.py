@@ -129,9 +129,9 @@ class Maps:
         self.position: tuple[Choice, ...] = config.choices("position")  # a user's, in the heads
         self.convolution: tuple[Choice, ...] = config.choices("short_conv")
         self.has_hooks = bool(self.logits) or config.mixing != MAPS["mixing"]
-        # The hooks, and last the mixing, that read numbers of x too.
+        # What the hooks, and last the mixing, read of x too.
         hooks: tuple[Hook, ...] = (*self.logits, self.mixing)
-        self.with_memory = tuple(hook for hook in hooks if hook.remembers)
+        self.remembers = tuple(hook.remembers for hook in hooks if hook.remembers)
         # Decoding caches no values: keys, or x as the key, give them.
         self.caches_keys_only = self.score.cache != "kv" or self.value.cache != "kv"
 

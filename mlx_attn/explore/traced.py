@@ -15,9 +15,9 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.activations import run_with_cache
-from mlx_attn.attention.attention import Attention, causal_mask, unit_rms
+from mlx_attn.attention.attention import Attention, causal_mask
 from mlx_attn.attention.cache import Positions
-from mlx_attn.attention.forms.positions import ROPE_BASE, alibi_bias
+from mlx_attn.attention.forms.positions import ROPE_BASE, alibi_bias, unit_rms
 from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path

@@ -94,11 +94,11 @@ class GPTConfig(AttentionSettings):
         period = math.lcm(*every, len(self.pattern.split(",")))
         return [self.attention(layer) for layer in range(min(period, self.n_layers))]
 
-    def _attention(self, changes: Mapping[str, Any]) -> AttentionConfig:
+    def _attention(self, changes: dict[str, Any]) -> AttentionConfig:
         # The attention settings of the model, but for what this layer's variant sets.
         keys = {key.name: getattr(self, key.name) for key in fields(AttentionSettings)}
         return LayerConfig(
-            **{**keys, **changes},
+            **(keys | changes),
             d_in=self.emb_dim,
             d_out=self.emb_dim,
             context_length=self.context_length,

@@ -16,6 +16,7 @@ from mlx_attn.attention.layer import (
     MapWeights,
     Outputs,
     Queries,
+    projection,
     split_heads,
 )
 from mlx_attn.attention.maps import linear_output
@@ -33,9 +34,7 @@ _PAIRED = (
     input_weights=("W_query", "W_key"),
     source="differential attention, version 2 (Microsoft, 2026)",
     weights={
-        "W_query": lambda config: nn.Linear(
-            config.d_in, 2 * config.n_heads * config.head_dim, bias=config.qkv_bias
-        ),
+        "W_query": lambda config: projection(config, 2 * config.n_heads * config.head_dim),
         **W_KEY,
     },
     queries_per_head=2,

@@ -14,7 +14,6 @@ from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_QUERY,
-    Heads,
     Inputs,
     Keys,
     MapWeights,
@@ -23,6 +22,7 @@ from mlx_attn.attention.layer import (
     matrix_of,
     split_heads,
 )
+from mlx_attn.attention.maps import linear_after
 
 
 def _latent_refuses(config: AttentionConfig) -> str:
@@ -69,13 +69,6 @@ def latent_score(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     return q @ up_key, layer["W_latent"](x)[:, None]
 
 
-def _latent_after(layer: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
-    up_value, _ = matrix_of(layer["W_up_value"], y.shape[-1])
-    weight = up_value.reshape(layer.config.n_heads, layer.config.value_dim, -1)  # [H, D, L]
-    # [B, H, T, L] x [H, L, D] -> [B, H, T, D]
-    return y @ weight.swapaxes(1, 2)
-
-
 @choice(
     "value",
     "latent",
@@ -86,7 +79,7 @@ def _latent_after(layer: MapWeights, y: Float[mx.array, "B H T L"]) -> Heads:
             config.latent_dim, config.n_kv_heads * config.value_dim, bias=False
         )
     },
-    after=_latent_after,
+    after=lambda layer, y: linear_after(layer, y, "W_up_value"),
     cache="k",
     refuses=_latent_refuses,
 )

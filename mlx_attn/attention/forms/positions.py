@@ -1,4 +1,4 @@
-"""Positions inside attention: rotated queries and keys (RoPE), or lower scores of far keys (ALiBi).
+"""Positions inside attention, RoPE and ALiBi, and the norm of queries and keys before RoPE.
 
 Learned positions are added to the input by the model. A user's own are choices; these two are not,
 because a kernel rotates, and ALiBi's bias is part of the mask.
@@ -11,6 +11,13 @@ from mlx_attn.attention.cache import Position, Positions
 from mlx_attn.attention.layer import Heads
 
 ROPE_BASE = 10000.0
+
+
+def unit_rms(y: Heads) -> Heads:
+    """Divide queries or keys by their root mean square (QK-norm, without weights)."""
+    if y.dtype == mx.float64:  # in which the kernel does not compute
+        return y / mx.sqrt(mx.square(y).mean(-1, keepdims=True) + 1e-6)
+    return mx.fast.rms_norm(y, None, 1e-6)
 
 
 def rope(y: Heads, offset: Position) -> Heads:
