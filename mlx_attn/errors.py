@@ -8,7 +8,8 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 Row = TypeVar("Row")
 
@@ -47,6 +48,14 @@ class ConfigError(_OneLine, ValueError):
 
 class RunError(_OneLine, RuntimeError):
     """A file, the network, a disk or a checkpoint was not as needed."""
+
+
+def optional(library: str, without: str) -> Any:
+    """Return a library that need not be installed; `without` is the error where it is not."""
+    try:
+        return import_module(library)
+    except ModuleNotFoundError as error:
+        raise RunError(without) from error
 
 
 @contextmanager

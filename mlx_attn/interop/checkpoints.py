@@ -4,8 +4,6 @@ Nothing of a file is executed. Reading is strict: a tensor that the model has no
 that is missing, are refused by name. Only masks and the states of optimizers may be left out.
 """
 
-import importlib
-import importlib.util
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 
 from mlx_attn.arrays import Arrays, load_arrays
 from mlx_attn.attention.catalog import find_variant
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, optional
 from mlx_attn.interop import names
 from mlx_attn.interop.mlx_lm import MODEL_TYPE
 from mlx_attn.interop.standard import model_of
@@ -253,9 +251,7 @@ def _of_torch(path: Path) -> tuple[Arrays, Object]:
 
     Expanded tensors, whose numbers share one place, must not take more memory than the file.
     """
-    if not importlib.util.find_spec("torch"):
-        raise RunError(_WITHOUT_TORCH.format(path=path, name=path.name, stem=path.stem))
-    torch: Any = importlib.import_module("torch")
+    torch = optional("torch", _WITHOUT_TORCH.format(path=path, name=path.name, stem=path.stem))
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever PyTorch raises, in many lines

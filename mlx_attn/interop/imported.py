@@ -4,13 +4,12 @@ The caller must give missing facts: the number of heads of a state dict, and the
 vocabulary that is not GPT-2's.
 """
 
-import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
 
 from mlx_attn.arrays import count_parameters, named_arrays
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, optional
 from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import SUFFIXES, Checkpoint, read_checkpoint
 from mlx_attn.interop.names import BOOK
@@ -71,16 +70,14 @@ def _downloaded(name: str) -> Path:
     is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
     if not is_name or Path(name).suffix in SUFFIXES:
         raise RunError(f"{name}: there is no such file or folder")
-    if not importlib.util.find_spec("huggingface_hub"):
-        raise RunError(
-            f"{name}: there is no such file or folder; to download a published model of that name, "
-            "pip install 'mlx-attn[hub]'"
-        )
-    import huggingface_hub  # pyright: ignore[reportMissingImports]
-
+    hub = optional(
+        "huggingface_hub",
+        f"{name}: there is no such file or folder; to download a published model of that name, "
+        "pip install 'mlx-attn[hub]'",
+    )
     needed = ["*.json", "*.safetensors", "merges.txt"]
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=needed))
+        return Path(hub.snapshot_download(name, allow_patterns=needed))
     except (OSError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
         raise RunError(f"{name}: no such file or folder, and not downloaded: {line}") from error

@@ -5,8 +5,6 @@ from its tokens, or that adds tokens to every text, is refused.
 """
 
 import base64
-import importlib
-import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt16
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import RunError, optional
 from mlx_attn.files import write_text
 from mlx_attn.records import Object, parse_record, read_record, read_text
 from mlx_attn.text import characters
@@ -168,11 +166,8 @@ def merges_of(ids: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _library() -> Any:
-    if not importlib.util.find_spec("tokenizers"):
-        raise RunError(
-            "GPT-2's tokenizer and those of other programs need: pip install 'mlx-attn[gpt2]'"
-        )
-    return importlib.import_module("tokenizers")
+    needed = "GPT-2's tokenizer and those of other programs need: pip install 'mlx-attn[gpt2]'"
+    return optional("tokenizers", needed)
 
 
 def _pieces(record: Object, ids: Mapping[str, int]) -> list[bytes]:

@@ -6,13 +6,12 @@ one that it names.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import optional
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.runs import LoadedRun
@@ -103,10 +102,7 @@ def load_logger(name: str) -> Any:
         RunError: It is not installed.
     """
     module = LOGGERS[name]
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise RunError(f"--log-to needs {module}: pip install {module}") from error
+    return optional(module, f"--log-to needs {module}: pip install {module}")
 
 
 @contextmanager

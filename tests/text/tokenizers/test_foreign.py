@@ -1,6 +1,7 @@
 """Tokenizers of other programs: the ids of the library, or refused in one line."""
 
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,6 @@ def test_the_published_merges_are_fetched_by_name(tmp_path, monkeypatch):
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     folder = written(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(RunError, match=r"^GPT-2's tokenizer .+ pip install 'mlx-attn\[gpt2\]'$"):
         load_tokenizer(folder)
