@@ -20,10 +20,9 @@ from mlx_attn.probe.tracking import track_heads
 from mlx_attn.run_directory import Run, check_free, held, new_run
 from mlx_attn.runs import find_run
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.training import loop
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
-from mlx_attn.training.recording import RunRecorder
+from mlx_attn.training.recording import train_recorded
 from mlx_attn.training.show import closing_lines, draw_losses
 from mlx_attn.training.trainer import Trainer
 from mlx_attn.ui.plots import figure_for_page
@@ -50,9 +49,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
-            recorder = RunRecorder(self.trainer)
-            for event in loop.train(self.trainer):
-                recorder(event)
+            for event in train_recorded(self.trainer):
                 self.events.append(event)
                 yield event
 

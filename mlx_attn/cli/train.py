@@ -45,7 +45,7 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
     from mlx_attn.machine import blas
     from mlx_attn.runs import RUNS, free_name
     from mlx_attn.training.forecast import forecast
-    from mlx_attn.training.recording import RunRecorder, load_logger, logging_to
+    from mlx_attn.training.recording import load_logger, logging_to, train_recorded
     from mlx_attn.training.show import Display, follow, plan_facts, plan_rows
     from mlx_attn.ui.terminal import print_rows, stderr_console
 
@@ -69,7 +69,8 @@ def command(dry_run: bool, as_json: bool, quiet: bool, log_to: str | None, **opt
         logging_to(log_to or "", trainer.run) as log,
         graceful_interrupt(lambda: display.message(announce)) as should_stop,
     ):
-        if follow(RunRecorder(trainer, log), display, should_stop):
+        events = train_recorded(trainer, lambda: should_stop() or bool(display.failure), log)
+        if follow(events, trainer, display):
             click.get_current_context().exit(INTERRUPTED)
 
 

@@ -216,8 +216,9 @@ class _Monitor:
             if trainer.run:
                 trainer.run.save_model(trainer.model)
         self.lap()
-        if not self._has_validated:
-            self._has_validated, self.warm_since = True, (progress.step, progress.seconds)
+        if self.warm_since and not self._has_validated:
+            self.warm_since = progress.step, progress.seconds
+        self._has_validated = True
         return Evaluated(
             step=progress.step,
             tokens=trainer.tokens,

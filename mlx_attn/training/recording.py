@@ -16,66 +16,64 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.text.corpus import Split
+from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tasks import ABILITIES
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.events import Evaluated, Event, Stepped, as_record
+from mlx_attn.training.loop import never, train
 from mlx_attn.training.trainer import Trainer
 
 SAMPLE_TOKENS = 120
 
 
-class RunRecorder:
-    """Stores events and samples in the run directory; first deletes those after the checkpoint.
+def train_recorded(
+    trainer: Trainer,
+    should_stop: Callable[[], bool] = never,
+    log: Callable[[Event], None] = lambda event: None,
+) -> Iterator[Event]:
+    """Train and yield events, each stored in the run directory, and a sample at each validation.
 
-    Args:
-        trainer: The training.
-        log: Receives the events too; see `logging_to`.
+    See `loop.train`; `log` receives the events too, see `logging_to`.
     """
-
-    def __init__(self, trainer: Trainer, log: Callable[[Event], None] = lambda event: None):
-        self.trainer, self.log, self.sample = trainer, log, ""
-        if trainer.run:
-            # Events after the checkpoint will happen again; the reports must not have them twice.
-            step, evaluated, tracked = trainer.progress.latest
-            to_come = {"start": True, "step": bool(trainer.progress.losses)}
-            to_come |= {"eval": evaluated != step, "track": tracked != step}
-            trainer.run.forget_after(step, [event for event in to_come if to_come[event]])
-
-    def __call__(self, event: Event) -> None:
-        """Store one event: in metrics.jsonl, and with a validation a sample in samples.txt."""
-        run = self.trainer.run
-        if not run:
-            return
+    run = trainer.run
+    if not run:
+        yield from train(trainer, should_stop)
+        return
+    # Events after the checkpoint will happen again; the reports must not have them twice.
+    step, evaluated, tracked = trainer.progress.latest
+    to_come = {"start": True, "step": bool(trainer.progress.losses)}
+    to_come |= {"eval": evaluated != step, "track": tracked != step}
+    run.forget_after(step, [event for event in to_come if to_come[event]])
+    for event in train(trainer, should_stop):
         run.add_report(as_record(event))
-        self.log(event)
+        log(event)
         if isinstance(event, Evaluated):
-            self.sample = write_sample(run, self.trainer)
-            run.add_sample(event.step, self.sample)
+            trainer.sample = write_sample(run, trainer)
+            run.add_sample(event.step, trainer.sample)
+        yield event
 
 
 def write_sample(run: Run, trainer: Trainer) -> str:
     """Return a sample of the model's output: a text from nothing, or its answers to a task."""
-    model, split, tokenizer = trainer.model, trainer.corpus.val, trainer.corpus.tokenizer
-    model.eval()
-    if split.scored is None:
-        loaded = LoadedRun(run, model, tokenizer)
+    trainer.model.eval()
+    if trainer.corpus.val.scored is None:
+        loaded = LoadedRun(run, trainer.model, trainer.corpus.tokenizer)
         # A fixed seed: samples of one training differ only by its weights.
         sampler = SamplerConfig(temp=0.8, seed=0)
         steps = loaded.stream("", sampler, SAMPLE_TOKENS, loaded.document_ends)
         text = "".join(step.text for step in steps)
     else:
-        text = task_predictions(model, split, tokenizer)
-    model.train()
+        text = _task_predictions(trainer.model, trainer.corpus)
+    trainer.model.train()
     return text
 
 
-def task_predictions(model: GPT, split: Split, tokenizer: Tokenizer) -> str:
+def _task_predictions(model: GPT, corpus: Corpus) -> str:
     """Return the first document of a task with the model's answers.
 
     A wrong answer is followed by the right one in brackets: `k3 v5[v1]`. The model must be in
     evaluation mode.
     """
+    split, tokenizer = corpus.val, corpus.tokenizer
     # One document, [N] tokens.
     starts, abilities = np.asarray(split.document_starts), np.asarray(split.token_abilities)
     document = slice(starts[0], starts[1])

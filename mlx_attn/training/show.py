@@ -21,8 +21,7 @@ from mlx_attn.run_directory import Run
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.forecast import Forecast
-from mlx_attn.training.loop import INTERRUPTED, train
-from mlx_attn.training.recording import RunRecorder
+from mlx_attn.training.loop import INTERRUPTED
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
 from mlx_attn.ui.plots import COLOURS, panels
 from mlx_attn.ui.terminal import (
@@ -224,19 +223,17 @@ class Display(rich.progress.Progress):
         yield self.make_tasks_table(self.tasks)
 
 
-def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bool]) -> bool:
-    """Train, show and store every event; return whether the training was interrupted.
+def follow(events: Iterable[Event], trainer: Trainer, display: Display) -> bool:
+    """Show the events of a training and its result; return whether it was interrupted.
 
     Raises:
         OSError: Events could not be displayed, as on a full disk; everything is saved.
     """
-    trainer = recorder.trainer
     first_step, timed = trainer.progress.step, trainer.progress.timed_steps
     display.is_compiled = lambda: trainer.progress.timed_steps > timed
     ended: Event | None = None
     with suppress(KeyboardInterrupt), display:
-        for event in train(trainer, lambda: should_stop() or bool(display.failure)):
-            recorder(event)
+        for event in events:
             display(event)
             ended = event
     # A reader that closes the pipe, as with `| head`, is no failure.
@@ -249,7 +246,7 @@ def follow(recorder: RunRecorder, display: Display, should_stop: Callable[[], bo
     if ended.steps == first_step:
         display.message(f"nothing left to do at step {ended.steps}: give more --steps or --minutes")
     lines = closing_lines(ended)
-    lines += [f"it writes: {printable(recorder.sample.strip())}"] if recorder.sample else []
+    lines += [f"it writes: {printable(trainer.sample.strip())}"] if trainer.sample else []
     lines += what_next(trainer.run) if trainer.run else []
     if display.mode == "quiet":
         print(printable(ended.run))

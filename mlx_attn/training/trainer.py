@@ -113,6 +113,7 @@ class Trainer:
         self.corpus = corpus
         # Where weights and checkpoints are saved; with None, nothing is.
         self.run: Run | None = None
+        self.sample = ""  # of the model's text, at the latest validation of a kept run
         # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
         self.track: Callable[[], Tracked] | None = None
         # Steps of what the latest checkpoint holds; see `Progress.latest`.

@@ -8,12 +8,11 @@ import pytest
 
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Stepped
-from mlx_attn.training.loop import train
 from mlx_attn.training.recording import (
     LOGGERS,
     SAMPLE_TOKENS,
-    RunRecorder,
     logging_to,
+    train_recorded,
     write_sample,
 )
 
@@ -39,8 +38,7 @@ def service(monkeypatch):
 
 def trained(made, name):
     with logging_to(name, made.run) as log:
-        recorder = RunRecorder(made, log)
-        return [recorder(event) or event for event in train(made)]
+        return list(train_recorded(made, log=log))
 
 
 @pytest.mark.parametrize("name", LOGGERS)

@@ -10,7 +10,7 @@ from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
 from mlx_attn.training.loop import train
-from mlx_attn.training.recording import RunRecorder
+from mlx_attn.training.recording import train_recorded
 
 STOP, STEPS = 4, 9
 NOISY = {"drop_rate": 0.2, "windows": "random", "steps": STEPS, "log_every": 1, "eval_every": 3}
@@ -125,9 +125,7 @@ def test_a_validation_that_an_interruption_left_out_is_reported_once(trainer, tm
     for _ in range(2):
         resumed = trainer(**{**NOISY, "log_every": 2})
         resumed.resume(open_run(tmp_path / "run"))
-        record = RunRecorder(resumed)
-        for event in train(resumed):
-            record(event)
+        for event in train_recorded(resumed):
             if isinstance(event, Evaluated) and kept == "its reports":
                 break
     reports = [r for r in open_run(tmp_path / "run").metrics() if r.get("step") == STEPS]
