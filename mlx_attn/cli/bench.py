@@ -14,10 +14,10 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cli.options import (
     PLUGIN,
     SIZES,
+    GroupedOption,
     Named,
     SectionedCommand,
     given,
-    grouped,
     options_from,
     preset_option,
 )
@@ -30,7 +30,7 @@ _OF_A_STEP = {"batch_size", "optimizer", "dtype", "compile"}
 _NOT_MEASURED = frozenset(TrainConfig.__dataclass_fields__) - _OF_A_STEP
 
 
-_what = partial(grouped, "What to measure")
+_what = partial(GroupedOption, "What to measure")
 _OPTIONS = [
     preset_option("What to measure", DEFAULT_PRESET),
     _what(
@@ -62,7 +62,7 @@ _OPTIONS = [
         envvar=PREFIX + "DEVICE",
     ),
     _what("--json", "as_json", is_flag=True, help="as one JSON object"),
-    grouped("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
+    GroupedOption("Sizes", "--block", type=Named(BLOCKS), help="book or modern", rare=True),
     PLUGIN,
     *SIZES,
     *options_from(TrainConfig, "Training step", _NOT_MEASURED),

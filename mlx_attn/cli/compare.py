@@ -16,10 +16,10 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cli.main import INTERRUPTED, OutOfTime, alarm, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
+    GroupedOption,
     Named,
     SectionedCommand,
     UserPath,
-    grouped,
     layers_of,
     options_from,
     settings_in,
@@ -55,7 +55,7 @@ Answer = tuple[dict[str, Any], Callable[[], Iterable[Any]]]
 STATUS = {"better": 0, "worse": 10, "the same": 11, "not known": 12}
 """The exit status that `--exit-code` gives each word."""
 
-_subject, _run = partial(grouped, "What to compare"), partial(grouped, "The run")
+_subject, _run = partial(GroupedOption, "What to compare"), partial(GroupedOption, "The run")
 _OPTIONS: list[click.Option] = [
     _subject(
         "--variants",

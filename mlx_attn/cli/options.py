@@ -54,27 +54,21 @@ class Named(click.ParamType):
         return [CompletionItem(done + name) for name in names if name.startswith(start)]
 
 
-class GroupedOption(click.Option):
-    """An option that the help shows under a heading; a rare one only if all are asked for."""
+_METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
 
-    def __init__(self, *args: Any, section: str = "Options", rare: bool = False, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.section, self.rare = section, rare
+
+class GroupedOption(click.Option):
+    """An option under a heading of the help, with its default; `--help-all` shows rare ones too."""
+
+    def __init__(self, section: str, *names: str, rare: bool = False, **attributes: Any):
+        self.section, self.rare, default = section, rare, attributes.get("default")
+        attributes.setdefault("metavar", _METAVARS.get(attributes.get("type") or type(default)))
+        super().__init__(names, show_default=bool(default), **attributes)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Return the flag, and the environment variable if the value came from it."""
         is_variable_set = isinstance(self.envvar, str) and self.envvar in os.environ
         return super().get_error_hint(ctx) + (f" (or {self.envvar})" if is_variable_set else "")
-
-
-_METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}
-
-
-def grouped(section: str, *names: str, **attributes: Any) -> GroupedOption:
-    """Return an option under a heading; the help shows its default, if it has one."""
-    default = attributes.get("default")
-    attributes.setdefault("metavar", _METAVARS.get(attributes.get("type") or type(default)))
-    return GroupedOption(names, section=section, show_default=bool(default), **attributes)
 
 
 class UserPath(click.Path):
@@ -109,7 +103,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
         plugins.load_plugins(files)
 
 
-PLUGIN = grouped(
+PLUGIN = GroupedOption(
     "The run",
     "--plugin",
     type=_PATH,
@@ -133,7 +127,7 @@ def _choose_device(ctx: click.Context, param: click.Parameter, name: str | None)
         use_device(name)
 
 
-_DEVICE = grouped(
+_DEVICE = GroupedOption(
     "The run",
     "--device",
     type=click.Choice(("cpu", "gpu")),
@@ -167,7 +161,7 @@ def takes_plugins(command: click.Command) -> click.Command:
 
 def preset_option(section: str, default: str | None = None) -> GroupedOption:
     """Return the option that names a preset."""
-    return grouped(
+    return GroupedOption(
         section,
         "--preset",
         type=Named(PRESETS),
@@ -251,7 +245,7 @@ def options_from(
         if shows_defaults and default is not True and default not in ("", None):
             text += f"  [default: {','.join(map(str, default)) if kind is tuple else default}]"
         options.append(
-            grouped(
+            GroupedOption(
                 section,
                 f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}",
                 type=None if kind is bool else Named(words) if words else _TYPES.get(name, kind),
@@ -276,7 +270,7 @@ SHORTHANDS = {
 """Flags that choose the map of a variant, whatever another variant says of it."""
 
 
-_what, _run = partial(grouped, "What to train"), partial(grouped, "The run")
+_what, _run = partial(GroupedOption, "What to train"), partial(GroupedOption, "The run")
 
 
 def _shorthand(flag: str) -> GroupedOption:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.cli.options import given, grouped, options_from, takes_plugins
+from mlx_attn.cli.options import GroupedOption, given, options_from, takes_plugins
 from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import user_path
@@ -22,7 +22,7 @@ from mlx_attn.sampling.config import SamplerConfig
 if TYPE_CHECKING:
     from mlx_attn.sampling.generate import GenerationStep, Statistics
 
-_sampling = partial(grouped, "Sampling")
+_sampling = partial(GroupedOption, "Sampling")
 SAMPLING_OPTIONS: list[click.Parameter] = [
     _sampling(
         "--max-tokens", "-m", default=200, help="most new tokens", envvar=PREFIX + "MAX_TOKENS"

@@ -12,9 +12,9 @@ from mlx_attn.attention.choices import MAPS
 from mlx_attn.cli.options import (
     PLUGIN,
     SIZES,
+    GroupedOption,
     SectionedCommand,
     given,
-    grouped,
     preset_option,
 )
 from mlx_attn.cli.output import emit
@@ -35,7 +35,7 @@ _COSTS = {
 """The costs that columns show, with their headings."""
 
 
-_what = partial(grouped, "What to show")
+_what = partial(GroupedOption, "What to show")
 _OPTIONS = [
     preset_option("What to show", DEFAULT_PRESET),
     _what(
