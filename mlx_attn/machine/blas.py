@@ -36,18 +36,8 @@ _HINT = (
 )
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
 
-_SOURCE = """
-#define FORWARD(NAME, SCALAR) \\
-  void scipy_##NAME(int, int, int, int, int, int, SCALAR, const void *, int, const void *, int, \\
-                    SCALAR, void *, int); \\
-  void NAME(int order, int turn_a, int turn_b, int m, int n, int k, SCALAR alpha, const void *a, \\
-            int lda, const void *b, int ldb, SCALAR beta, void *c, int ldc) { \\
-    scipy_##NAME(order, turn_a, turn_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); \\
-  }
-FORWARD(cblas_sgemm, float)
-FORWARD(cblas_dgemm, double)
-FORWARD(cblas_cgemm, const void *)
-"""
+_SOURCE = Path(__file__).with_name("forward.c")
+"""The forwarding functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +131,15 @@ def _forwarding_library() -> Path | None:
     openblas = openblas.parent / "lib" / "libscipy_openblas.so"
     if not openblas.exists():
         return None
-    facts = f"{_SOURCE}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
+    facts = f"{_SOURCE.read_text()}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
     target = user_directory("cache") / "blas" / f"forward-{digest(facts.encode())}.so"
     if target.exists() or not compiler:
         return target if target.exists() else None
     flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
-    inputs = ["-x", "c", "-", "-x", "none", str(openblas)]  # the source comes on stdin
     try:
         with atomic_write(target) as built:  # two processes may do it at once
-            command = [compiler, *flags, *inputs, "-o", str(built)]
-            source = _SOURCE.encode()
-            subprocess.run(command, input=source, check=True, capture_output=True, timeout=60)
+            command = [compiler, *flags, str(_SOURCE), str(openblas), "-o", str(built)]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
     except (RunError, subprocess.SubprocessError):
         return None
     return target

@@ -22,19 +22,6 @@ COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 
 _INK = "#010203"
 """Stands for the page's own colour of text, in figures that are made for a page."""
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "mlx_attn",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "figure.labelsize": 10,
-    "legend.frameon": False,
-}
 _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
     f"axes.{part}color": _INK for part in ("edge", "label")
 }
@@ -46,7 +33,9 @@ def style(**changes: Any) -> Any:
     """Return a context in which every figure of the project looks alike."""
     import matplotlib
 
-    settings: Any = {**_STYLE, **changes}
+    file = str(files("mlx_attn.ui") / "figures.mplstyle")
+    settings: Any = matplotlib.rc_params_from_file(file, use_default_template=False)
+    settings.update(changes)
     return matplotlib.rc_context(settings)
 
 
