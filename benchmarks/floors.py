@@ -33,8 +33,7 @@ from mlx.utils import tree_unflatten
 from peers import PEERS, beside
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, VARIANTS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Maps
 from mlx_attn.bench import show, speed

@@ -16,8 +16,7 @@ import mlx_attn  # noqa: F401
 import mlx.core as mx
 import numpy as np
 
-from mlx_attn.attention.catalog import VARIANTS, Variant
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, VARIANTS, Variant
 from mlx_attn.cli.answers import questions
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits

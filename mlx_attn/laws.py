@@ -20,7 +20,7 @@ from mlx.utils import tree_map
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, Positions
-from mlx_attn.attention.choices import Choice, Hook
+from mlx_attn.attention.catalog import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     Carry,

@@ -21,8 +21,7 @@ from shlex import quote
 from types import ModuleType
 from typing import Any
 
-from mlx_attn.attention.catalog import CHOICES, VARIANTS, choice_of, find_variant
-from mlx_attn.attention.choices import MAPS, Choice
+from mlx_attn.attention.catalog import CHOICES, MAPS, VARIANTS, Choice, choice_of, find_variant
 from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes

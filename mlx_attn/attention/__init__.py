@@ -6,8 +6,7 @@ Read `attention` from top to bottom, then `maps`. Every variant is a file in `fo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention.catalog import VARIANTS, Variant, choice_of, find_variant, import_forms
-from mlx_attn.attention.choices import Choice
+from mlx_attn.attention.catalog import VARIANTS, Choice, Variant, choice_of, find_variant
 from mlx_attn.attention.config import AttentionConfig
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that the command line's help is quick."""
     if name in __all__:
-        import_forms()  # so that a plugin cannot take the name of one
+        import_module(f"{__name__}.forms")  # first, so that a plugin cannot take the name of one
         homes = {"MapWeights": "layer", "choice": "catalog", "register": "catalog"}
         return getattr(import_module(f"{__name__}.{homes.get(name, 'attention')}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

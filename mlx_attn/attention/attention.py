@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
 from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope, unit_rms

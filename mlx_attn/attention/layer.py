@@ -15,8 +15,7 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.catalog import choice_of
-from mlx_attn.attention.choices import (
+from mlx_attn.attention.catalog import (
     MAPS,
     Choice,
     Hook,
@@ -25,6 +24,7 @@ from mlx_attn.attention.choices import (
     OutputMap,
     ScoreMap,
     ValueMap,
+    choice_of,
 )
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError

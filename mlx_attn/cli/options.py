@@ -17,8 +17,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlx_attn.about import PREFIX
-from mlx_attn.attention.catalog import CHOICES, VARIANTS
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import CHOICES, MAPS, VARIANTS
 from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean

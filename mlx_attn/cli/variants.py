@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlx_attn.attention.catalog import CHOICES, VARIANTS
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import CHOICES, MAPS, VARIANTS
 from mlx_attn.cli.options import (
     PLUGIN,
     SIZES,

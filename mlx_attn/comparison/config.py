@@ -8,8 +8,7 @@ from functools import cached_property
 from math import inf
 from typing import Any, Self
 
-from mlx_attn.attention.catalog import REFERENCES, VARIANTS, find_variant
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, REFERENCES, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import check_settings, keys_of, plain, setting, validate
 from mlx_attn.model.config import GPTConfig

@@ -11,7 +11,7 @@ from jaxtyping import Integer
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.choices import Mixing
+from mlx_attn.attention.catalog import Mixing
 from mlx_attn.convert import writers
 from mlx_attn.convert.circuits import layer_weights, to_numpy
 from mlx_attn.convert.conversions import (

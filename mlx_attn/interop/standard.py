@@ -14,7 +14,7 @@ import numpy as np
 
 from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Maps
 from mlx_attn.convert import writers

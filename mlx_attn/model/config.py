@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from mlx_attn.attention.catalog import Variant, find_variant
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, Variant, find_variant
 from mlx_attn.attention.config import AttentionConfig, AttentionSettings
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_settings, keys_of, setting, validate

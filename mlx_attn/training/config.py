@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mlx_attn.attention.catalog import VARIANTS, find_variant
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_settings, keys_of, setting, validate
 from mlx_attn.model.config import (

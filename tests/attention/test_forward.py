@@ -10,8 +10,7 @@ from mlx.utils import tree_flatten
 
 from mlx_attn.attention.attention import Attention, StandardAttention, attention_layer
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, VARIANTS
 from mlx_attn.attention.config import AttentionConfig
 
 T = 10

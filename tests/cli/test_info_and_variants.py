@@ -2,8 +2,7 @@ import json
 
 from mlx_attn import __version__
 from mlx_attn.arrays import count_parameters
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.attention.choices import MAPS
+from mlx_attn.attention.catalog import MAPS, VARIANTS
 from mlx_attn.model.config import PRESETS, GPTConfig
 from mlx_attn.model.gpt import GPT
 

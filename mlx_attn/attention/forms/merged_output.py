@@ -4,8 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float
 
-from mlx_attn.attention.catalog import FORMS, choice, row
-from mlx_attn.attention.choices import ValueMap
+from mlx_attn.attention.catalog import FORMS, ValueMap, choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.merged import Array
 from mlx_attn.attention.layer import (
