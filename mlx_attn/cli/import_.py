@@ -52,14 +52,12 @@ def command(
     the name of a published GPT-2, such as gpt2-medium. Nothing of it is executed.
     """
     from mlx_attn.cost import model_cost
-    from mlx_attn.interop.imported import find_checkpoint, import_run, with_windows
+    from mlx_attn.interop.imported import find_checkpoint, import_run
     from mlx_attn.interop.names import BOOK
     from mlx_attn.runs import RUNS, free_name
 
-    checkpoint = find_checkpoint(source, n_heads)
+    checkpoint = find_checkpoint(source, n_heads, window=window, global_every=global_every)
     named, size = str(checkpoint.path), checkpoint.model.config.vocab_size
-    if window or global_every:
-        checkpoint = with_windows(checkpoint, window, global_every)
     place = out or free_name(RUNS, Path(source).stem or "imported")
     run = import_run(checkpoint, place, data, tokenizer, overwrite, cut_vocabulary)
     cost = model_cost(run.config)

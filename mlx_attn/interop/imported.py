@@ -39,21 +39,21 @@ _FINE_TUNING = {
 """The default settings for training an imported run further."""
 
 
-def find_checkpoint(name: str, n_heads: int = 0) -> Checkpoint:
-    """Read the checkpoint at a path, or of a published model such as "gpt2" (`read_checkpoint`)."""
-    path = user_path(name)
-    return read_checkpoint(path if path.exists() else _downloaded(name), n_heads)
+def find_checkpoint(name: str, n_heads: int = 0, **windows: int) -> Checkpoint:
+    """Read the checkpoint at a path, or of a published model such as "gpt2" (`read_checkpoint`).
 
-
-def with_windows(source: Checkpoint, window: int, global_every: int) -> Checkpoint:
-    """Return the book's model with the sliding windows that its state dict does not tell.
+    The `windows` are settings of the book's model that its state dict does not tell.
 
     Raises:
         ConfigError: It is another program's, whose windows are known: none.
     """
+    path = user_path(name)
+    source = read_checkpoint(path if path.exists() else _downloaded(name), n_heads)
+    if not any(windows.values()):
+        return source
     if source.what != BOOK or source.path.is_dir():
         raise ConfigError(f"--window: {source.path} has none; only models of chapter 4 may have")
-    return _changed(source, window=window, global_every=global_every)
+    return _changed(source, **windows)
 
 
 def _changed(source: Checkpoint, **settings: int) -> Checkpoint:

@@ -13,12 +13,7 @@ import pytest
 from mlx_attn.arrays import Arrays, load_arrays, named_arrays
 from mlx_attn.convert.measure import convert_run
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.interop.imported import (
-    find_checkpoint,
-    find_tokenizer,
-    import_run,
-    with_windows,
-)
+from mlx_attn.interop.imported import find_checkpoint, find_tokenizer, import_run
 from mlx_attn.interop.names import to_book, to_gpt2
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.run_directory import open_run
@@ -43,8 +38,8 @@ def book(make_model, tmp_path):
     return model, to_book(named_arrays(model)), write
 
 
-def agrees(path, model) -> bool:
-    read = find_checkpoint(str(path), n_heads=4).model
+def agrees(path, model, **windows: int) -> bool:
+    read = find_checkpoint(str(path), n_heads=4, **windows).model
     return bool(mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5))
 
 
@@ -96,12 +91,11 @@ def test_the_attention_of_chapter_4_is_read_by_its_names_and_shapes(settings, ma
 def test_windows_that_no_state_dict_tells_are_given(make_model, book, gpt2):
     windows = {"window": 3, "global_every": 2}
     model = make_model(vocab_size=256, **windows)
-    source = find_checkpoint(str(book[2](to_book(named_arrays(model)))), 4)
-    assert not mx.allclose(source.model(TOKENS), model(TOKENS), rtol=0, atol=1e-3)
-    read = with_windows(source, **windows).model
-    assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
+    path = str(book[2](to_book(named_arrays(model))))
+    assert not agrees(path, model)
+    assert agrees(path, model, **windows)
     with pytest.raises(ConfigError, match="only models of chapter 4 may have"):
-        with_windows(find_checkpoint(str(gpt2[1])), **windows)
+        find_checkpoint(str(gpt2[1]), **windows)
 
 
 def test_rows_past_the_tokenizer_are_cut_if_one_says_so(make_model, book, tmp_path):
