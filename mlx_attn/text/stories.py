@@ -92,32 +92,6 @@ Piece = Callable[[_State], None]
 """A part of a template: it appends its fragments, making its choices at random."""
 
 
-class Rule:
-    """A choice, by integer weights, among options that their first words tell apart.
-
-    Those words are `free` and carry the log-probability of the choice.
-    """
-
-    def __init__(self) -> None:
-        self._table: list[tuple[Piece, ...]] = []
-
-    def fill(self, options: list[tuple[int, tuple[Piece, ...]]]) -> None:
-        """Set the options, once; rules may refer to one another before they are filled."""
-        total = sum(weight for weight, _ in options)
-        texts = [first.text if isinstance(first, Fragment) else "" for _, (first, *_) in options]
-        for text, (weight, pieces) in zip(texts, options, strict=True):
-            if len(options) > 1:
-                end = _distinct(text, [other for other in texts if other != text])
-                free = Fragment(text[:end], FREE, log(weight / total))
-                pieces = (free, *_literal(text[end:]), *pieces[1:])
-            self._table += [pieces] * weight
-
-    def __call__(self, state: _State) -> None:
-        """Write one of the options."""
-        for piece in self._table[int(state.draw() * len(self._table))]:
-            piece(state)
-
-
 def _distinct(text: str, others: list[str]) -> int:
     """Return the end of the fewest whole words of a text that none of the others starts with."""
     ends = [index for index, letter in enumerate(text) if letter == " "] + [len(text)]
@@ -173,17 +147,41 @@ VARIABLES = {
     "count": Variable(_NUMBERS, (), lambda word: 3 <= word.value <= 6),
 }
 _TEMPLATES = {**_TABLES["rules"], "plot": " | ".join(_TABLES["plots"].values())}
-_RULES = {name: Rule() for name in _TEMPLATES}
 _MARK = re.compile(
     r"\{(?P<article>a )?(?P<new>new )?(?P<name>\w+)(\.(?P<form>\w+))?\}"
     r"|<(?P<rule>\w+)>|\[(?P<capture>\w+): (?P<inside>[^]]*)\]"
 )
 
 
-def _option(text: str) -> tuple[int, tuple[Piece, ...]]:
-    """Return the weight and the pieces of one option of a template."""
-    weight, _, option = " ".join(text.split()).rpartition(" * ")
-    return int(weight or 1), _compiled(option)
+def _rule(name: str) -> Piece:
+    """Return a piece that writes one of a rule's options, chosen by their weights."""
+
+    def write(state: _State) -> None:
+        options = _options(name)
+        for piece in options[int(state.draw() * len(options))]:
+            piece(state)
+
+    return write
+
+
+@functools.cache  # rules refer to one another
+def _options(rule: str) -> list[tuple[Piece, ...]]:
+    """Return the options of a rule, each as often as its weight says.
+
+    Their first words tell them apart; they are `free` and carry the log-probability of the choice.
+    """
+    rows = [" ".join(text.split()).rpartition(" * ") for text in _TEMPLATES[rule].split("|")]
+    weights = [int(weight or 1) for weight, _, _ in rows]
+    pieces = [_compiled(option) for _, _, option in rows]
+    if len(rows) == 1:
+        return pieces
+    texts = [first.text if isinstance(first, Fragment) else "" for first, *_ in pieces]
+    options: list[tuple[Piece, ...]] = []
+    for text, weight, (_, *rest) in zip(texts, weights, pieces, strict=True):
+        end = _distinct(text, [other for other in texts if other != text])
+        free = Fragment(text[:end], FREE, log(weight / sum(weights)))
+        options += [(free, *_literal(text[end:]), *rest)] * weight
+    return options
 
 
 def _compiled(template: str) -> tuple[Piece, ...]:
@@ -196,7 +194,7 @@ def _compiled(template: str) -> tuple[Piece, ...]:
 
 def _marked(mark: re.Match[str]) -> list[Piece]:
     if mark["rule"]:
-        return [_RULES[mark["rule"]]]
+        return [_rule(mark["rule"])]
     if mark["capture"]:
         return [_capture(mark["capture"], _compiled(mark["inside"]))]
     name, form = mark["name"], mark["form"] or ""
@@ -252,14 +250,10 @@ def _repetition(name: str) -> Piece:
     )
 
 
-for rule, template in _TEMPLATES.items():
-    _RULES[rule].fill([*map(_option, template.split("|"))])
-
-
 def sample(draw: Callable[[], float]) -> list[Fragment]:
     """Return one story drawn at random, as fragments; `draw` gives uniform numbers in [0, 1)."""
     state = _State([], {}, draw)
-    for piece in (_RULES["story"], Fragment("\n", GRAMMAR)):
+    for piece in (_rule("story"), Fragment("\n", GRAMMAR)):
         piece(state)
     return state.fragments
 
