@@ -22,6 +22,7 @@ from mlx_attn.cli.output import say
 from mlx_attn.comparison.config import ComparisonConfig
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.files import user_path
+from mlx_attn.keys import keys_of
 from mlx_attn.model import config as model
 from mlx_attn.model.config import PRESETS
 from mlx_attn.records import read_toml
@@ -207,10 +208,9 @@ class SectionedCommand(click.Command):
 
 
 _TYPES: dict[str, click.ParamType] = {
-    "position": Named(CHOICES["position"]),
     "scales": Numbers(),
     # Their modules import MLX, and so are asked only when a name is completed.
-    **{key: Named(CHOICES[key], "+") for key in MAPS},
+    **{key: Named(CHOICES[key], "+") for key in (*MAPS, "position")},
 }
 
 
@@ -370,13 +370,7 @@ _OTHERS = (
     "variant preset block plugins max_tokens num_samples ignore_eos prompt "
     "blas code_path device data_dir peers_python"
 )
-VARIABLES: frozenset[str] = frozenset(
-    PREFIX + name.upper()
-    for name in (
-        *(field.name for config in _CONFIGS for field in fields(config) if field.metadata),
-        *_OTHERS.split(),
-    )
-)
+VARIABLES = {PREFIX + name.upper() for name in (*keys_of(*_CONFIGS), *_OTHERS.split())}
 """Every environment variable that is read; a test compares them with the commands' options."""
 
 

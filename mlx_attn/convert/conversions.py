@@ -143,10 +143,6 @@ def _of_scores(config: AttentionConfig) -> str:
         )
     if config.qk_norm:
         return "qk_norm divides queries and keys by their lengths: train without it"
-    return _of_keys(config)
-
-
-def _of_keys(config: AttentionConfig) -> str:
     if config.qkv_bias and not key_bias_cancels(config):
         return (
             f"the key's bias cancels only in a softmax, and logits={config.logits}, "
