@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
-from jaxtyping import Float, Float64, Integer
+from jaxtyping import Float64, Integer
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
@@ -86,25 +85,7 @@ def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:
         exact = copy.deepcopy(model)
         exact.set_dtype(mx.float64)
         exact.eval()
-        exact.final_norm = _PlainNorm(exact.final_norm)
-        for block in exact.trf_blocks:
-            block.norm1, block.norm2 = _PlainNorm(block.norm1), _PlainNorm(block.norm2)
         return np.array(exact(tokens))
-
-
-class _PlainNorm(nn.Module):
-    """LayerNorm or RMSNorm in plain operations, because `mx.fast` computes in float32."""
-
-    def __init__(self, norm: Any):
-        super().__init__()
-        self.weight, self.eps = norm["weight"], norm.eps
-        self.bias = norm["bias"] if "bias" in norm else mx.zeros_like(self.weight)
-        self.centred = isinstance(norm, nn.LayerNorm)
-
-    def __call__(self, x: Float[mx.array, "*batch C"]) -> Float[mx.array, "*batch C"]:
-        x = x - x.mean(-1, keepdims=True) if self.centred else x
-        size = mx.sqrt(mx.square(x).mean(-1, keepdims=True) + self.eps)
-        return x / size * self.weight + self.bias
 
 
 def _spread_windows(split: Split, context_length: int, n_tokens: int) -> _Tokens:

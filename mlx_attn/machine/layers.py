@@ -11,12 +11,13 @@ with at most `MOST_ROWS` rows take it; larger ones keep the scatter.
 
 Norms. MLX's own norm on a processor is a dozen operations, and for a few numbers starting them
 takes longer than computing. Then, outside training, it is compiled into four operations; MLX keeps
-the compiled code, so this happens once.
+the compiled code, so this happens once. Float64, which MLX's own norm would compute in float32,
+takes these operations too.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -65,6 +66,9 @@ class LayerNorm(nn.LayerNorm):
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
+        if x.dtype == mx.float64:
+            numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+            return _norm(x, *numbers, self.weight, self.get("bias", 0))
         if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
         numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
@@ -76,14 +80,15 @@ class RMSNorm(nn.RMSNorm):
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
+        if x.dtype == mx.float64:
+            return _norm(x, *_share_and_eps(x.shape[-1], self.eps, x.dtype), self.weight)
         if self.training or not is_compiled(x):
             return super().__call__(x)
         numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
         return _compiled_norm(x, *numbers, self.weight)
 
 
-@partial(mx.compile, shapeless=True)
-def _compiled_norm(
+def _norm(
     x: mx.array, share: mx.array, eps: mx.array, weight: mx.array, bias: mx.array | None = None
 ) -> mx.array:
     """Compute a norm, with 1 / width as an argument so that the code serves every width.
@@ -96,6 +101,9 @@ def _compiled_norm(
     total = x.sum(axis=-1, keepdims=True)
     variance = (x - total * share).square().sum(axis=-1, keepdims=True) * share
     return (x - share * total) * mx.rsqrt(variance + eps) * weight + bias
+
+
+_compiled_norm = mx.compile(_norm, shapeless=True)
 
 
 @cache
