@@ -47,71 +47,28 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     # The caller may have given the model other weights.
     trainer.optimizer.read()
     mx.reset_peak_memory()
-    monitor = _Monitor(trainer)
+    monitor = _Monitor(trainer, should_stop)
     # Memory, compilers and Metal fail with messages that only MLX's authors understand.
     with translate_mlx_errors():
         yield monitor.started()
-        reason = yield from _between_steps(trainer, monitor, should_stop)
+        reason = yield from monitor.between_steps()
         while not reason:
             # Returns before the step is computed; `launched` reads the loss of the step before.
             with nullcontext() if monitor.warm_since else compiling(trainer.config.compile):
                 monitor.launched(trainer.launch_step())
-            reason = yield from _between_steps(trainer, monitor, should_stop)
+            reason = yield from monitor.between_steps()
         yield monitor.ended(reason)
 
 
-def _between_steps(
-    trainer: Trainer, monitor: "_Monitor", should_stop: Callable[[], bool]
-) -> Generator[Event, None, str]:
-    """Report, validate and save whatever is due; return why the training ends now, "" if not."""
-    config, step = trainer.config, trainer.progress.step
-
-    # Step 0 is never due: nothing has been trained yet.
-    def due(every: int) -> bool:
-        return bool(step and every) and step % every == 0
-
-    # The heads at step 0 are tracked too: they are the start of every curve.
-    if config.track and step % config.track == 0 and step != trainer.progress.tracked_step:
-        yield monitor.tracked()
-    reason = _reason_to_end(trainer, should_stop)
-    # An interrupted training validates and reports when it resumes, so that the reported loss is a
-    # mean over as many steps as without the interruption.
-    ends = reason not in ("", INTERRUPTED)
-    evaluates = step not in (0, trainer.progress.evaluated_step) and reason != INTERRUPTED
-    evaluates = evaluates and (ends or due(config.eval_every))
-    unreported = trainer.progress.losses or monitor.unread
-    if unreported and (ends or evaluates or due(config.log_every)):
-        yield monitor.stepped()
-    if evaluates:
-        yield monitor.evaluated()
-        reason = reason or _reason_to_end(trainer, should_stop)
-    # A checkpoint comes after the validation: it stores whether that was the best one.
-    if reason or due(config.eval_every):
-        monitor.read()
-        trainer.save()
-    monitor.lap()
-    return reason
-
-
-def _reason_to_end(trainer: Trainer, should_stop: Callable[[], bool]) -> str:
-    """Return the reason to end: one of `Ended.reason`, or "" to go on."""
-    config, progress = trainer.config, trainer.progress
-    if should_stop():
-        return INTERRUPTED
-    if trainer.steps and progress.step >= trainer.steps:
-        return "done"
-    return "time" if config.minutes and progress.seconds >= 60 * config.minutes else ""
-
-
 class _Monitor:
-    """Reads the losses of launched steps, keeps time, and makes the events of one training.
+    """Decides what is due, reads the losses of launched steps, keeps time, and makes the events.
 
     Time is counted in laps. Those of validating, saving, displaying and the first step, which
     compiles, are not training and do not count for tokens per second.
     """
 
-    def __init__(self, trainer: Trainer):
-        self.trainer, self.progress = trainer, trainer.progress
+    def __init__(self, trainer: Trainer, should_stop: Callable[[], bool]):
+        self.trainer, self.progress, self.should_stop = trainer, trainer.progress, should_stop
         # Step, loss and norm of the latest step, which the device may still be computing.
         self.unread: tuple[int, mx.array, mx.array] | None = None
         # Steps and seconds when the first step was done, and again the first validation: both
@@ -121,6 +78,45 @@ class _Monitor:
         # Steps and seconds at the last report of the loss.
         self._reported = self.progress.timed_steps, self.progress.training_seconds
         self._lap_start = time.perf_counter()
+
+    def between_steps(self) -> Generator[Event, None, str]:
+        """Report, validate and save what is due; return why the training ends now, "" if not."""
+        config, step = self.trainer.config, self.progress.step
+
+        # Step 0 is never due: nothing has been trained yet.
+        def due(every: int) -> bool:
+            return bool(step and every) and step % every == 0
+
+        # The heads at step 0 are tracked too: they are the start of every curve.
+        if config.track and step % config.track == 0 and step != self.progress.tracked_step:
+            yield self.tracked()
+        reason = self._reason_to_end()
+        # An interrupted training validates and reports when it resumes, so that the reported loss
+        # is a mean over as many steps as without the interruption.
+        ends = reason not in ("", INTERRUPTED)
+        evaluates = step not in (0, self.progress.evaluated_step) and reason != INTERRUPTED
+        evaluates = evaluates and (ends or due(config.eval_every))
+        unreported = self.progress.losses or self.unread
+        if unreported and (ends or evaluates or due(config.log_every)):
+            yield self.stepped()
+        if evaluates:
+            yield self.evaluated()
+            reason = reason or self._reason_to_end()
+        # A checkpoint comes after the validation: it stores whether that was the best one.
+        if reason or due(config.eval_every):
+            self.read()
+            self.trainer.save()
+        self.lap()
+        return reason
+
+    def _reason_to_end(self) -> str:
+        """Return the reason to end: one of `Ended.reason`, or "" to go on."""
+        steps, minutes = self.trainer.steps, self.trainer.config.minutes
+        if self.should_stop():
+            return INTERRUPTED
+        if steps and self.progress.step >= steps:
+            return "done"
+        return "time" if minutes and self.progress.seconds >= 60 * minutes else ""
 
     def lap(self, trained: bool = False) -> None:
         """End a lap, of training or of anything else."""
