@@ -84,7 +84,7 @@ class TrainConfig:
 DEFAULT_PRESET = "tiny"
 _BUDGETS = ("steps", "epochs", "minutes")
 
-RESUMABLE = frozenset({*_BUDGETS, "eval_every", "log_every", "track", "compile"} | {"data"})
+RESUMABLE = frozenset({*_BUDGETS, "eval_every", "log_every", "track", "compile", "data"})
 """Settings that may change on a resume: the training's length, reports and text's location."""
 
 

@@ -58,8 +58,7 @@ def forecast(trainer: Trainer) -> Forecast:
     MLX's random state does change; a training seeds every step itself.
     """
     config = trainer.config
-    measured = _measure(trainer)
-    gradients, update, validation_seconds, *peaks = measured.tolist()
+    gradients, update, validation_seconds, *peaks = _measure(trainer).tolist()
     step_seconds = gradients * config.accumulate / min(config.accumulate, _PARTS) + update
     left = max(trainer.steps - trainer.progress.step, 0)
     by_clock = config.minutes * 60
@@ -81,10 +80,10 @@ def forecast(trainer: Trainer) -> Forecast:
 def _measure(trainer: Trainer) -> _Measured:
     """Measure a training of this model, or as much of it as takes little time."""
     settings, training, config = trainer.settings, trainer.config, trainer.model.config
-    layers, T = config.n_layers, config.context_length
+    layers, T, B = config.n_layers, config.context_length, training.batch_size
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
-    B, deepest = training.batch_size, _DEPTHS[1] if is_deep else layers
-    cost, _ = _work_and_weights(replace(config, n_layers=deepest))
+    few_layers, more_layers = _DEPTHS if is_deep else (layers, layers)
+    cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
     fits = B * T if compiles_step(training.compile) else int(_WORK / cost)  # tokens
 
     def measured(depth: int, windows: int, length: int = T) -> _Measured:
@@ -106,8 +105,7 @@ def _measure(trainer: Trainer) -> _Measured:
 
     windows = min(B, 2)
     if windows * T > _FEW_WINDOWS * fits:
-        small = replace(config, n_layers=_DEPTHS[0] if is_deep else layers)
-        small = replace(small, context_length=max(1, fits // windows))
+        small = replace(config, n_layers=few_layers, context_length=max(1, fits // windows))
         costs = _work_and_weights(config), _work_and_weights(small)
         work, weights = (a / b for a, b in zip(*costs, strict=True))
         tokens = B * T / (windows * small.context_length)
@@ -116,9 +114,9 @@ def _measure(trainer: Trainer) -> _Measured:
     if not is_deep:
         return of_depth(layers)
     # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
-    few, many = map(of_depth, _DEPTHS)
-    slope = np.maximum(many - few, 0) / (_DEPTHS[1] - _DEPTHS[0])
-    return few + slope * (layers - _DEPTHS[0])
+    few, more = of_depth(few_layers), of_depth(more_layers)
+    slope = np.maximum(more - few, 0) / (more_layers - few_layers)
+    return few + slope * (layers - few_layers)
 
 
 def _work_and_weights(config: GPTConfig) -> tuple[int, int]:
