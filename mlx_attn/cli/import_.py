@@ -1,17 +1,12 @@
 """`mlx-attn import`: a checkpoint of the book, GPT-2 or nanoGPT as a run like any other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlx_attn.cli.options import UserPath
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import plural
-
-if TYPE_CHECKING:
-    from mlx_attn.cost import ModelCost
-    from mlx_attn.model.config import GPTConfig
 
 _EXAMPLES = """\b
 Examples:
@@ -55,32 +50,29 @@ def command(
     from mlx_attn.interop.imported import find_checkpoint, import_run
     from mlx_attn.interop.names import BOOK
     from mlx_attn.runs import RUNS, free_name
+    from mlx_attn.ui.terminal import memory
 
     checkpoint = find_checkpoint(source, n_heads, window=window, global_every=global_every)
     named, size = str(checkpoint.path), checkpoint.model.config.vocab_size
     place = out or free_name(RUNS, Path(source).stem or "imported")
     run = import_run(checkpoint, place, data, tokenizer, overwrite, cut_vocabulary)
-    cost = model_cost(run.config)
+    model, cost = run.config, model_cost(run.config)
     facts = {"run": str(run.path), "source": named, "as": checkpoint.what}
-    facts |= {"model": run.config.as_dict(), "parameters": cost.parameters}
+    facts |= {"model": model.as_dict(), "parameters": cost.parameters}
     facts |= {"weights": 4 * cost.parameters, "cache": cost.cache_bytes}  # bytes in float32
-    rows = [("source", f"{named} ({checkpoint.what})"), *_model_rows(run.config, cost)]
-    cut, kind = size - run.config.vocab_size, run.load_tokenizer().kind
-    rows.append(("tokenizer", f"{kind}; the last {cut} rows are cut" if cut else kind))
-    if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
-        rows.append(("windows", "none: a state dict does not say them, --window N does"))
-    lines = [run.path, *(f"{key:12} {text}" for key, text in rows)]
-    emit(facts, as_json, lambda: lines)
-
-
-def _model_rows(model: "GPTConfig", cost: "ModelCost") -> list[tuple[str, str]]:
-    from mlx_attn.ui.terminal import memory
-
     heads = plural(model.n_heads, "head")
     if model.n_kv_heads != model.n_heads:
         heads += f" ({model.n_kv_heads} of keys and values)"
-    sizes = f"{plural(model.n_layers, 'layer')}, {heads}, width {model.emb_dim}"
-    sizes += f", context {model.context_length}, {plural(model.vocab_size, 'token')}"
-    weights = f"{cost.parameters:,}; {memory(4 * cost.parameters)} in float32"
-    cache = f"{memory(cost.cache_bytes)} at full context"
-    return [("model", sizes), ("parameters", weights), ("cache", cache)]
+    cut, kind = size - model.vocab_size, run.load_tokenizer().kind
+    rows = {
+        "source": f"{named} ({checkpoint.what})",
+        "model": f"{plural(model.n_layers, 'layer')}, {heads}, width {model.emb_dim}, context "
+        f"{model.context_length}, {plural(model.vocab_size, 'token')}",
+        "parameters": f"{cost.parameters:,}; {memory(4 * cost.parameters)} in float32",
+        "cache": f"{memory(cost.cache_bytes)} at full context",
+        "tokenizer": f"{kind}; the last {cut} rows are cut" if cut else kind,
+    }
+    if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
+        rows["windows"] = "none: a state dict does not say them, --window N does"
+    lines = [run.path, *(f"{key:12} {text}" for key, text in rows.items())]
+    emit(facts, as_json, lambda: lines)

@@ -1,7 +1,7 @@
 """`mlx-attn loss`: the loss of a trained model on any text."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,6 @@ from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 from mlx_attn.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from mlx_attn.run_directory import Run
 
 _EXAMPLES = """\b
 Examples:
@@ -38,19 +35,20 @@ def command(run: str | None, data: str | None, as_json: bool) -> None:
     long as the model's context, every token but the first predicted once. Of the text that the run
     was trained on, and of generated ones, only the validation part is read.
     """
-    from mlx_attn.runs import find_run
     from mlx_attn.text.show import facts_rows
 
-    facts = _measured(find_run(run), data)
+    facts = _measured(run, data)
     emit(facts, as_json, lambda: [facts_rows(facts)])
 
 
-def _measured(run: "Run", data: str | None) -> dict[str, Any]:
+def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
+    from mlx_attn.runs import find_run
     from mlx_attn.text import corpus, sources
     from mlx_attn.text.downloads import data_directory
     from mlx_attn.text.show import download_lines
     from mlx_attn.training.evaluation import Evaluator
 
+    run = find_run(run_name)
     name, way_out = str(data or run.settings.get("corpus") or ""), "name one with --data"
     if not data and name in ("", "standard input"):
         raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")
