@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_attn.attention.catalog import MAPS, VARIANTS, Variant
-from mlx_attn.cli.answers import questions
+from mlx_attn.cli.answers import QUESTIONS
 from mlx_attn.convert.conversions import CONVERSIONS
 from mlx_attn.convert.measure import float64_logits
 from mlx_attn.convert.model import convert
@@ -91,7 +91,7 @@ def conversions_of(variant: Variant) -> list[str]:
 @cache
 def measured() -> dict[str, list[str]]:
     """Return the measurements of each variant, by length of training, the shortest first."""
-    rows = [row for one in questions().values() for row in one["measured"]]
+    rows = [row for one in QUESTIONS.values() for row in one["measured"]]
     found: dict[str, dict[int, list[str]]] = {}
     for row in sorted(rows, key=lambda row: row["steps"]):
         long = row["steps"] == SHORT or row["tokens_per_parameter"] >= ENOUGH

@@ -13,6 +13,7 @@ from mlx_attn.errors import find_row
 from mlx_attn.records import read_record
 
 _FILE = Path(mlx_attn.__file__).with_name("answers.json")
+QUESTIONS: dict[str, Any] = read_record(_FILE)["questions"]
 """The answers by question, which `python -m studies write` makes of the trainings in a clone."""
 
 _EXAMPLES = """\b
@@ -25,13 +26,8 @@ Examples:
 _ROW = "{:32}  {:11}  {:>5}  {:>5}  {:>10}  {:16}  {}"
 
 
-def questions() -> dict[str, Any]:
-    """Return the answers by the question's name."""
-    return read_record(_FILE)["questions"]
-
-
 @click.command(epilog=_EXAMPLES)
-@click.argument("question", default="", type=Named(lambda: questions()))
+@click.argument("question", default="", type=Named(QUESTIONS))
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def command(question: str, as_json: bool) -> None:
     """Say what was measured about a part of attention, and how to ask it of your own text.
@@ -39,12 +35,11 @@ def command(question: str, as_json: bool) -> None:
     QUESTION is a name of the list that the command prints without one, or the book's name of the
     part, such as out_proj or W_query.
     """
-    asked = questions()
     if not question:
-        rows = [(name, f"{one['question']} {one['answer']}") for name, one in asked.items()]
-        emit(asked, as_json, lambda: [rows])
+        rows = [(name, f"{one['question']} {one['answer']}") for name, one in QUESTIONS.items()]
+        emit(QUESTIONS, as_json, lambda: [rows])
         return
-    names = {name: one for one in asked.values() for name in one["also"]} | asked
+    names = {name: one for one in QUESTIONS.values() for name in one["also"]} | QUESTIONS
     found = find_row(names, question, "question")
     emit(found, as_json, lambda: _lines(found))
 

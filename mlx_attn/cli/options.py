@@ -34,24 +34,21 @@ from mlx_attn.training.config import TextConfig
 class Named(click.ParamType):
     """A name that the shell can complete; the library checks it and suggests the nearest.
 
-    Args:
-        names: All names, or a function that returns them.
-        separator: Between several names, the last of which is completed.
+    With a separator there may be several names, of which the last is completed.
     """
 
     name = "name"
 
-    def __init__(self, names: Iterable[str] | Callable[[], Iterable[str]], separator: str = ""):
+    def __init__(self, names: Iterable[str], separator: str = ""):
         self._names, self._separator = names, separator
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin like that."""
-        names = self._names() if callable(self._names) else self._names
         at = incomplete.rfind(self._separator) + 1 if self._separator else 0
         done, start = incomplete[:at], incomplete[at:]
-        return [CompletionItem(done + name) for name in names if name.startswith(start)]
+        return [CompletionItem(done + name) for name in self._names if name.startswith(start)]
 
 
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "NAME"}

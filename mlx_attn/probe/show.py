@@ -154,15 +154,12 @@ def legend(probe: Probe) -> list[str]:
 
 def record(probe: Probe) -> dict[str, Any]:
     """Return all numbers for JSON, without the maps."""
-    matrices = {name: dict(probe.spectra.get(name, {})) for name in MATRICES}
-    alignment = {
-        name: of.pop("alignment").tolist() if of else None for name, of in matrices.items()
-    }
+    matrices = {name: probe.spectra.get(name) for name in MATRICES}
     heads = [
         {"layer": layer, "head": head}
         | {key: _json(array[layer, head]) for key, array in probe.statistics.items()}
         | {
-            name: {key: array[layer, head].tolist() for key, array in of.items()} or None
+            name: of and {key: of[key][layer, head].tolist() for key in of if key != "alignment"}
             for name, of in matrices.items()
         }
         for layer, head in np.ndindex(probe.config.n_layers, probe.n_maps)
@@ -172,7 +169,7 @@ def record(probe: Probe) -> dict[str, Any]:
         "tokens": probe.tokens.shape[1],
         "heads": heads,
         "uniform": {key: _json(value) for key, value in probe.uniform.items()},
-        "alignment": alignment,
+        "alignment": {name: of and of["alignment"].tolist() for name, of in matrices.items()},
         "row_sums": probe.row_sums,
         "reasons": probe.reasons,
     }

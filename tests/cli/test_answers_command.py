@@ -11,7 +11,7 @@ from mlx_attn.cli import answers, compare
 from mlx_attn.cli.main import group
 from tests.cli.conftest import refused
 
-QUESTIONS = answers.questions()
+QUESTIONS = answers.QUESTIONS
 NUMBER = r"[+-]\d\.\d{3}"
 
 
