@@ -102,19 +102,17 @@ def _training(dry_run: bool, options: dict[str, Any]) -> "Training":
 
 
 def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-    name, message = asked["name"], ""
+    name = asked["name"]
     if asked["resume"] and any(asked[key] for key in _ASKED[1:]):
-        message = (
+        raise ConfigError(
             "--resume continues a run in place: leave out --out, --name, --config and --init-from"
         )
-    elif asked["init_from"] and "preset" in flags:
-        message = "--init-from takes all settings from its run: leave out --preset"
-    elif asked["out"] and name:
-        message = "--out and --name both say where the run goes: use one"
-    elif name and (name != Path(name).name or not name.isprintable()):
-        message = "--name is one name in runs/: --out names a directory elsewhere"
-    if message:
-        raise ConfigError(message)
+    if asked["init_from"] and "preset" in flags:
+        raise ConfigError("--init-from takes all settings from its run: leave out --preset")
+    if asked["out"] and name:
+        raise ConfigError("--out and --name both say where the run goes: use one")
+    if name and (name != Path(name).name or not name.isprintable()):
+        raise ConfigError("--name is one name in runs/: --out names a directory elsewhere")
 
 
 def _prepared_text(settings: Settings) -> "Corpus":
