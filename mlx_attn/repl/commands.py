@@ -151,12 +151,8 @@ def _more(session: Session, argument: str) -> None:
 
 
 def _retry(session: Session, argument: str) -> None:
-    turn = session.turns.pop()
-    try:
-        session.ask(turn.prompt, turn.follows, turn.attempt + 1)
-    except ConfigError:
-        session.turns.append(turn)
-        raise
+    turn = session.turns[-1]
+    session.ask(turn.prompt, turn.follows, turn.attempt + 1)
 
 
 def _reset(session: Session, argument: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 
-from mlx_attn.errors import ConfigError, plural
+from mlx_attn.errors import plural
 from mlx_attn.keys import setting
 from mlx_attn.runs import LoadedRun, text_loss
 from mlx_attn.sampling.config import SamplerConfig
@@ -121,13 +121,13 @@ class Session:
         """The runs that answer."""
         return [self.run] if self.other_run is None else [self.run, self.other_run]
 
-    def story(self, run: str) -> str:
-        """Return the text so far: the last turn, with those that it follows.
+    def story(self, run: str, turns: Sequence[Turn] = ()) -> str:
+        """Return the text so far, or that of other turns: the last, with those that it follows.
 
         It has a run's words, or the first run's where it gave none.
         """
         text, end = "", ""
-        for turn in self.turns:
+        for turn in turns or self.turns:
             if not turn.follows:
                 text, end = "", ""
             answers = turn.answers or [Answer(run, 0)]
@@ -138,21 +138,20 @@ class Session:
         return text
 
     def ask(self, prompt: str, follows: bool = False, attempt: int = 0) -> None:
-        """Let every run continue the prompt, and keep the answers, even if interrupted."""
+        """Let every run continue the prompt, and keep the answers, even if interrupted.
+
+        A further attempt replaces the last turn. What cannot be read changes nothing.
+        """
         seed = self.settings.seed
         seed = secrets.randbits(32) if seed is None else (seed + attempt) % 2**64
         settings = replace(self.settings, seed=seed)
         turn = Turn(prompt, [], follows, attempt)
-        self.turns.append(turn)
-        streams = []
-        try:
-            for run in self.runs:
-                text = self.story(run.name)  # whose last turn still lacks an answer
-                stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
-                streams.append(run.stream(text, settings, settings.max_tokens, stop))
-        except ConfigError:
-            self.turns.pop()
-            raise
+        turns, streams = [*(self.turns[:-1] if attempt else self.turns), turn], []
+        for run in self.runs:
+            text = self.story(run.name, turns)  # whose last turn still lacks an answer
+            stop = settings.stop + (() if settings.ignore_eos else run.document_ends)
+            streams.append(run.stream(text, settings, settings.max_tokens, stop))
+        self.turns = turns
         if not follows:  # a text that a model cannot know is told in one line
             for line in filter(None, dict.fromkeys(_unfamiliar(run, prompt) for run in self.runs)):
                 self.screen.note(line)
