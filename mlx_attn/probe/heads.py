@@ -135,9 +135,7 @@ def uniform_map(T: int) -> Float64[np.ndarray, "1 T T"]:
     return np.tril(np.ones((1, T, T))) / np.arange(1, T + 1)[:, None]
 
 
-def attention_maps(
-    model: GPT, tokens: Integer[np.ndarray, "B T"]
-) -> Float32[np.ndarray, "L B H T T"]:
+def attention_maps(model: GPT, tokens: _Tokens) -> Float32[np.ndarray, "L B H T T"]:
     """Return the attention weights of every head, [i, j] of token i on token j."""
     _, activations = run_with_cache(model, mx.array(tokens))
     names = (f"trf_blocks.{layer}.att.attn_weights" for layer in range(model.config.n_layers))
@@ -161,7 +159,7 @@ class Probe:
     """The heads of a model that read B texts of T tokens; L layers, H heads."""
 
     config: GPTConfig
-    tokens: Integer[np.ndarray, "B T"]
+    tokens: _Tokens
     maps: Float32[np.ndarray, "L B H T T"]  # see `attention_maps`
     statistics: Statistics
     uniform: Mapping[str, float]  # of a head with uniform attention, for comparison
@@ -180,7 +178,7 @@ class Probe:
         return float(sums.min()), float(sums.max())
 
 
-def probe(model: GPT, tokens: Integer[np.ndarray, "B T"]) -> Probe:
+def probe(model: GPT, tokens: _Tokens) -> Probe:
     """Measure every head of a model in evaluation mode on texts of the same length.
 
     Raises:
