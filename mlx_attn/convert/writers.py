@@ -243,7 +243,7 @@ def nearest_factors(
     n_right: int,
     rank: int,
 ) -> tuple[Float[np.ndarray, "H rows rank"], Float[np.ndarray, "n_right rank columns"]]:
-    """Return the products left_h right_h in factors of this rank, several left ones to a right one.
+    """Return factors of the nearest products of this rank; neighbouring heads share a right one.
 
     With left = Q_1 R_1, right^T = Q_2 R_2 and R_1 R_2^T = U diag(s) V, the singular value
     decomposition of the product is (Q_1 U) diag(s) (V Q_2^T): it takes a matrix of D x D instead of

@@ -20,13 +20,12 @@ from typing import Any
 SWITCH = "MLX_ATTN_BLAS"
 """Environment variable: "off" leaves MLX's own BLAS in place; a path loads that library."""
 
-_MKL = "libmkl_rt.so.3"
 _CANDIDATES = (
     "libopenblas.so.0",
     "libopenblasp.so.0",
     "libmkl_rt.so.2",
-    _MKL,
-    f"{sys.prefix}/lib/{_MKL}",
+    "libmkl_rt.so.3",
+    f"{sys.prefix}/lib/libmkl_rt.so.3",
 )
 """The last is what `pip install mkl` leaves in a virtual environment."""
 _WHEEL = "scipy_openblas32"
