@@ -12,7 +12,6 @@ from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Carry
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -41,7 +40,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     # A token shows what is cached. Its arrays stay lazy, so a model of any size is counted.
     cache = KVCache(1, caches_tokens=config.caches_tokens)
     if config.cross_layer != "reader":
-        layer(mx.zeros((1, 1, config.d_in)), cache, Carry())
+        layer(mx.zeros((1, 1, config.d_in)), cache)
     cached = sum(array.size for array in cache.buffers)
     of_tokens = cached if config.caches_tokens else 0
     of_text = sum(rows.size for rows in cache.rows) + cached - of_tokens

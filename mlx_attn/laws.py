@@ -158,7 +158,7 @@ def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
     T = min(tokens, layer.config.context_length)
     batch = _drawn(0, _SEQUENCES, T, layer.config.d_in)  # [B, T, C]
     x = batch if T <= _LONG else batch[:1]
-    y = layer(x, None, Carry())
+    y = layer(x)
     if not mx.isfinite(y).all():
         return NOT_FINITE
     groups = (
@@ -175,14 +175,14 @@ def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
 
 def _wrong_outputs(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     """Yield the faults of y: random, read from other tokens, or decoded differently."""
-    if x.shape[1] <= TOKENS and differ(layer(x, None, Carry()), y, SAME):
+    if x.shape[1] <= TOKENS and differ(layer(x), y, SAME):
         yield (
             "computes something else each time: draw random numbers only if layer.training, or "
             "once, as a weight"
         )
-    yield from _wrong_reading(lambda x: layer(x, None, Carry()), x, y)
+    yield from _wrong_reading(layer, x, y)
     if len(x) > 1:
-        yield from _wrong_alone(layer(x[:1], None, Carry()), y)
+        yield from _wrong_alone(layer(x[:1]), y)
     yield from _wrong_decoding(layer, x, y)
 
 
@@ -192,7 +192,7 @@ def _wrong_training(layer: Attention, x: Inputs) -> Iterator[str]:
 
     def read(x: Inputs, seed: int = 0) -> Inputs:
         mx.random.seed(seed)
-        return layer(x, None, Carry())
+        return layer(x)
 
     y = read(x)
     if not mx.isfinite(y).all():
@@ -251,7 +251,7 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
         cache = KVCache(T + 3, window, layer.config.caches_tokens)
         cuts = [place for place in places if place < T]
         # Decoding in pieces has to give the outputs of one full pass.
-        read = [layer(part, cache, Carry()) for part in mx.split(x, cuts, axis=1)]
+        read = [layer(part, cache) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = (
                 "while it decodes, a map is given the new tokens only. To read earlier ones use "
@@ -271,7 +271,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
         yield "keeps no values, and its value reads more than x: leave out cache="
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
-    inputs, values = _value_input(layer, x, k), layer.value(x, k, None, Carry())
+    inputs, values = _value_input(layer, x, k), layer.value(x, k)
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, len(x), layer.config.n_maps, T, T), axis=-1)
@@ -290,16 +290,15 @@ def _value_input(layer: Attention, x: Inputs, k: mx.array) -> Inputs:
 
 def _bent_maps(layer: Attention, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
-    k = layer.score(x)[1]
-
-    def value(x: Inputs, k: mx.array) -> mx.array:
-        return layer.value(x, k, None, Carry())
-
-    heads = (len(x), layer.config.n_maps, x.shape[1], value(x, k).shape[-1])
-    functions = ((layer.score, (x.shape,)), (value, (x.shape, k.shape)), (layer.output, (heads,)))
-    maps = (layer.maps.score, layer.maps.value, layer.maps.output)
-    for choice, function in zip(maps, functions, strict=True):
-        if choice.affine and (off := _defect(*function)):
+    maps, k = layer.maps, layer.score(x)[1]
+    heads = (len(x), layer.config.n_maps, x.shape[1], layer.value(x, k).shape[-1])
+    functions = (
+        (maps.score, layer.score, (x.shape,)),
+        (maps.value, layer.value, (x.shape, k.shape)),
+        (maps.output, layer.output, (heads,)),
+    )
+    for choice, function, shapes in functions:
+        if choice.affine and (off := _defect(function, shapes)):
             yield (
                 f"is not linear up to a bias: of its {choice.map}, f(x + y) - f(x) - f(y) + f(0) "
                 f"is {off}; declare it with affine=False"
@@ -384,7 +383,7 @@ def _check_shapes(layer: Attention) -> None:
     """Refuse a layer whose choices return other shapes than their maps must, with both shapes."""
     config, maps, H = layer.config, layer.maps, layer.config.n_maps
     B, T = _FEW, min(3, config.context_length)
-    x, carry = mx.zeros((B, T, config.d_in)), Carry()
+    x = mx.zeros((B, T, config.d_in))
 
     def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
         name = f"{choice.map}={choice.name}"
@@ -399,7 +398,7 @@ def _check_shapes(layer: Attention) -> None:
     for position in maps.position:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
-    more = (carry,) if maps.value.carries else ()
+    more = (Carry(),) if maps.value.carries else ()
     (v,) = tried(maps.value, (_value_input(layer, x, k), k, *more), (B, -H, T, 0))
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:

@@ -11,7 +11,7 @@ same steps for any of them.
 
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -110,13 +110,14 @@ class Attention(MapWeights):
             carry: Arrays that layers pass on in one forward pass of a model.
         """
         positions, start = Positions.of_text(x.shape[1]), cache.offset if cache else 0
+        carry = Carry() if carry is None else carry
         q, k = self.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
         is_reader = self.config.cross_layer == "reader"  # of an earlier layer's keys and values
-        state = cache if cache and not (cache.caches_tokens or is_reader) else None
+        state = cache if cache and not (cache.caches_tokens or is_reader) else None  # not of tokens
         if is_reader:
             if cache is not None:
                 cache.advance(x.shape[1])
-            *entries, positions = cast(Carry, carry)["shared"]  # which the score map has found
+            *entries, positions = carry["shared"]  # which the score map has found
         elif self.maps.caches_keys_only and state is None:
             entries = (k,)
         else:
@@ -127,7 +128,7 @@ class Attention(MapWeights):
         if cache is not None and not is_reader:  # T tokens -> all T_k that are visible
             arrays, positions = cache.extend(arrays, self.reads_in_order)
         k, v, memories = arrays[0], arrays[len(entries) - 1], arrays[len(entries) :]
-        if self.config.cross_layer == "source" and carry is not None:
+        if self.config.cross_layer == "source":
             # As scores see them; while decoding, the cached ones too.
             carry["shared"] = (k, v, positions)
         q = self.normalize_and_rotate(q, positions.query)  # [B, H, T, K]
