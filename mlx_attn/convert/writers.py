@@ -23,10 +23,6 @@ Weights = dict[str, np.ndarray]
 
 _TOKENS_PER_UNKNOWN = 2
 """Of a fit, at least: with as many tokens as unknowns, weights were up to 4,500, with two 12."""
-_SPARE = 8
-"""Random vectors beyond the rank."""
-_STORED = 1e-6
-"""Relative error of a product of the rank that is stored in float32."""
 
 
 def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = None) -> Weights:
@@ -230,7 +226,7 @@ def balanced_factors(
     Frobenius norm (Eckart and Young, 1936); at full rank the product is M. Beyond the number of
     rows or columns of M, both factors hold zeros.
     """
-    U, s, V = _low_rank_svd(matrix, rank) or np.linalg.svd(matrix, full_matrices=False)
+    U, s, V = np.linalg.svd(matrix, full_matrices=False)
     # [..., rank]: half of each singular value goes to each factor.
     root = np.sqrt(s[..., :rank])
     left, right = U[..., :rank] * root[..., None, :], root[..., :, None] * V[..., :rank, :]
@@ -263,30 +259,3 @@ def nearest_factors(
         products = left @ circuits.repeated(right, len(left))
         A, B = balanced_factors(products.reshape(n_right, -1, right.shape[2]), rank)
     return A.reshape(H, rows, rank), B
-
-
-def _low_rank_svd(
-    matrix: Float[np.ndarray, "*heads rows columns"], rank: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Decompose a matrix that has the given rank except for rounding; return None for others.
-
-    The products of a wide matrix with a few more random vectors than its rank span its columns. The
-    matrix is decomposed in that basis, which takes a twentieth of the time for heads of GPT-2
-    (Halko, Martinsson and Tropp, arXiv:0909.4061, algorithms 4.4 and 5.1).
-    """
-    width = rank + _SPARE
-    if 2 * width > min(matrix.shape[-2:]):
-        return None
-    # A fixed seed: a conversion gives the same weights every time.
-    drawn = np.random.default_rng(0).standard_normal((matrix.shape[-1], width))
-    basis = np.linalg.qr(matrix @ drawn).Q
-    # One power iteration sharpens the basis towards the large singular values.
-    basis = np.linalg.qr(matrix @ (matrix.swapaxes(-2, -1) @ basis)).Q
-    small = basis.swapaxes(-2, -1) @ matrix
-    U, s, V = np.linalg.svd(small, full_matrices=False)
-    rest = np.linalg.norm(matrix - basis @ small, axis=(-2, -1))
-    # The part outside the basis, and the singular values beyond the rank: orthogonal errors.
-    rest = np.hypot(rest, np.linalg.norm(s[..., rank:], axis=-1))
-    if np.any(rest > _STORED * np.linalg.norm(s, axis=-1)):
-        return None
-    return basis @ U, s, V
