@@ -60,6 +60,8 @@ def by_compare(folder: Path, settings: list[str]) -> str:
         result = call(folder, *asked, "--plugin=idea.py", "--json", "--quiet", "--exit-code")
         if result.returncode == 2:
             return "refused"
+        if result.returncode == 1:
+            raise click.ClickException(result.stderr.strip())
         answer = json.loads(result.stdout)
         if not answer["is_open"]:
             return answer["verdict"]
