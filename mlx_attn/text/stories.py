@@ -126,8 +126,18 @@ WORDS = {
     name: tuple(_word(kind, text) for kind, texts in kinds.items() for text in texts.split())
     for name, kinds in _TABLES["words"].items()
 }
+_COUNT = [*_TABLES["numbers"]]
 WORDS["numbers"] = _NUMBERS = tuple(
-    Word(word, forms, value) for value, (word, forms) in enumerate(_TABLES["numbers"].items(), 1)
+    Word(
+        word,
+        {
+            "was": "was" if value == 1 else "were",
+            "ordinal": ordinal,
+            "counted": ", ".join(_COUNT[:value]).capitalize(),  # counts up to it
+        },
+        value,
+    )
+    for value, (word, ordinal) in enumerate(_TABLES["numbers"].items(), 1)
 )
 _DIFFERENCE = {
     "allowed": lambda word, whole, part: word.value == whole.value - part.value,
