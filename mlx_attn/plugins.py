@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -235,7 +235,7 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
                 raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
 
 
-_TABLES: dict[str, MutableMapping[str, Any]] = {**CHOICES, "variant": VARIANTS}
+_TABLES = {**CHOICES, "variant": VARIANTS}
 
 
 def _registered() -> list[str]:
@@ -245,7 +245,7 @@ def _registered() -> list[str]:
 def _forget(names: Iterable[str]) -> None:
     for name in list(names):
         kind, _, word = name.partition("=")
-        _TABLES[kind].pop(word, None)
+        _TABLES[kind].rows.pop(word, None)
 
 
 def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ from mlx_attn.attention.layer import (
     Heads,
     Inputs,
     Keys,
-    Maps,
     MapWeights,
     Outputs,
     Queries,
@@ -40,7 +39,7 @@ from mlx_attn.attention.layer import (
 )
 from mlx_attn.errors import ConfigError
 from mlx_attn.keys import keys_of, validate
-from mlx_attn.machine.operations import attention_by_kernel, fuses, multiply_heads
+from mlx_attn.machine.operations import attention_by_kernel, multiply_heads
 
 
 def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T_k"]:
@@ -63,19 +62,6 @@ def added_mask(positions: Positions, window: int, slopes: np.ndarray) -> mx.arra
 def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
     """Return the mask of a whole text, computed now: a constant of the graphs of all layers."""
     return mx.array(np.array(added_mask(Positions.of_text(T), window, np.array(slopes))))
-
-
-def stores_weights(config: AttentionConfig, T: int) -> bool:
-    """Return True if training must store the attention weights [H, T, T] of a layer.
-
-    Only a GPU has fused kernels, which do not. They cannot run hooks, dropout, an array as
-    mask, or some widths.
-    """
-    maps, has_array = Maps(config), config.position == "alibi" or 0 < config.window < T
-    if config.drop_rate or maps.has_hooks or has_array:
-        return True
-    widths = (config.head_dim, maps.score.shape(config)[1])
-    return not any(fuses(width, T, 1) for width in widths)
 
 
 class Attention(MapWeights):
@@ -170,10 +156,9 @@ class Attention(MapWeights):
         return self.maps.mixing.apply(self, masked, *more).astype(q.dtype)
 
     def mask(self, positions: Positions, by_name: bool = False) -> Any:
-        """Return 0 for a key that a query sees, else minus infinity, plus ALiBi's bias.
+        """Return 0 for a key that a query sees, else minus infinity: [T_q, T_k].
 
-        Returns:
-            [T_q, T_k], or [H, T_q, T_k] with ALiBi; `by_name` None if the mask is only causal.
+        ALiBi's bias is added: [H, T_q, T_k]. With `by_name` None stands for a causal mask.
         """
         window, T = self.config.window, positions.keys.size
         if not positions.whole:
@@ -260,9 +245,8 @@ class StandardAttention(Attention):
 def attention_layer(config: AttentionConfig) -> Attention:
     """Return the standard layer, or the general one for other choices of the maps."""
     is_general = config.short_conv != "none" or config.cross_layer or config.choices("position")
-    if is_general or any(getattr(config, name) != word for name, word in MAPS.items()):
-        return Attention(config)
-    return StandardAttention(config)
+    other_maps = any(getattr(config, name) != word for name, word in MAPS.items())
+    return Attention(config) if is_general or other_maps else StandardAttention(config)
 
 
 # The book's two classes (chapter 3): a reader swaps the class and nothing else.

@@ -126,7 +126,7 @@ class KVCache:
             return self._turn(start, arrays)
         # In a ring, a single token overwrites only the one that has just left the window. The array
         # of the position keeps the compiled graph general; axis 2 is that of the slots.
-        slot = _as_array(start % slots if self.window else start)
+        slot = mx.array(start % slots if self.window else start)
         pairs = zip(self.buffers, arrays, strict=True)
         self.buffers = [mx.slice_update(buffer, array, slot, (2,)) for buffer, array in pairs]
         if in_order:
@@ -150,15 +150,11 @@ class KVCache:
         return cached, _in_order(start, arrays[0].shape[2], cached[0].shape[2])
 
 
-def _as_array(position: Position) -> mx.array:
-    return mx.array(position) if isinstance(position, int) else position
-
-
 def _from_slot(buffer: mx.array, slot: Position) -> mx.array:
     """Return all slots from this one on, those before it last."""
     # Two copies in a row contain every rotation as one slice; a slice can start at an array.
     twice = mx.concatenate([buffer, buffer], axis=2)
-    return mx.slice(twice, _as_array(slot), (2,), buffer.shape)
+    return mx.slice(twice, mx.array(slot), (2,), buffer.shape)
 
 
 def _in_order(query: Position, T_q: int, T_k: int) -> Positions:

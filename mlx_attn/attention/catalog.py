@@ -7,7 +7,7 @@ user's file does the same. Laws compare a user's facts with the numbers that its
 The command line, the README's table, the documentation and the parametrised tests read the tables.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import unwrap
@@ -215,36 +215,23 @@ class Variant:
 Row = TypeVar("Row")
 
 
-class Table(MutableMapping[str, Row]):
+class Table(Mapping[str, Row]):
     """Choices of a map, or variants, by name: the package's are imported when one is asked for."""
 
     def __init__(self, rows: Mapping[str, Row]):
         self.rows = dict(rows)
 
-    def _all(self) -> dict[str, Row]:
-        import_forms()
-        return self.rows
-
     def __getitem__(self, name: str) -> Row:
-        return self._all()[name]
-
-    def __setitem__(self, name: str, row: Row) -> None:
-        self.rows[name] = row
-
-    def __delitem__(self, name: str) -> None:
-        del self.rows[name]
+        # By name and late: they import this module, and MLX, which `--help` does without.
+        import_module("mlx_attn.attention.forms")
+        return self.rows[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        import_module("mlx_attn.attention.forms")
+        return iter(self.rows)
 
     def __len__(self) -> int:
-        return len(self._all())
-
-
-def import_forms() -> None:
-    """Import the package's choices and the field's variants, which register themselves."""
-    # By name and late: they import this module, and MLX, which `--help` does without.
-    import_module("mlx_attn.attention.forms")
+        return sum(1 for _ in self)
 
 
 VARIANTS: Table[Variant] = Table({})
@@ -296,13 +283,9 @@ def register(entry: Choice | Variant) -> None:
     # An alias is a name, too.
     names = {entry.name, getattr(entry, "alias", "")} - {""}
     taken = {*table} | {getattr(row, "alias", "") for row in table.values()}
-    if names & taken:
-        name = min(names & taken)
-        raise ConfigError(f"'{name}' is registered already: choose another name")
+    if both := names & taken:
+        raise ConfigError(f"'{min(both)}' is registered already: choose another name")
     table[entry.name] = entry
-    if isinstance(entry, Variant):
-        by_group = sorted(table.values(), key=lambda row: GROUPS.index(row.group))
-        VARIANTS.rows = {row.name: row for row in by_group}
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
@@ -313,17 +296,13 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
     Raises:
         ConfigError: There is no such map, its choices have no such fact, or the name is taken.
     """
-    if map_name not in KINDS:
-        raise ConfigError(f"map='{map_name}' must be one of {', '.join(KINDS)}")
+    check_word("map", map_name, KINDS)
     kind = KINDS[map_name]
     facts.pop("same_as", None)
     known = [fact.name for fact in fields(kind) if fact.name not in ("name", "formula", "apply")]
-    if unknown := [f"{fact}=" for fact in facts if fact not in known]:
-        own = ", ".join(f"{fact}=" for fact in known)
-        raise ConfigError(
-            f"{map_name}={name}: a choice of this map has no {' and no '.join(unknown)}: "
-            f"it may have {own}"
-        )
+    if unknown := [fact for fact in facts if fact not in known]:
+        has_no = f"a choice of this map has no {' and no '.join(unknown)}"
+        raise ConfigError(f"{map_name}={name}: {has_no}: it may have {', '.join(known)}")
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
         register(kind(name=name, formula=formula, apply=apply, **facts))

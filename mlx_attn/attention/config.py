@@ -26,9 +26,7 @@ class AttentionSettings:
     n_heads: int = setting(1, "attention heads", low=1)
     drop_rate: float = setting(0.0, "dropout of embeddings, attention weights and branches")
     qkv_bias: bool = setting(False, "biases in the query, key and value maps")
-    n_kv_heads: int = setting(
-        0, "key and value heads: fewer than n_heads is GQA, 1 is MQA", high=_WIDEST
-    )
+    n_kv_heads: int = setting(0, "key and value heads (fewer is GQA, 1 MQA)", high=_WIDEST)
     head_dim: int = setting(0, "width of one head (0: emb_dim / n_heads)", high=_WIDEST)
     value_dim: int = setting(0, "width of one value head (0: head_dim)", high=_WIDEST)
     scale: float = setting(0.0, "factor of the attention scores (0: 1 / sqrt(head_dim))")
@@ -37,18 +35,12 @@ class AttentionSettings:
     output: str = setting("linear", "output map: how heads become the output")
     logits: str = setting("none", "map of the scores before the softmax; several as a+b")
     mixing: str = setting("softmax", "how logits become attention weights")
-    latent_dim: int = setting(
-        0, "width of the latent of score latent (0: emb_dim / 2)", high=_WIDEST
-    )
-    window: int = setting(
-        0, "tokens that a token sees, itself included (0: all earlier ones)", high=2**31 - 1
-    )
+    latent_dim: int = setting(0, "width of score latent's latent (0: emb_dim / 2)", high=_WIDEST)
+    window: int = setting(0, "tokens that a token sees, itself included (0: all)", high=2**31 - 1)
     position: str = setting("learned", "positions: learned, alibi, rope or none")
     qk_norm: bool = setting(False, "RMS-normalise queries and keys")
     short_conv: str = setting(
-        "none",
-        "convolution of queries, keys and values over 4 tokens",
-        words=("none", "linear", "silu"),
+        "none", "convolve queries, keys and values over 4 tokens", words=("none", "linear", "silu")
     )
 
 
@@ -95,15 +87,13 @@ class AttentionConfig(AttentionSettings):
         if not 0 <= self.drop_rate < 1:
             raise ConfigError(f"drop_rate={self.drop_rate} must be in [0, 1)")
         if self.n_heads % self.n_kv_heads:
-            n_heads, n_kv_heads = f"n_heads={self.n_heads}", f"n_kv_heads={self.n_kv_heads}"
-            raise ConfigError(f"{n_heads} must be a multiple of {n_kv_heads}")
+            raise ConfigError(f"n_kv_heads={self.n_kv_heads} must divide n_heads={self.n_heads}")
 
     def _check_combination(self) -> None:
         """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
         rotated = self.choice("score").shape(self)[1]  # the width of queries and keys
         if self.position == "rope" and rotated % 2:
-            message = f"rope rotates pairs of coordinates, and the width {rotated} is odd"
-            raise ConfigError(f"{message}: use an even one")
+            raise ConfigError(f"rope rotates pairs of coordinates: width {rotated} must be even")
         for choice in (choice for name in CHOICES for choice in self.choices(name)):
             if reason := choice.refuses(self):
                 raise ConfigError(reason)

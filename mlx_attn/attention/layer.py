@@ -18,7 +18,6 @@ from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import (
     MAPS,
     Choice,
-    Hook,
     LogitsHook,
     Mixing,
     OutputMap,
@@ -130,7 +129,7 @@ class Maps:
         self.convolution: tuple[Choice, ...] = config.choices("short_conv")
         self.has_hooks = bool(self.logits) or config.mixing != MAPS["mixing"]
         # What the hooks, and last the mixing, read of x too.
-        hooks: tuple[Hook, ...] = (*self.logits, self.mixing)
+        hooks = (*self.logits, self.mixing)
         self.remembers = tuple(hook.remembers for hook in hooks if hook.remembers)
         # Decoding caches no values: keys, or x as the key, give them.
         self.caches_keys_only = self.score.cache != "kv" or self.value.cache != "kv"
@@ -165,7 +164,12 @@ class MapWeights(nn.Module):
             # A part may be None: this configuration does without it.
             for name, make in choice.weights.items():
                 if (part := make(config)) is not None:
-                    _check_part(self, choice, name, part)
+                    is_free = name.isidentifier() and not hasattr(self, name)
+                    if not (is_free and isinstance(part, mx.array | nn.Module)):
+                        raise ConfigError(
+                            f"{choice.map}={choice.name}: its weight '{name}' must be an array or "
+                            "an nn.Module, with a name of letters that no other part has"
+                        )
                     setattr(self, name, part)
         self.init_weights(draw_uniform)
 
@@ -220,13 +224,3 @@ def _has_matrix(part: Any) -> bool:
     # A norm has a vector, and a table draws its own start.
     is_layer = isinstance(part, nn.Module) and not isinstance(part, nn.Embedding)
     return is_layer and part.get("weight") is not None and part["weight"].ndim == 2
-
-
-def _check_part(layer: MapWeights, choice: Choice, name: str, part: Any) -> None:
-    part_name = f"{choice.map}={choice.name}: its weight '{name}'"
-    if not name.isidentifier():
-        raise ConfigError(f"{part_name} is not a name: use letters, digits and underscores")
-    if hasattr(layer, name):
-        raise ConfigError(f"{part_name} has the name of another part of the layer: rename it")
-    if not isinstance(part, mx.array | nn.Module):
-        raise ConfigError(f"{part_name} is a {type(part).__name__}, not an array or an nn.Module")

@@ -62,12 +62,7 @@ def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"], name: str = "
     return heads if bias is None else heads + mx.repeat(bias.reshape(H_kv, 1, -1), group, axis=0)
 
 
-def linear_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
-    """Apply W_value to x and cut the result into heads."""
-    return split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, T, C] -> [B, H_kv, T, D]
-
-
-choice(
+@choice(
     "value",
     "linear",
     "v_h = x W_value_h",
@@ -75,7 +70,10 @@ choice(
     source="the book, section 3.6",
     weights=W_VALUE,
     after=linear_after,
-)(linear_value)
+)
+def linear_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
+    """Apply W_value to x and cut the result into heads."""
+    return split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, T, C] -> [B, H_kv, T, D]
 
 
 @choice(

@@ -23,9 +23,11 @@ from mlx_attn.arrays import (
     named_arrays,
     save_arrays,
 )
-from mlx_attn.attention.attention import stores_weights
+from mlx_attn.attention.config import AttentionConfig
+from mlx_attn.attention.layer import Maps
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import usable_memory
+from mlx_attn.machine.operations import fuses
 from mlx_attn.machine.streams import LONG, compiling_pays, cores, keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -44,15 +46,26 @@ EXPLODED = 10  # abort if the loss exceeds this multiple of ln(vocab_size), the 
 _STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame for divergence
 
 
+def _keys_of_weights(layer: AttentionConfig, T: int) -> int:
+    """Return for how many keys training must store a query's attention weights, at least.
+
+    Only a GPU has fused kernels, which store none. They cannot run hooks, dropout, an array as
+    mask, or some widths.
+    """
+    maps, has_array = Maps(layer), layer.position == "alibi" or 0 < layer.window < T
+    widths = (layer.head_dim, maps.score.shape(layer)[1])
+    if layer.drop_rate or maps.has_hooks or has_array or not any(fuses(w, T, 1) for w in widths):
+        return min(layer.window or T, T)
+    return 0
+
+
 def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
     """Return a lower bound of the bytes that a training needs: it may take 3.5 times as much."""
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
     T = model.context_length
-    # The keys for which every layer stores a query's attention weights, at least: none if a fused
-    # kernel computes them, and with a window at most that many.
-    keys = min(min(kind.window or T, T) if stores_weights(kind, T) else 0 for kind in model.kinds())
+    keys = min(_keys_of_weights(kind, T) for kind in model.kinds())
     # Per token and layer: the residual stream, the hidden layer, and H attention weights per key.
     of_layer = 6 * model.emb_dim + 2 * model.hidden_dim + model.n_heads * keys
     # Weight, gradient and optimizer state; logits and their gradient.

@@ -94,4 +94,4 @@ def own() -> Iterator[Callable[..., Attention]]:
     yield make
     for name, table in CHOICES.items():
         for word in {*table} - {*before[name]}:
-            del table[word]
+            del table.rows[word]

@@ -235,9 +235,9 @@ RETURNED = (
         ("output", lambda a, heads: heads, {}, "cannot be called: .* 2 positional arguments"),
         ("logits", lambda a, s, kept: s, {"remembers": lambda a, x: x}, "remembers= of logits=own"),
         ("score", lambda a, x: (x, x), {"cache": "xx"}, "cache='xx' must be one of kv, x"),
-        ("logits", same, {"affine": False}, "has no affine=: it may have source=, weights=, init="),
-        ("logits", same, {"weights": {"P": lambda c: [1]}}, "its weight 'P' is a list"),
-        ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "the name of another part"),
+        ("logits", same, {"affine": False}, "has no affine: it may have source, weights, init"),
+        ("logits", same, {"weights": {"P": lambda c: [1]}}, "'P' must be an array or an nn.Module"),
+        ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "that no other part has"),
         ("logit", same, {}, "map='logit' must be one of score, value, output"),
         (
             "score",

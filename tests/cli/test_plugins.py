@@ -253,5 +253,5 @@ def test_what_no_file_holds_cannot_be_kept(workshop):
         with pytest.raises(ConfigError, match="begin the cell with %%writefile mine"):
             mlx_attn.compare("standard", "cells: standard, logits=cell", data="story.txt")
     finally:
-        del CHOICES["logits"]["cell"]
+        del CHOICES["logits"].rows["cell"]
     assert not Path("runs/cell").exists()

@@ -68,7 +68,7 @@ def pretends():
         return mx.where(abs(a.W_query.weight).max() > 1.5, abs(q), q), k
 
     yield
-    del CHOICES["score"]["pretends"]
+    del CHOICES["score"].rows["pretends"]
 
 
 def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(

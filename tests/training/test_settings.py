@@ -67,7 +67,7 @@ def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it
         names = [settings.variant, record["variant"], settings_from(record, {}).variant]
         assert [*names, resolve(layer_from(record), {"n_heads": 2}).variant] == ["twin"] * 4
     finally:
-        del VARIANTS["twin"]
+        del VARIANTS.rows["twin"]
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ this folder is imported, as a user's file does with `--plugin`.
 from importlib import import_module
 from pkgutil import iter_modules
 
+from mlx_attn.attention.catalog import GROUPS, VARIANTS
+
 import_module("mlx_attn.attention.maps")  # the standard form comes first
 for _form in iter_modules(__path__):
     import_module(f"{__name__}.{_form.name}")
+VARIANTS.rows = dict(sorted(VARIANTS.rows.items(), key=lambda row: GROUPS.index(row[1].group)))
