@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import source_from_cache
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
@@ -112,7 +113,7 @@ def _files_beside(path: Path) -> dict[str, str]:
     for file in _opened[path]:
         # A module that was imported before is read from its bytecode.
         is_bytecode = file.parent.name == "__pycache__"
-        source = file.parents[1] / f"{file.name.split('.')[0]}.py" if is_bytecode else file
+        source = Path(source_from_cache(file)) if is_bytecode else file
         if path.parent in source.parents and source.is_file():
             files.add(source)
     return {str(file.relative_to(path.parent)): _digest(file) for file in sorted(files)}

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, OutOfTime, alarm, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, OutOfTime, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     GroupedOption,
@@ -274,9 +274,9 @@ def _follow(quiet: bool, deadline: float, work: "Callable[[Display], Result]") -
     from mlx_attn.ui.terminal import stderr_console
 
     left = max(1e-6, deadline - monotonic()) if deadline < inf else 0.0
-    with Display(stderr_console(), quiet) as display, signals_interrupt():
+    with Display(stderr_console(), quiet) as display:
         try:
-            with alarm(left):
+            with signals_interrupt(left):
                 return work(display)
         except OutOfTime:
             return None

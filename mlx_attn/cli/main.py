@@ -46,29 +46,21 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[Callable[[], bo
         yield lambda: bool(signals)
 
 
+class OutOfTime(BaseException):
+    """The time that `signals_interrupt` gives is over."""
+
+
 @contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does."""
+def signals_interrupt(seconds: float = 0) -> Iterator[None]:
+    """Let SIGTERM and a closed terminal raise KeyboardInterrupt for a while, as Ctrl-C does.
+
+    After `seconds`, unless they are 0, OutOfTime is raised.
+    """
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise OutOfTime if number == signal.SIGALRM else KeyboardInterrupt
 
-    with _handled(_ENDING, interrupt):
-        yield
-
-
-class OutOfTime(BaseException):
-    """The time that `alarm` gives is over."""
-
-
-@contextmanager
-def alarm(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in the block after this time; never, if it is 0."""
-
-    def ring(number: int, frame: object) -> None:
-        raise OutOfTime
-
-    with _handled([signal.SIGALRM], ring):
+    with _handled((*_ENDING, signal.SIGALRM), interrupt):
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             yield

@@ -7,7 +7,8 @@ and judged by `sequence`; the same idea again adds seeds and trains nothing twic
 """
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +22,7 @@ from mlx_attn.comparison import sequence
 from mlx_attn.comparison.config import Arm
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import TrialResult
-from mlx_attn.comparison.run import ComparisonRun, Events, Trainings
+from mlx_attn.comparison.run import ComparisonRun, Events
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.model.gpt import GPT
@@ -87,12 +88,11 @@ def ledgers_in(directory: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted({*directory.glob(LEDGER), *directory.glob(f"*/{LEDGER}")}):
         try:
-            words = [idea.verdict for idea in read_ledger(path.parent)]
+            words = Counter(idea.verdict for idea in read_ledger(path.parent))
+            counts = ", ".join(f"{count} {word}" for word, count in words.items())
+            found[str(path)] = f"{plural(words.total(), 'idea')}: {counts}"
         except RunError as error:
             found[str(path)] = str(error)
-        else:
-            counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-            found[str(path)] = f"{plural(len(words), 'idea')}: {', '.join(counts)}"
     return found
 
 
@@ -173,31 +173,21 @@ class IdeaRun:
 
     def _judge(self) -> Events:
         """Train control and idea as far as a word needs, and note it."""
-        control = yield from self._trained("control", self._of_control)
+        yield from self.run.train("control", self._of_control)
+        control = self.run.store.trainings(self._of_control)
         for seeds in sequence.LOOKS:
             if self.idea.is_open and seeds > self.idea.seeds:
+                trials = self._of_idea[:seeds]
                 try:
-                    trainings = yield from self._trained(self.arm.name, self._of_idea[:seeds])
-                except ConfigError as error:
-                    self._note(verdict="worse", is_open=False, reason=str(error))
+                    yield from self.run.train(self.arm.name, trials)
+                    trainings = self.run.store.trainings(trials)
+                except (ConfigError, RunError) as error:  # one diverged, or a user's code raised
+                    reason = error.__cause__ or error
+                    if not isinstance(reason, ConfigError):
+                        raise
+                    self._note(verdict="worse", is_open=False, reason=str(reason))
                 else:
                     self._look(trainings, control)
-
-    def _trained(
-        self, stage: str, trials: Sequence[Trial]
-    ) -> Generator[ComparisonEvent, None, Trainings]:
-        """Train what is missing, and return the trainings.
-
-        Raises:
-            ConfigError: One diverged, or a user's code raised an error.
-        """
-        try:
-            yield from self.run.train(stage, trials)
-        except RunError as error:
-            if isinstance(error.__cause__, ConfigError):
-                raise error.__cause__ from None
-            raise
-        return self.run.store.trainings(trials)
 
     def _look(self, trainings: Sequence[TrialResult], control: Sequence[TrialResult]) -> None:
         """Judge the idea by its first trainings."""
