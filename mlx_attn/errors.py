@@ -55,7 +55,8 @@ def optional(library: str, without: str) -> Any:
     try:
         return import_module(library)
     except ModuleNotFoundError as error:
-        raise RunError(without) from error
+        is_missing = error.name == library.partition(".")[0]  # and not what it needs itself
+        raise RunError(without if is_missing else f"{library}: {error}") from error
 
 
 @contextmanager

@@ -197,7 +197,7 @@ def _judge_trainings(
     named = [*(variants.split(",") if variants else ()), *arms]
     settings |= {"arms": named} if named else {}
     if ideas:
-        settings |= _settings_of_ideas(options["delta"])
+        settings |= _settings_of_ideas(str(settings.get("delta", "")))
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     run, directory = open_comparison(settings, asked, out, jobs, on)
@@ -211,10 +211,10 @@ def _judge_trainings(
         return judge(run, directory, partial(_follow, quiet, deadline))
 
 
-def _settings_of_ideas(delta: str | None) -> dict[str, Any]:
+def _settings_of_ideas(delta: str) -> dict[str, Any]:
     """Return the settings of a comparison with `--ideas`, which has a rule of its own."""
     _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
-    if (delta or "").endswith("%"):
+    if delta.endswith("%"):
         raise click.UsageError(f"--ideas {_NO_TOKENS}")
     return {"tune": False, "reference": "none"}
 

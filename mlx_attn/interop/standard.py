@@ -42,13 +42,16 @@ _GPT2 = {
 """The values that GPT-2 requires, by key."""
 
 
-def refused(to: str, architecture: str, reasons: Sequence[str]) -> ConfigError:
-    """Return the error for an architecture that cannot hold a model."""
-    return ConfigError(
-        f"--to {to}: {architecture} cannot hold this model: {', '.join(reasons)}; '--to mlx-lm' "
-        "writes any form, with a model file that needs mlx_attn; 'mlx-attn train --block book "
-        "--position learned' trains a model that it holds"
-    )
+class CannotHold(ConfigError):
+    """An architecture cannot hold a model; `reason` is the sentence that says why."""
+
+    def __init__(self, to: str, architecture: str, reasons: Sequence[str]):
+        self.reason = f"{architecture} cannot hold this model: {', '.join(reasons)}"
+        super().__init__(
+            f"--to {to}: {self.reason}; '--to mlx-lm' writes any form, with a model file that "
+            "needs mlx_attn; 'mlx-attn train --block book --position learned' trains a model that "
+            "it holds"
+        )
 
 
 def gpt2_form(model: GPT, to: str) -> GPT:
@@ -62,7 +65,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
     width, rest = divmod(config.emb_dim, config.n_heads)
     reasons = [f"emb_dim={config.emb_dim}, no multiple of n_heads"] if rest else obstacles(config)
     if reasons:
-        raise refused(to, "GPT-2", reasons)
+        raise CannotHold(to, "GPT-2", reasons)
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     form = {**MAPS, **sizes, "qkv_bias": True, "bias": True, "position": "learned"}
     target = replace(config, **form)
@@ -73,7 +76,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
             for name, array in _layer(block.att, target.attention()).items():
                 arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
     except ConfigError as error:
-        raise refused(to, "GPT-2", [str(error)]) from error
+        raise CannotHold(to, "GPT-2", [str(error)]) from error
     for name, array in named_arrays(GPT(target, seed=None)).items():
         if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
             arrays.setdefault(name, mx.zeros(array.shape))

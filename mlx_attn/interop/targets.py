@@ -11,7 +11,7 @@ import numpy as np
 
 from mlx_attn import files
 from mlx_attn.arrays import named_arrays
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.interop import mlx_lm, names, standard
 from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
 from mlx_attn.interop.folder import new_folder, write_card, write_folder
@@ -160,8 +160,8 @@ def _write_mlx_lm(loaded: LoadedRun, out: Path) -> str:
     try:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
         reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
-    except ConfigError as error:
-        reason = str(error).removeprefix("--to mlx-lm: ").partition("; '--to")[0]
+    except standard.CannotHold as error:
+        reason = error.reason
     if not reason:
         return _write_gpt2(loaded, out)
     config = loaded.model.config
@@ -176,7 +176,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
     form = standard.gpt2_form(loaded.model, "book")
     if form.config.hidden_dim != 4 * form.config.emb_dim:
         reasons = [f"hidden_dim={form.config.hidden_dim}, and the book's is 4 emb_dim"]
-        raise standard.refused("book", "its GPTModel", reasons)
+        raise standard.CannotHold("book", "its GPTModel", reasons)
     arrays = named_arrays(form)
     biases = {name for name in arrays if ".W_" in name and name.endswith(".bias")}
     with_bias = any((arrays[name] != 0).any().item() for name in biases)

@@ -151,6 +151,13 @@ def test_bad_settings_files(train, workshop, content, code, message):
     assert message in refused(train("--config", "bad.toml"), code)
 
 
+@pytest.mark.parametrize("place", ["--delta=5%", "--config=bad.toml"])
+def test_a_margin_in_tokens_is_refused_for_ideas_wherever_it_stands(run_command, workshop, place):
+    (workshop / "bad.toml").write_text('delta = "5%"')
+    refusal = refused(run_command("compare", "--ideas", "--variants=standard,merged", place), 2)
+    assert "give --delta in nats" in refusal
+
+
 def test_an_error_is_no_longer_than_a_screen(run_command, workshop):
     line = refused(run_command("data", "show", "story.txt", "--tokenizer", "x" * 9999), 2)
     assert len(line) < 1300
