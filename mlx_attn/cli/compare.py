@@ -3,11 +3,10 @@
 import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from math import inf
 from pathlib import Path
-from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -46,8 +45,6 @@ _FROM_DELTA = "0.01"
 _NO_TOKENS = "has no trainings that measure tokens: give --delta in nats"
 
 _NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
-
-Result = TypeVar("Result")
 
 Answer = tuple[dict[str, Any], Callable[[], Iterable[Any]]]
 """What JSON says, and what shows it to people."""
@@ -188,10 +185,11 @@ def _judge_trainings(
 ) -> Answer:
     """Train the arms and judge them; with `dry_run` return the plan."""
     from mlx_attn.comparison.run import open_comparison
-    from mlx_attn.comparison.show import plan_rows
+    from mlx_attn.comparison.runner import KEPT
+    from mlx_attn.comparison.show import Display, plan_rows
     from mlx_attn.runs import RUNS
+    from mlx_attn.ui.terminal import stderr_console
 
-    deadline = monotonic() + 60 * limit if limit else inf
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     named = [*(variants.split(",") if variants else ()), *arms]
@@ -200,15 +198,24 @@ def _judge_trainings(
         settings |= _settings_of_ideas(str(settings.get("delta", "")))
         out = out or RUNS / "ideas"
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
-    run, directory = open_comparison(settings, asked, out, jobs, on)
-    _check_words(len(run.config.arms) - 1, exit_code)
-    note(*run.corpus.notes)
-    if dry_run:
-        rows = plan_rows(run)
-        return dict(rows), lambda: [rows]
     judge = _judge_idea if ideas else _train_and_judge
-    with lock(directory):
-        return judge(run, directory, partial(_follow, quiet, deadline))
+    try:
+        with signals_interrupt(60 * (limit or 0)):
+            run, directory = open_comparison(settings, asked, out, jobs, on)
+            _check_words(len(run.config.arms) - 1, exit_code)
+            note(*run.corpus.notes)
+            if dry_run:
+                rows = plan_rows(run)
+                return dict(rows), lambda: [rows]
+            with lock(directory), Display(stderr_console(), quiet) as display:
+                return judge(run, directory, display)
+    except OutOfTime:
+        reason = f"the time is over before the trainings; {KEPT}"
+        answer = _single({"": "not known"}, {}) | {"reason": reason}
+        return answer, lambda: [f"not known: {reason}"]
+    except KeyboardInterrupt:
+        note(f"interrupted; {KEPT}")
+        click.get_current_context().exit(INTERRUPTED)
 
 
 def _settings_of_ideas(delta: str) -> dict[str, Any]:
@@ -264,54 +271,29 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_co
     return {"control": control, "verdicts": rows, **answer}, lambda: lines
 
 
-def _follow(quiet: bool, deadline: float, work: "Callable[[Display], Result]") -> Result | None:
-    """Do work that shows its progress; return None if the deadline comes first.
-
-    An interruption says how to continue, and exits.
-    """
-    from mlx_attn.comparison.runner import KEPT
-    from mlx_attn.comparison.show import Display
-    from mlx_attn.ui.terminal import stderr_console
-
-    left = max(1e-6, deadline - monotonic()) if deadline < inf else 0.0
-    with Display(stderr_console(), quiet) as display:
-        try:
-            with signals_interrupt(left):
-                return work(display)
-        except OutOfTime:
-            return None
-        except KeyboardInterrupt:
-            display.message(f"interrupted; {KEPT}")
-            click.get_current_context().exit(INTERRUPTED)
-
-
-def _judge_idea(run: "ComparisonRun", directory: Path, follow: Callable[..., Any]) -> Answer:
+def _judge_idea(run: "ComparisonRun", directory: Path, display: "Display") -> Answer:
     """Judge the next idea of a ledger."""
     from dataclasses import asdict
 
     from mlx_attn.comparison.ideas import IdeaRun
 
     step = IdeaRun(run, directory)
-    follow(lambda display: [display(event) for event in step])
+    with suppress(OutOfTime):  # the ledger has what is known by then
+        for event in step:
+            display(event)
     record = {"against": step.control.name, **asdict(step.idea)}
     return record, lambda: [[(name, str(value)) for name, value in record.items()]]
 
 
-def _train_and_judge(run: "ComparisonRun", directory: Path, follow: Callable[..., Any]) -> Answer:
+def _train_and_judge(run: "ComparisonRun", directory: Path, display: "Display") -> Answer:
     """Compare, and keep result and report."""
     from mlx_attn.comparison.report import REPORT, conclude
-    from mlx_attn.comparison.runner import KEPT
     from mlx_attn.comparison.show import comparison_parts
 
-    arms = [arm.name for arm in run.config.arms[1:]]
-    comparison = follow(partial(conclude, run, directory))
-    if not comparison:
-        reason = f"the time is over before the trainings; {KEPT}"
-        unknown = _single(dict.fromkeys(arms, "not known"), {})
-        return {**unknown, "reason": reason}, lambda: [f"not known: {reason}"]
-    single = _single({arm: comparison.word(arm) for arm in arms}, comparison.verdicts)
+    comparison = conclude(run, directory, display)
+    words = {arm.name: comparison.word(arm.name) for arm in run.config.arms[1:]}
     parts = [*comparison_parts(comparison), "", directory / REPORT]
-    return {**comparison.as_dict(), **single}, lambda: parts
+    return {**comparison.as_dict(), **_single(words, comparison.verdicts)}, lambda: parts
 
 
 def _single(words: Mapping[str, str], verdicts: "Mapping[str, Verdict]") -> dict[str, Any]:
