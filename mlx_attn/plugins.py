@@ -109,14 +109,13 @@ def _load(path: Path) -> Plugin:
 
 def _files_beside(path: Path) -> dict[str, str]:
     """Return the digests of the files below its folder that a file has opened."""
-    files: set[Path] = set()
-    for file in _opened[path]:
-        # A module that was imported before is read from its bytecode.
-        is_bytecode = file.parent.name == "__pycache__"
-        source = Path(source_from_cache(file)) if is_bytecode else file
-        if path.parent in source.parents and source.is_file():
-            files.add(source)
-    return {str(file.relative_to(path.parent)): _digest(file) for file in sorted(files)}
+    # A module that was imported before is read from its bytecode.
+    sources = {
+        Path(source_from_cache(file)) if file.parent.name == "__pycache__" else file
+        for file in _opened[path]
+    }
+    below = sorted(file for file in sources if path.parent in file.parents and file.is_file())
+    return {str(file.relative_to(path.parent)): _digest(file) for file in below}
 
 
 @contextmanager

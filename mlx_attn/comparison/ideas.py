@@ -31,12 +31,6 @@ from mlx_attn.records import parse_record, read_bytes, read_text
 
 LEDGER, KEPT = "ideas.jsonl", "kept"
 
-SEEDS_APART = 100
-"""How far the seeds of one control lie from those of the next."""
-
-SLOWER = 1.05
-"""The ratio of the times of a step from which an idea is slower than the control."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idea:
@@ -115,7 +109,7 @@ class IdeaRun:
         self.control, self.arm = run.config.arms
         kept = [idea for idea in self.ideas if idea.verdict == "better"]
         # Fresh seeds after every keep: those that an idea was kept for flatter it.
-        self._first_seed = SEEDS_APART * len(kept)
+        self._first_seed = 100 * len(kept)
         digest, self._of_control = self._trials(self.control, sequence.CONTROL_SEEDS)
         is_known = not self.ideas or digest == self.ideas[0].control
         if kept:
@@ -221,13 +215,13 @@ class IdeaRun:
 
 
 def _at_equal_time(idea: Sequence[TrialResult], control: Sequence[TrialResult]) -> float | None:
-    """Return the difference when the control's time is over, if the idea's steps take longer.
+    """Return the difference when the control's time is over, if the idea's steps take 5 % longer.
 
     Before the first point of its curve nothing is known.
     """
     seconds = [fmean(each.step_seconds for each in some) for some in (idea, control)]
     step = control[0].steps * seconds[1] / seconds[0]
-    if step * SLOWER > control[0].steps or step < idea[0].curve[0].step:
+    if step * 1.05 > control[0].steps or step < idea[0].curve[0].step:
         return None
     curves = (([p.step for p in one.curve], [p.val_loss for p in one.curve]) for one in idea)
     losses = (float(np.interp(step, steps, losses)) for steps, losses in curves)
