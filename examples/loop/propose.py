@@ -5,7 +5,7 @@
 The control sees no positions, so that a real improvement exists. Five edits do nothing, two let a
 token read later ones, three are meant to help, two to harm. Each is judged by `mlx-attn compare
 --ideas`; one that is better stays in the file. The same edits are then judged by one run each:
-kept if its loss is lower. NIGHT, a number, makes another night: other texts, other runs.
+kept if its loss is lower. NIGHT, a number, makes another night: other windows of the text.
 """
 
 import json

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from mlx_attn.attention.catalog import MAPS, Variant, find_variant
+from mlx_attn.attention.catalog import MAPS, VARIANTS, Variant, find_variant
 from mlx_attn.attention.config import AttentionConfig, AttentionSettings
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_settings, keys_of, setting, validate
@@ -75,7 +75,7 @@ class GPTConfig(AttentionSettings):
         Layers differ in their windows and in whether they have keys and values of their own, and
         with a pattern in all that its variants set.
         """
-        rows = variants_of(self.pattern)
+        rows = [VARIANTS[name] for name in self.pattern.split(",") if name]
         # The pattern repeats until all layers have a row.
         row = rows[layer % len(rows)].settings if rows else {}
         of_model = ("global_every", "kv_sharing")

@@ -12,7 +12,6 @@ from mlx_attn.model.config import (
     BLOCKS,
     PRESETS,
     GPTConfig,
-    config_from,
     find_preset,
     variants_of,
 )
@@ -123,7 +122,7 @@ class Settings:
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model's configuration, once the tokenizer is known."""
-        return config_from({**self.model, "vocab_size": vocab_size})
+        return GPTConfig(**{**self.model, "vocab_size": vocab_size})
 
     def corpus(self, progress: "Progress | None" = None) -> "Corpus":
         """Return the text, as tokens; `progress` is that of `corpus.prepare`."""
