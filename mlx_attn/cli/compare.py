@@ -170,13 +170,10 @@ def command(
 
 
 def _judge_trainings(
-    variants: str | None,
-    arms: tuple[str, ...],
     ideas: bool,
     out: Path | None,
     jobs: int,
     on: str,
-    config: Path | None,
     dry_run: bool,
     limit: float | None,
     exit_code: bool,
@@ -190,14 +187,9 @@ def _judge_trainings(
     from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import stderr_console
 
-    environment, flags = layers_of(options)
-    settings = {**(settings_in(config) if config else {}), **environment, **flags}
-    named = [*(variants.split(",") if variants else ()), *arms]
-    settings |= {"arms": named} if named else {}
-    if ideas:
-        settings |= _settings_of_ideas(str(settings.get("delta", "")))
-        out = out or RUNS / "ideas"
+    settings = _settings_asked(ideas, **options)
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
+    out = out or (RUNS / "ideas" if ideas else None)
     judge = _judge_idea if ideas else _train_and_judge
     try:
         with signals_interrupt(60 * (limit or 0)):
@@ -218,12 +210,20 @@ def _judge_trainings(
         click.get_current_context().exit(INTERRUPTED)
 
 
-def _settings_of_ideas(delta: str) -> dict[str, Any]:
-    """Return the settings of a comparison with `--ideas`, which has a rule of its own."""
-    _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
-    if delta.endswith("%"):
-        raise click.UsageError(f"--ideas {_NO_TOKENS}")
-    return {"tune": False, "reference": "none"}
+def _settings_asked(
+    ideas: bool, variants: str | None, arms: tuple[str, ...], config: Path | None, **options: Any
+) -> dict[str, Any]:
+    """Return the settings of a comparison; those of ideas, which have a rule, are not tuned."""
+    environment, flags = layers_of(options)
+    settings = {**(settings_in(config) if config else {}), **environment, **flags}
+    if named := [*(variants.split(",") if variants else ()), *arms]:
+        settings["arms"] = named
+    if ideas:
+        _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
+        if str(settings.get("delta", "")).endswith("%"):
+            raise click.UsageError(f"--ideas {_NO_TOKENS}")
+        settings |= {"tune": False, "reference": "none"}
+    return settings
 
 
 def _check_words(count: int, exit_code: bool) -> None:
