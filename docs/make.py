@@ -99,15 +99,16 @@ def measured() -> dict[str, list[str]]:
             said = f"{row['text']} {row['difference']:+.3f} ({row['word']})"
             found.setdefault(row["form"], {}).setdefault(row["steps"], []).append(said)
     return {
-        variant: [f"after {steps} steps {', '.join(said)}" for steps, said in lengths.items()]
+        variant: [f"{steps}: {', '.join(said)}" for steps, said in lengths.items()]
         for variant, lengths in found.items()
     }
 
 
 def measured_lines(variant: str) -> list[str]:
     """Return the line with the measured differences of loss, if any."""
-    said = measured().get(variant)
-    return [f"- Loss minus `standard`: {'; '.join(said)}"] if said else []
+    said = measured().get(variant, [])
+    lengths = "; ".join(said).replace(":", " steps:", 1)
+    return [f"- Loss minus `standard` after {lengths}"] if said else []
 
 
 def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[str]:
