@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
-from mlx_attn.attention.catalog import MAPS
+from mlx_attn.attention.catalog import CHOICES, MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
 from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope, unit_rms
@@ -52,16 +52,16 @@ def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T
     return mx.where((j <= i) & (j > i - window) if window else j <= i, 0.0, -mx.inf)
 
 
-def added_mask(positions: Positions, window: int, slopes: np.ndarray) -> mx.array:
+def added_mask(positions: Positions, window: int, slopes: tuple[float, ...]) -> mx.array:
     """Return what is added to scores, the causal mask and ALiBi's bias: [T_q, T_k] or [H, ...]."""
     mask = causal_mask(positions, window)
-    return mask + alibi_bias(mx.array(slopes, mx.float32), positions) if slopes.size else mask
+    return mask + alibi_bias(mx.array(slopes, mx.float32), positions) if slopes else mask
 
 
 @lru_cache(maxsize=4)
 def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
     """Return the mask of a whole text, computed now: a constant of the graphs of all layers."""
-    return mx.array(np.array(added_mask(Positions.of_text(T), window, np.array(slopes))))
+    return mx.array(np.array(added_mask(Positions.of_text(T), window, slopes)))
 
 
 class Attention(MapWeights):
@@ -69,9 +69,6 @@ class Attention(MapWeights):
 
     def __init__(self, config: AttentionConfig):
         super().__init__(config)
-        slopes = alibi_slopes(config.n_heads) if config.position == "alibi" else ()
-        # ALiBi's, of every attention map; NumPy's, because an array of MLX would be a weight.
-        self.slopes = np.repeat(slopes, self.maps.score.queries_per_head)
         # Hooks, and keys that are rotated when they are read, need the cache in order of position.
         self.reads_in_order = self.maps.has_hooks or (
             self.maps.caches_keys_only and config.rotates and config.window > 0
@@ -160,14 +157,19 @@ class Attention(MapWeights):
 
         ALiBi's bias is added: [H, T_q, T_k]. With `by_name` None stands for a causal mask.
         """
-        window, T = self.config.window, positions.keys.size
+        window, T, slopes = self.config.window, positions.keys.size, self.slopes
         if not positions.whole:
-            return added_mask(positions, window, self.slopes)
+            return added_mask(positions, window, slopes)
         window = window if window < T else 0
-        if by_name and not self.slopes.size and not window:
+        if by_name and not slopes and not window:
             return None
-        # The same constant in every layer and step.
-        return text_mask(T, window, tuple(self.slopes.tolist()))
+        return text_mask(T, window, slopes)  # the same constant in every layer and step
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """ALiBi's slopes, of every attention map; none for other positions."""
+        per_head, is_alibi = self.maps.score.queries_per_head, self.config.position == "alibi"
+        return alibi_slopes(self.config.n_heads, per_head) if is_alibi else ()
 
     def logits(self, scores: Scores, *memories: mx.array) -> Scores:
         """Return the scores after every hook; `memories` belong to the hooks that have one."""
@@ -244,9 +246,10 @@ class StandardAttention(Attention):
 
 def attention_layer(config: AttentionConfig) -> Attention:
     """Return the standard layer, or the general one for other choices of the maps."""
-    is_general = config.short_conv != "none" or config.cross_layer or config.choices("position")
-    other_maps = any(getattr(config, name) != word for name, word in MAPS.items())
-    return Attention(config) if is_general or other_maps else StandardAttention(config)
+    standard = MAPS | {"short_conv": "none", "cross_layer": ""}
+    is_general = any(getattr(config, name) != word for name, word in standard.items())
+    own_position = CHOICES["position"][config.position]  # a user's, or None
+    return Attention(config) if is_general or own_position else StandardAttention(config)
 
 
 # The book's two classes (chapter 3): a reader swaps the class and nothing else.

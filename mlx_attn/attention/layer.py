@@ -68,14 +68,11 @@ def attention_scores(q: Queries, k: Keys, scale: float) -> Scores:
 
 
 Draw = Callable[..., mx.array]
-"""Draws a starting weight, as `draw_uniform` does."""
+"""Draws a starting weight, as `draw_uniform` does; a GPT draws by seed and name."""
 
 
 def draw_uniform(name: str, rows: int, columns: int, residual: bool = False) -> mx.array:
-    """Draw a (rows, columns) = (out, in) matrix as MLX's Linear; a GPT draws by seed and name.
-
-    `residual` marks a map that ends a branch.
-    """
+    """Draw (rows, columns) = (out, in) as MLX's Linear; `residual` marks the end of a branch."""
     return mx.random.uniform(-(columns**-0.5), columns**-0.5, (rows, columns))
 
 

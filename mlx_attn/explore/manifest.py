@@ -123,7 +123,7 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "n_heads": config.n_heads,
         "scale": config.scale,
         "queries_per_head": maps.score.queries_per_head,
-        "slopes": layer.slopes.tolist(),
+        "slopes": [*layer.slopes],
         "choices": {name: getattr(config, name) for name in ("score", "value", "output")},
         "has_score_matrix": bool(maps.score.weights) and is_pointwise and has_matrices,
         "has_square_projection": is_square(layer),

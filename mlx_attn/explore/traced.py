@@ -204,7 +204,7 @@ def _mask(
     all_places = Positions(0, places, 0, places)
     sees = causal_mask(all_places, layer.config.window) == 0
     mask = mx.where(sees, 0.0, mx.where(places < length, later, -mx.inf))
-    if not layer.slopes.size:
+    if not layer.slopes:
         return mask
     return mask + positions * alibi_bias(mx.array(layer.slopes, mx.float32), all_places)
 

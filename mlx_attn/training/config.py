@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_attn.attention.catalog import MAPS, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError, find_row
 from mlx_attn.keys import check_settings, keys_of, setting, validate
-from mlx_attn.model.config import (
-    BLOCKS,
-    PRESETS,
-    GPTConfig,
-    find_preset,
-    variants_of,
-)
+from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, find_preset, variants_of
 from mlx_attn.plugins import check_plugins, used_plugins
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import mlx.core as mx
 from jaxtyping import Float
 from mlx.utils import tree_flatten, tree_unflatten
 
-from mlx_attn.arrays import Arrays, named_arrays
+from mlx_attn.arrays import Arrays
 from mlx_attn.machine.streams import in_turns, num_shards, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
@@ -242,14 +242,15 @@ class GroupedOptimizer:
             "rest": partial(adamw, peak=lr, decay=decay if config.decay == "all" else 0.0),
         }
         weights: dict[str, Arrays] = {group: {} for group in makes}
-        for name, array in named_arrays(model.trainable_parameters()).items():
+        named: Any = tree_flatten(model.trainable_parameters(), destination={})
+        for name, array in named.items():
             weights[_group_of(name, array, config)][name] = array
         self.groups = {group: makes[group](arrays) for group, arrays in weights.items() if arrays}
         self._give()
 
     def read(self) -> None:
         """Take over the model's weights, which something else has set."""
-        weights = named_arrays(self.model.trainable_parameters())
+        weights: Any = tree_flatten(self.model.trainable_parameters(), destination={})
         for group in self.groups.values():
             group.read(weights)
         self._give()

@@ -4,6 +4,8 @@ Learned positions are added to the input by the model. A user's own are choices;
 because a kernel rotates, and ALiBi's bias is part of the mask.
 """
 
+from functools import cache
+
 import mlx.core as mx
 from jaxtyping import Float
 
@@ -28,13 +30,15 @@ def rope(y: Heads, offset: Position) -> Heads:
     return mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=1.0, offset=offset)
 
 
-def alibi_slopes(n_heads: int) -> tuple[float, ...]:
-    """Return ALiBi's slope of every head: 2^-2 to 2^-8, for any number of heads.
+@cache
+def alibi_slopes(n_heads: int, repeats: int = 1) -> tuple[float, ...]:
+    """Return ALiBi's slope of every head, `repeats` times: 2^-2 to 2^-8, for any number of heads.
 
     The paper's slopes (arXiv:2108.12409) depend on that number, so that models with different
     numbers of heads would also differ in their positions.
     """
-    return tuple(2 ** -(2 + 6 * h / max(n_heads - 1, 1)) for h in range(n_heads))
+    slopes = (2 ** -(2 + 6 * h / max(n_heads - 1, 1)) for h in range(n_heads))
+    return tuple(slope for slope in slopes for _ in range(repeats))
 
 
 def alibi_bias(slopes: Float[mx.array, " H"], positions: Positions) -> Float[mx.array, "H T_q T_k"]:
