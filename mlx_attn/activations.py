@@ -32,13 +32,14 @@ pass runs without dropout and fused kernels, so its logits differ from the model
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import Positions
-from mlx_attn.attention.layer import Carry, Inputs, Outputs, attention_scores
+from mlx_attn.attention.layer import Inputs, Outputs, attention_scores
 from mlx_attn.errors import ConfigError, did_you_mean
 from mlx_attn.machine.operations import multiply_heads
 from mlx_attn.model.gpt import GPT, TransformerBlock
@@ -79,7 +80,7 @@ def run_with_cache(
         return edited
 
     # [B, T] -> [B, T, C]. The carry takes the first layer's values to layers that read them.
-    x, carry = record("embedding", model.embed(tokens)), Carry()
+    x, carry = record("embedding", model.embed(tokens)), {}
     for layer, block in enumerate(model.trf_blocks):
         x = _block(block, x, carry, record, f"trf_blocks.{layer}")
     x = record("final_norm", model.final_norm(x))
@@ -91,7 +92,9 @@ def run_with_cache(
     return logits, activations
 
 
-def _block(block: TransformerBlock, x: Inputs, carry: Carry, record: _Record, name: str) -> Inputs:
+def _block(
+    block: TransformerBlock, x: Inputs, carry: dict[str, Any], record: _Record, name: str
+) -> Inputs:
     x = record(f"{name}.x", x)
     y = record(f"{name}.norm1", block.norm1(x))
     x = record(f"{name}.x_mid", x + _attention(block.att, y, carry, record, name))
@@ -100,7 +103,7 @@ def _block(block: TransformerBlock, x: Inputs, carry: Carry, record: _Record, na
 
 
 def _attention(
-    attention: Attention, x: Inputs, carry: Carry, record: _Record, name: str
+    attention: Attention, x: Inputs, carry: dict[str, Any], record: _Record, name: str
 ) -> Outputs:
     # [B, T, C] -> [B, H, T, K] and [B, H_k, T, K]
     q, k = attention.score(x, None, carry)
@@ -136,7 +139,7 @@ def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
 ) -> Iterator[tuple[Attention, Inputs]]:
     """Yield each attention layer with the x that it reads, from first to last, lazily."""
-    x, carry = model.drop_emb(model.embed(tokens)), Carry()
+    x, carry = model.drop_emb(model.embed(tokens)), {}
     for block in model.trf_blocks:
         y = block.norm1(x)  # [B, T, C]
         x = x + block.att(y, None, carry)

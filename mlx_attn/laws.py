@@ -23,7 +23,6 @@ from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
-    Carry,
     Inputs,
     Scores,
     attention_scores,
@@ -67,21 +66,21 @@ def check_choices(layer: Attention) -> None:
             declared affine and is not.
     """
     _check_shapes(layer)
-    own = [choice for choice in layer.maps.all if choice.foreign_functions]
+    foreign = [choice for choice in layer.maps.all if choice.foreign_functions]
     # By identity: another function under the same name has to be tried again.
-    key = (layer.config, *map(id, own))
+    key = (layer.config, *map(id, foreign))
     if key in _passed:
         return
-    _passed[key] = own  # now, because the trial makes such layers
+    _passed[key] = foreign  # now, because the trial makes such layers
     states: Any = mx.random.state
     high, low = np.array(states[0]).tolist()
     try:
         try:
-            broken = _broken_law_of(_small(layer.config), own)
+            broken = _broken_law_of(_small(layer.config), foreign)
         except Exception:  # the choices may be written for these sizes only
-            broken = _broken_law_of(layer.config, own)
+            broken = _broken_law_of(layer.config, foreign)
         if broken:
-            names = " with ".join(f"{choice.map}={choice.name}" for choice in own)
+            names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
             raise LawBroken(f"{names} {broken}")
     except BaseException:
         del _passed[key]
@@ -91,7 +90,7 @@ def check_choices(layer: Attention) -> None:
         mx.random.seed(high << 32 | low)
 
 
-def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
+def _broken_law_of(config: AttentionConfig, foreign: list[Choice]) -> str:
     """Return the law that a layer of these sizes breaks."""
     window = min(config.window, WINDOW)
     few = min(TOKENS, config.context_length)
@@ -106,7 +105,7 @@ def _broken_law_of(config: AttentionConfig, own: list[Choice]) -> str:
         return broken
     except Exception as error:
         # An error in the user's own file is shown with its place; others become a sentence.
-        codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in own)
+        codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in foreign)
         files = {code.co_filename for code in codes if code}
         frames = traceback.extract_tb(error.__traceback__)
         if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
@@ -398,7 +397,7 @@ def _check_shapes(layer: Attention) -> None:
     for position in maps.position:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
-    more = (Carry(),) if maps.value.carries else ()
+    more = ({},) if maps.value.carries else ()
     (v,) = tried(maps.value, (_value_input(layer, x, k), k, *more), (B, -H, T, 0))
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:

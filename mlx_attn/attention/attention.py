@@ -24,7 +24,6 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
 from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope, unit_rms
 from mlx_attn.attention.layer import (
-    Carry,
     Heads,
     Inputs,
     Keys,
@@ -80,7 +79,7 @@ class Attention(MapWeights):
             import_module("mlx_attn.laws").check_choices(self)
 
     def __call__(
-        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: Inputs, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Outputs:
         """Attend from each token of x to itself and to earlier ones, those in the cache included.
 
@@ -93,7 +92,7 @@ class Attention(MapWeights):
             carry: Arrays that layers pass on in one forward pass of a model.
         """
         positions, start = Positions.of_text(x.shape[1]), cache.offset if cache else 0
-        carry = Carry() if carry is None else carry
+        carry = {} if carry is None else carry
         q, k = self.score(x, cache, carry)  # [B, H, T, K], [B, key_heads, T, K]
         is_reader = self.config.cross_layer == "reader"  # of an earlier layer's keys and values
         state = cache if cache and not (cache.caches_tokens or is_reader) else None  # not of tokens
@@ -224,7 +223,7 @@ class StandardAttention(Attention):
     """
 
     def __call__(
-        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: Inputs, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Outputs:
         """Attend from each token of x to itself and to earlier ones; see `Attention`."""
         config, positions = self.config, Positions.of_text(x.shape[1])
@@ -281,7 +280,7 @@ class CausalAttention(Attention):
         super().__init__(AttentionConfig(**sizes, **validate(settings, keys_of(AttentionConfig))))
 
     def __call__(
-        self, x: mx.array, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: mx.array, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Outputs:
         """Attend; ConfigError for an input of another shape. See `Attention`."""
         if x.ndim != 3 or x.shape[-1] != self.config.d_in:

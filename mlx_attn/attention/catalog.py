@@ -269,8 +269,8 @@ def find_variant(name: str) -> Variant:
     try:
         return find_row({**VARIANTS, **aliases}, name, "variant")
     except ConfigError as error:
-        own = f"{str(error).removesuffix('?')}; one of your own needs its file:"
-        raise ConfigError(f"{own} --plugin FILE", f"{own} plugins='FILE'") from error
+        hint = f"{str(error).removesuffix('?')}; one of your own needs its file:"
+        raise ConfigError(f"{hint} --plugin FILE", f"{hint} plugins='FILE'") from error
 
 
 def register(entry: Choice | Variant) -> None:

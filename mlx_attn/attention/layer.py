@@ -138,10 +138,6 @@ class Maps:
         return *maps, *self.position, *self.convolution
 
 
-Carry = dict[str, Any]
-"""What one forward pass hands from layer to layer, under names that forms choose."""
-
-
 class MapWeights(nn.Module):
     """The trained parts of one attention layer, under the book's names, and its three maps.
 
@@ -187,21 +183,21 @@ class MapWeights(nn.Module):
                 self.update({name: {"weight": weight} if "weight" in self[name] else weight})
 
     def score(
-        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: Inputs, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> tuple[Queries, Keys]:
         """Return the queries and keys of x, which continues the text in the cache."""
-        carried = (Carry() if carry is None else carry,) if self.maps.score.carries else ()
+        carried = ({} if carry is None else carry,) if self.maps.score.carries else ()
         # [B, T, C] -> [B, H, T, K] and [B, key_heads, T, K]
         q, k = self.maps.score.apply(self, x, *carried)
         return self._convolved(0, q, cache), self._convolved(1, k, cache)
 
     def value(
-        self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Values:
         """Return the values of x, whose keys before rotation are k; x continues the cached text."""
         if self.maps.value.cache == "k":  # the map reads the keys of all heads side by side
             x = merge_heads(k)  # [B, kv_heads, T, K] -> [B, T, kv_heads K]
-        carried = (Carry() if carry is None else carry,) if self.maps.value.carries else ()
+        carried = ({} if carry is None else carry,) if self.maps.value.carries else ()
         # [B, T, C] -> [B, value_heads, T, D]
         return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
 

@@ -213,7 +213,7 @@ def _judge_trainings(
 def _settings_asked(
     ideas: bool, variants: str | None, arms: tuple[str, ...], config: Path | None, **options: Any
 ) -> dict[str, Any]:
-    """Return the settings of a comparison; those of ideas, which have a rule, are not tuned."""
+    """Return the settings of a comparison; ideas have a rule of their own, and no tuning."""
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
     if named := [*(variants.split(",") if variants else ()), *arms]:

@@ -134,8 +134,8 @@ def _model(variant: str, overwrite: bool) -> Run:
     # There may be no run, or one of an older version.
     with suppress(RunError, KeyError):
         run = open_run(path)
-        own = run.settings
-        trained = {**own, **own["training"], **own["model"], **own["text"]}
+        kept = run.settings
+        trained = {**kept, **kept["training"], **kept["model"], **kept["text"]}
         if not overwrite and run.is_finished() and settings.items() <= trained.items():
             return run
     train(path, overwrite=True, **settings).run()

@@ -204,9 +204,9 @@ class ComparisonConfig:
             ConfigError: An arm or a setting is impossible.
         """
         known = keys_of(cls)
-        own = {key: value for key, value in settings.items() if key in known}
+        given = {key: value for key, value in settings.items() if key in known}
         # A number is a margin in nats.
-        own |= {"delta": str(plain(own["delta"]))} if "delta" in own else {}
+        given |= {"delta": str(plain(given["delta"]))} if "delta" in given else {}
         shared = {key: plain(one) for key, one in settings.items() if key not in known}
         chosen = arms_from(shared.pop("arms", DEFAULT_ARMS))
         reference = shared.pop("reference", "auto")
@@ -220,7 +220,7 @@ class ComparisonConfig:
             shared=shared,
             name=name or f"compare-{slug.strip('-')[:60]}",
             command=command,
-            **validate(own, known),
+            **validate(given, known),
         )
 
     def __post_init__(self):

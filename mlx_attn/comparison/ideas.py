@@ -123,19 +123,19 @@ class IdeaRun:
                 f"{folder / LEDGER} is of another control: its settings, text or files have "
                 "changed, or mlx_attn; put them back, or begin another ledger with --out"
             )
-        own, self._of_idea = self._trials(self.arm, max(sequence.LOOKS))
-        if own == digest:
+        of_idea, self._of_idea = self._trials(self.arm, max(sequence.LOOKS))
+        if of_idea == digest:
             raise ConfigError(f"{self.arm.name} is the control, {self.control.name}: change it")
         new = Idea(
             number=len(self.ideas) + 1,
             name=self.arm.name,
             level=sequence.level_of(len(self.ideas) + 1),
-            digest=own,
+            digest=of_idea,
             control=digest,
             plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
             settings=self.arm.settings,
         )
-        asked = own, digest
+        asked = of_idea, digest
         self.idea = next((i for i in self.ideas if (i.digest, i.control) == asked), new)
 
     def _trials(self, arm: Arm, n: int) -> tuple[str, list[Trial]]:

@@ -27,7 +27,7 @@ from mlx_attn.comparison.result import MOST_SEEDS, Solving, Verdict
 
 TUNING_DEGREES, OTHER_DEGREES = 8, 2  # the most that an arm's tuning pairs and other arms lend
 TUNING_SHARE = 1 / 4  # of s^2: searches over factors 2 apart, repeated, scatter by 0.01 to 0.24
-MOST_OF_WORTH = 1 / 2  # of what the part is worth: the largest margin (FDA, Non-inferiority, 2016)
+MOST_OF_EFFECT = 1 / 2  # of the part's effect: the largest margin (FDA, Non-inferiority, 2016)
 POWER = 0.8  # how often the seeds needed decide
 
 
@@ -69,14 +69,14 @@ class Sample:
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
         found, others = contrasts[arm], [one for name, one in contrasts.items() if name != arm]
-        own, variance = spread([found.differences])
+        degrees, variance = spread([found.differences])
         tuned, of_tuning = spread(found.tuning)
         other, of_others = spread([g for one in others for g in (one.differences, *one.tuning)])
         tuned, other = min(tuned, TUNING_DEGREES), min(other, OTHER_DEGREES)
-        total, lent = own * variance + tuned * of_tuning + other * of_others, tuned + other
+        total, lent = degrees * variance + tuned * of_tuning + other * of_others, tuned + other
         tuning_seeds = max(map(len, found.tuning), default=0)
         mean = float(np.mean(found.differences))
-        return cls(own + 1, mean, total / max(1, own + lent), lent, tuning_seeds)
+        return cls(degrees + 1, mean, total / max(1, degrees + lent), lent, tuning_seeds)
 
     @property
     def law(self) -> Any:
@@ -98,7 +98,7 @@ class Sample:
 
 
 def judge(
-    contrasts: Mapping[str, Contrast], margin: float, confidence: float = 0.95, worth: float = inf
+    contrasts: Mapping[str, Contrast], margin: float, confidence: float = 0.95, effect: float = inf
 ) -> dict[str, Verdict]:
     """Judge all arms of a comparison.
 
@@ -106,9 +106,9 @@ def judge(
         contrasts: By arm.
         margin: In nats per token: smaller differences count as none.
         confidence: That no arm is called better or worse falsely, of all together.
-        worth: The mean of the arm that lacks the part in question, see `MOST_OF_WORTH`.
+        effect: The mean of the arm that lacks the part in question, see `MOST_OF_EFFECT`.
     """
-    margin = min(margin, max(0.0, MOST_OF_WORTH * worth))
+    margin = min(margin, max(0.0, MOST_OF_EFFECT * effect))
     level = 1 - confidence
     samples = [Sample.of(arm, contrasts) for arm in contrasts]
     p_values = [2 * s.law.sf(abs(s.mean)) if s.seeds > 1 else 1.0 for s in samples]
@@ -132,7 +132,7 @@ def judge(
             margin=margin,
             lent=sample.lent,
             seeds_needed=needed,
-            share=mean / worth if worth and isfinite(worth) else None,
+            share=mean / effect if effect and isfinite(effect) else None,
         )
     return verdicts
 

@@ -69,8 +69,9 @@ class ComparisonRun:
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
         # Only settings that every arm leaves alike are shared.
-        own = {key for arm in plan.arms for key in arm.settings}
+        varied = {key for arm in plan.arms for key in arm.settings}
         flat = {**settings.model, **asdict(settings.training), "data": settings.text.data}
+        shared = {key: value for key, value in flat.items() if key not in varied}
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         return Comparison(
@@ -79,7 +80,7 @@ class ComparisonRun:
             command=config.command,
             control=plan.control.name,
             reference=config.reference.name if config.reference else "",
-            settings={"preset": settings.preset, **{k: v for k, v in flat.items() if k not in own}},
+            settings={"preset": settings.preset, **shared},
             delta=margin,
             delta_tokens=config.margin.tokens,
             confidence=config.confidence,
@@ -222,8 +223,8 @@ def verdicts_of(
     # It takes no share of the arms' correction.
     alone = {reference: contrasts.pop(reference)} if reference in contrasts else {}
     of_reference = judge(alone, margin, config.confidence)
-    worth = of_reference[reference].mean if alone else inf
-    return judge(contrasts, margin, config.confidence, worth) | of_reference
+    effect = of_reference[reference].mean if alone else inf
+    return judge(contrasts, margin, config.confidence, effect) | of_reference
 
 
 def solving_of(config: ComparisonConfig, trainings: Mapping[str, Trainings]) -> dict[str, Solving]:

@@ -53,8 +53,8 @@ def variance_of(control: Sequence[float], earlier: Iterable[Sequence[float]]) ->
     for differences in earlier:
         variance = float(np.var(differences, ddof=1))
         if variance <= WILD * total / degrees:
-            own = len(differences) - 1
-            degrees, total = degrees + own, total + own * variance
+            added = len(differences) - 1
+            degrees, total = degrees + added, total + added * variance
     return total / degrees
 
 

@@ -113,9 +113,9 @@ def tuning_of(comparison: Comparison) -> Table:
 
 def settings_of(comparison: Comparison) -> list[Table]:
     """Return the settings, the text and the machine."""
-    own = {arm.arm: arm.settings for arm in comparison.arms}
+    settings = {arm.arm: arm.settings for arm in comparison.arms}
     return [
-        _pairs("What sets the arms apart", own),
+        _pairs("What sets the arms apart", settings),
         _pairs("What all arms share", comparison.settings),
         _pairs("The validation text", comparison.text),
         _pairs("Versions and machine", comparison.versions),

@@ -65,15 +65,15 @@ def compare_logits(before: GPT, after: GPT, split: Split) -> _LogitDifferences:
     T, V = before.config.context_length, before.config.vocab_size
     parameters = max(map(count_parameters, (before, after)))
     n_exact = min(_LOGIT_TOKENS, max(1, int(_FLOAT64_WORK / parameters)))
-    own, exact = [], []
+    plain, exact = [], []
     for tokens in _batches(_spread_windows(split, T, _LOGIT_TOKENS), V):
         logits = to_numpy(before(tokens))
-        own.append([np.abs(array).max() for array in (logits - to_numpy(after(tokens)), logits)])
+        plain.append([np.abs(array).max() for array in (logits - to_numpy(after(tokens)), logits)])
     for tokens in _batches(_spread_windows(split, min(T, n_exact), n_exact), V):
         old, new = float64_logits(before, tokens), float64_logits(after, tokens)
         rounding, rounding_after = old - to_numpy(before(tokens)), new - to_numpy(after(tokens))
         exact.append([np.abs(array).max() for array in (old - new, rounding, rounding_after)])
-    return _LogitDifferences(*np.max(own, axis=0).tolist(), *np.max(exact, axis=0).tolist())
+    return _LogitDifferences(*np.max(plain, axis=0).tolist(), *np.max(exact, axis=0).tolist())
 
 
 def float64_logits(model: GPT, tokens: _Tokens) -> Float64[np.ndarray, "B T V"]:

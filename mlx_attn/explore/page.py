@@ -28,11 +28,10 @@ from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.ui.plots import COLOURS, template
 
-MODULES = (
-    *("tensor", "tokenizer", "graph", "attention", "model"),
-    *("draw", "words", "steps", "reading", "heads", "pane", "differences"),
-    *("home", "view"),
-)
+MODULES = """
+tensor tokenizer graph attention model
+draw words steps reading heads pane differences home view
+"""
 """The modules of the page's script; each uses only earlier ones."""
 
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
@@ -124,7 +123,7 @@ def write_page(
 
 def page_script() -> str:
     """Join the modules into one script without imports and exports."""
-    text = "\n".join(_web(f"{name}.js") for name in MODULES)
+    text = "\n".join(_web(f"{name}.js") for name in MODULES.split())
     return re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
 
 

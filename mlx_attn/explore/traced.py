@@ -18,7 +18,6 @@ from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.attention import Attention, causal_mask
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.forms.positions import ROPE_BASE, alibi_bias, unit_rms
-from mlx_attn.attention.layer import Carry
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
@@ -241,7 +240,7 @@ def _layer_graphs(model: GPT, layer: int, lengths: Sequence[int], constants: Con
         # A layer may read the keys and values of an earlier one.
         widths = config.head_dim, config.value_dim
         keys, values = (mx.zeros((1, config.n_kv_heads, T, D)) for D in widths)
-        carry = Carry(shared=(keys, values, Positions.of_text(T)))
+        carry = {"shared": (keys, values, Positions.of_text(T))}
         q, k = attention.score(x, None, carry)
         return [q, k, attention.value(x, k, None, carry)]
 

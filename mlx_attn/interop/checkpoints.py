@@ -99,7 +99,7 @@ def _config_of(path: Path, what: str, arrays: Arrays, n_heads: int, said: Object
     )
     if (head := arrays.get("out_head.weight")) is not None:
         said = {**said, "tied_head": bool(mx.array_equal(head, arrays["tok_emb.weight"]).item())}
-    return replace(config, **{**said, "n_heads": n_heads})
+    return replace(config, **(said | {"n_heads": n_heads}))
 
 
 # Folders.

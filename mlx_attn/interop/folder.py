@@ -138,8 +138,8 @@ def _replace(out: Path, new: Path) -> None:
         return
     listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
     old, named = _names(out), _names(new)
-    own = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
-    for name in sorted(old - own - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes the last
+    written = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
+    for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes the last
         if name in named or name.startswith(f"{OWN}/"):
             raise RunError(
                 f"{out / name} was changed since the export, or is not of it: move it elsewhere, "
@@ -148,7 +148,7 @@ def _replace(out: Path, new: Path) -> None:
     make_directory(out / OWN)
     for name in sorted(named - {OWN}):
         (new / name).replace(out / name)
-    for name in sorted((old & own) - named):
+    for name in sorted((old & written) - named):
         (out / name).unlink()
 
 

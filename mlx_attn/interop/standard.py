@@ -142,10 +142,10 @@ def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Pat
             begins with `place`.
     """
     model = GPT(config, seed=None)
-    own = named_arrays(model)
+    ours = named_arrays(model)
     faults = {
-        "the model has no place for": arrays.keys() - own.keys(),
-        "it lacks": own.keys() - arrays.keys(),
+        "the model has no place for": arrays.keys() - ours.keys(),
+        "it lacks": ours.keys() - arrays.keys(),
     }
     if problems := [f"{words} {_some(names)}" for words, names in faults.items() if names]:
         raise RunError(f"{place}: {', and '.join(problems)}")

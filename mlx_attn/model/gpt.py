@@ -9,7 +9,7 @@ from jaxtyping import Float, Integer
 
 from mlx_attn.attention.attention import attention_layer
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.layer import Carry, Inputs
+from mlx_attn.attention.layer import Inputs
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
@@ -87,7 +87,7 @@ class TransformerBlock(nn.Module):
         self.drop_shortcut = nn.Dropout(config.drop_rate)
 
     def __call__(
-        self, x: Inputs, cache: KVCache | None = None, carry: Carry | None = None
+        self, x: Inputs, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Inputs:
         """Return the residual stream after this block."""
         # [B, T, C]: both branches read the normalized stream, and add to the stream itself.
@@ -141,7 +141,7 @@ class GPT(nn.Module):
     ) -> Inputs:
         """Return the residual stream after the last block; arguments as for logits."""
         x = self.drop_emb(self.embed(tokens, caches))  # [B, T] -> [B, T, C]
-        carry = Carry()  # what layers pass on, such as the first layer's values
+        carry = {}  # what layers pass on, such as the first layer's values
         for i, block in enumerate(self.trf_blocks):
             x = block(x, caches[i] if caches else None, carry)
         return x

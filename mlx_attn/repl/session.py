@@ -180,8 +180,8 @@ def _unfamiliar(loaded: LoadedRun, text: str) -> str:
     """Return one line if a text costs the model more than guessing would, otherwise ""."""
     context = loaded.model.config.context_length
     # Only the end of a long text fits into the context.
-    own = loaded.tokenizer.encode(text).tolist()[-context:]
-    loss = text_loss(loaded, own) if own else 0.0
+    tokens = loaded.tokenizer.encode(text).tolist()[-context:]
+    loss = text_loss(loaded, tokens) if tokens else 0.0
     # A uniform guess over V tokens costs ln V nats.
     guessing = math.log(loaded.model.config.vocab_size)
     if not loss > guessing + 0.005:  # what two decimals show

@@ -176,8 +176,8 @@ def _folder(folder: Path) -> tuple[str, tuple[str, ...]]:
         if twin == path:
             texts.append(text)
         elif twin != folder:
-            copy, own = (file.relative_to(folder) for file in (path, twin))
-            skipped.append(f"{copy} (the same as {own})")
+            copy, original = (file.relative_to(folder) for file in (path, twin))
+            skipped.append(f"{copy} (the same as {original})")
     more = f", and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
     left_out = f"; skipped: {', '.join(skipped[:_NAMED])}{more}" if skipped else ""
     if not texts:

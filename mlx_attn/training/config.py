@@ -116,7 +116,7 @@ class Settings:
 
     def model_config(self, vocab_size: int) -> GPTConfig:
         """Return the model's configuration, once the tokenizer is known."""
-        return GPTConfig(**{**self.model, "vocab_size": vocab_size})
+        return GPTConfig(**self.model, vocab_size=vocab_size)
 
     def corpus(self, progress: "Progress | None" = None) -> "Corpus":
         """Return the text, as tokens; `progress` is that of `corpus.prepare`."""

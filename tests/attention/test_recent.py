@@ -17,7 +17,6 @@ from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.positions import alibi_slopes
-from mlx_attn.attention.layer import Carry
 from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
 
@@ -48,7 +47,7 @@ def layer(case: str, **settings: Any) -> Attention:
 
 
 def run(module: Attention) -> mx.array:
-    return module(text(), None, Carry(first_values=mx.array(FIRST_VALUES, mx.float32)))
+    return module(text(), None, {"first_values": mx.array(FIRST_VALUES, mx.float32)})
 
 
 def sigmoid(y: np.ndarray) -> np.ndarray:
@@ -279,7 +278,7 @@ def test_the_cost_counts_parameters_and_cache(variant):
         return  # tests/model/test_layers.py
     module = layer_of(**VARIANTS[variant].maps, position="none")
     cache = KVCache(T, caches_tokens=module.config.caches_tokens)
-    module(text(), cache, Carry())
+    module(text(), cache, {})
     cost, trained = attention_cost(module.config), named_arrays(module.trainable_parameters())
     per_token = (array.shape[1] * array.shape[3] for array in cache.buffers if cache.slots)
     assert cost.cache_floats == sum(per_token)

@@ -52,7 +52,7 @@ def judge(
 ) -> dict[str, Verdict]:
     """The verdicts on arms that were not tuned."""
     contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}
-    return judge_contrasts(contrasts, margin, worth=worth)
+    return judge_contrasts(contrasts, margin, effect=worth)
 
 
 class Remembered(Store):

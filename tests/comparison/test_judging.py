@@ -112,7 +112,7 @@ def test_four_words(differences, margin, word):
 @pytest.mark.parametrize(("worth", "margin"), [(inf, 0.02), (0.1, 0.02), (0.03, 0.015), (-1, 0)])
 def test_the_margin_is_at_most_half_of_what_the_part_is_worth(worth, margin):
     contrast = {"arm": Contrast(differences=HAND)}
-    verdict = judge(contrast, 0.02, worth=worth)["arm"]
+    verdict = judge(contrast, 0.02, effect=worth)["arm"]
     assert verdict.margin == margin
     assert verdict.share == (None if worth == inf else pytest.approx(0.0124 / worth))
     assert verdict.word == ("the same" if margin == 0.02 else "worse")

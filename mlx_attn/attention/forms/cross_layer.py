@@ -4,12 +4,13 @@ With kv_sharing=N the first layer of N makes keys and values, `cross_layer="sour
 read them, `cross_layer="reader"`.
 """
 
+from typing import Any
+
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import (
     W_QUERY,
-    Carry,
     Inputs,
     Keys,
     MapWeights,
@@ -29,7 +30,7 @@ def _not_a_reader(config: AttentionConfig) -> str:
     return "score=earlier and value=earlier read another layer: set kv_sharing, --kv-sharing 2"
 
 
-def _shared(carry: Carry) -> tuple[Keys, Values, Positions]:
+def _shared(carry: dict[str, Any]) -> tuple[Keys, Values, Positions]:
     """Return the keys and values of the last layer that shared its own.
 
     Raises:
@@ -50,7 +51,7 @@ def _shared(carry: Carry) -> tuple[Keys, Values, Positions]:
     carries=True,
     refuses=_not_a_reader,
 )
-def earlier_keys(layer: MapWeights, x: Inputs, carry: Carry) -> tuple[Queries, Keys]:
+def earlier_keys(layer: MapWeights, x: Inputs, carry: dict[str, Any]) -> tuple[Queries, Keys]:
     """Read the keys of an earlier layer, normalized and rotated there."""
     # [B, T, C] -> [B, H, T, D], and [B, H_kv, T_k, D] with the cached keys
     return split_heads(layer.W_query(x), layer.config.n_heads), _shared(carry)[0]
@@ -65,7 +66,7 @@ def earlier_keys(layer: MapWeights, x: Inputs, carry: Carry) -> tuple[Queries, K
     carries=True,
     refuses=_not_a_reader,
 )
-def earlier_values(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
+def earlier_values(layer: MapWeights, x: Inputs, k: Keys, carry: dict[str, Any]) -> Values:
     """Read the values of an earlier layer."""
     return _shared(carry)[1]
 

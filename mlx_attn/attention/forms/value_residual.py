@@ -3,11 +3,13 @@
 The paper leaves the first layer's values as they are; here they are multiplied by l_1 + l_2.
 """
 
+from typing import Any
+
 import mlx.core as mx
 
 from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import W_VALUE, Carry, Inputs, Keys, MapWeights, Values, split_heads
+from mlx_attn.attention.layer import W_VALUE, Inputs, Keys, MapWeights, Values, split_heads
 
 
 def _reads_more_than_x(config: AttentionConfig) -> str:
@@ -28,7 +30,7 @@ def _reads_more_than_x(config: AttentionConfig) -> str:
     affine=False,
     refuses=_reads_more_than_x,
 )
-def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: Carry) -> Values:
+def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: dict[str, Any]) -> Values:
     """Mix the first layer's values into the values of every layer."""
     v = split_heads(layer.W_value(x), layer.config.n_kv_heads)  # [B, H_kv, T, D]
     first = carry.setdefault("first_values", v)  # in the first layer both terms are the same
