@@ -1,7 +1,7 @@
 """The study of two sizes: does the cost of a part of attention change with the model's size?
 
-`two-sizes.toml` is its registration, written before its trainings. This module says which they are,
-and in which order.
+`two-sizes.toml` and `two-sizes-rates.toml` are its registrations, each written before its
+trainings. This module says which they are, and in which order.
 """
 
 import json
@@ -28,10 +28,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     factors: tuple[float, ...]
     seeds: tuple[int, ...]
+    then: tuple[int, ...] = ()  # seeds that are trained at the rates it chose; else the size's
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of two-sizes.toml."""
+    """The contents of a registration."""
 
     name: str
     forms: tuple[str, ...]  # the book's first
@@ -39,7 +40,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     points: int  # of a curve
     protocol: tuple[str, ...]
     analysis: tuple[str, ...]
-    predictions: dict[str, dict[str, tuple[float, float]]]  # per cent of the tokens at M
+    predictions: dict[str, dict[str, tuple[float, float]]]  # per cent of the tokens
     seeds: dict[str, tuple[int, ...]]
     searches: dict[str, Search]
     rates: dict[str, float]  # at 300 steps; times (300 / steps)^(1/4) at others
@@ -48,11 +49,22 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shared: dict[str, Any]
     text: SourceText
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The forms, with the shorter training after the book's."""
+        standard, *others = self.forms
+        return standard, SHORTER, *others
 
-def registered() -> Study:
-    """Read two-sizes.toml."""
-    file = Path(__file__).with_name("two-sizes.toml")
-    return msgspec.toml.decode(file.read_bytes(), type=Study)
+
+def registered(name: str = "two-sizes") -> Study:
+    """Read a registration."""
+    return msgspec.convert(_keys(name), Study)
+
+
+def _keys(name: str) -> dict[str, Any]:
+    """Return what a registration says, and of one that it is `like` what it does not say."""
+    keys = msgspec.toml.decode(Path(__file__).with_name(f"{name}.toml").read_bytes())
+    return {**_keys(keys.pop("like")), **keys} if "like" in keys else keys
 
 
 def world(size: str) -> str:
@@ -96,15 +108,15 @@ def wanted(study: Study, done: Iterable[Training]) -> Iterator[Wanted]:
 
     Those at the rates that a search chose come once all of its trainings are finished.
     """
-    standard, *others = study.forms
+    arms = study.arms
     for size, seeds in study.seeds.items():
-        for seed, arm in product(seeds, (standard, SHORTER, *others)):
+        for seed, arm in product(seeds, arms):
             yield Wanted(size=size, arm=arm, seed=seed)
     for size, search in study.searches.items():
         for seed, arm, rate in product(search.seeds, study.forms, search.factors):
             yield Wanted(size=size, arm=arm, seed=seed, rate=rate)
     for size, rates in own_rates(study, done).items():
-        for seed, arm in product(study.seeds[size], study.forms):
+        for seed, arm in product(study.searches[size].then or study.seeds[size], arms):
             yield Wanted(size=size, arm=arm, seed=seed, rate=rates[arm])
 
 
@@ -119,8 +131,9 @@ def own_rates(study: Study, done: Iterable[Training]) -> Mapping[str, Mapping[st
         trained = sum(len(seeds) for of in of_forms.values() for seeds in of.values())
         asked = len(search.seeds) * len(search.factors) * len(study.forms)
         if len(search.seeds) > 1 and trained == asked:
-            found[size] = {
+            best = {
                 arm: min(of, key=lambda rates: fmean(of[rates].values()))[0]
                 for arm, of in of_forms.items()
             }
+            found[size] = best | {SHORTER: best[study.forms[0]]}
     return found

@@ -36,11 +36,12 @@ from studies.trainings import Training, read
 @click.command()
 @click.argument("text", type=click.Path(path_type=Path, exists=True))
 @click.argument("records", type=click.Path(path_type=Path))
+@click.option("--study", "name", default="two-sizes", help="Its registration.")
 @click.option("--workers", default=1, help="Trainings at a time.")
 @click.option("--commit", default="", help="The commit of this code, for the records.")
-def command(text: Path, records: Path, workers: int, commit: str) -> None:
+def command(text: Path, records: Path, name: str, workers: int, commit: str) -> None:
     """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
-    study = registered()
+    study = registered(name)
     check(str(text), text.read_bytes(), study.text.sha256)
     corpus_of(text, study.text.validation)  # so that the workers find it prepared
     with signals_interrupt(), worker_pool(workers) as pool:

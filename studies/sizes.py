@@ -76,7 +76,7 @@ class Sizes:
     def __init__(self, study: Study, trainings: list[Training]):
         self.study, self.trainings = study, trainings
         self._losses = by_rates(trainings, of_searches=False)
-        rule = dict.fromkeys(study.forms, 1.0)
+        rule = dict.fromkeys(study.arms, 1.0)
         self.costs = {size: self.costs_at(size, rule) for size in study.sizes}
 
     @classmethod
@@ -100,10 +100,9 @@ class Sizes:
 
     def costs_at(self, size: str, rates: Mapping[str, float]) -> Costs:
         """Return the costs at one size, each form at a factor of the rates."""
-        standard, shorter = self.losses(size, STANDARD), self.losses(size, SHORTER)
+        control, shorter = (self.losses(size, arm, rates[arm]) for arm in (STANDARD, SHORTER))
         unit = log(1 / self.study.shorter)
-        price = {seed: (shorter[seed] - standard[seed]) / unit for seed in {*standard} & {*shorter}}
-        control = self.losses(size, STANDARD, rates[STANDARD])
+        price = {seed: (shorter[seed] - control[seed]) / unit for seed in {*control} & {*shorter}}
         nats, tokens, small = dict[str, Estimate](), dict[str, Ratio](), set[str]()
         for arm in self.study.forms[1:]:
             mine = self.losses(size, arm, rates[arm])

@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[1]
 ANSWERS = ROOT / "docs" / "answers"
 RECORDS = ANSWERS / "records"
 DIGESTS = "digests.json"
-REGISTERED = [Path(__file__).with_name(f"{name}.toml") for name in ("lengths-late", "two-sizes")]
+REGISTERED = [
+    *map(Path(__file__).with_name, ("lengths-late.toml", "two-sizes.toml", "two-sizes-rates.toml"))
+]
 """Questions, forms, seeds, rates, test and expectations, written before the trainings they name."""
 
 STANDARD = "standard"  # the book's form, the control of most contrasts

@@ -46,14 +46,30 @@ def test_a_finished_search_asks_for_trainings_at_the_rates_that_it_chose():
         return 1.0 + abs(one.rate - best)
 
     done = [record(one, loss(one)) for one in search]
-    more = [*wanted(STUDY, done)][-60:]
+    more = [*wanted(STUDY, done)][-72:]
     assert {(one.size, one.arm, one.rate) for one in more} == {
-        ("S", arm, 2.0 if arm == "no-query" else 1.0) for arm in STUDY.forms
+        ("S", arm, 2.0 if arm == "no-query" else 1.0) for arm in STUDY.arms
     }
     others = [record(one) for one in wanted(STUDY, []) if one.seed < 10_000]
     again = run.missing(STUDY, [*done, *others])
     assert {(one.arm, one.rate) for one in again} == {("no-query", 2.0)}
     assert len(again) == 12
+
+
+def test_a_registration_that_is_like_another_differs_only_in_what_it_says():
+    rates = registered("two-sizes-rates")
+    assert (rates.text, rates.shared, rates.sizes["S"]) == (
+        STUDY.text,
+        STUDY.shared,
+        STUDY.sizes["S"],
+    )
+    search = [*wanted(rates, [])]
+    assert len(search) == 4 * 5 * 4
+    assert {one.seed for one in search} == {*STUDY.searches["S"].seeds}
+    done = [msgspec.structs.replace(record(one), study=rates.name) for one in search]
+    more = [*wanted(rates, done)][len(search) :]
+    assert {one.seed for one in more} == {*STUDY.seeds["S"]}
+    assert [one.arm for one in more[:6]] == [*STUDY.arms]
 
 
 def test_all_forms_of_a_seed_differ_only_in_what_they_are_named_for():
@@ -114,7 +130,7 @@ def test_one_command_trains_all_in_processes_and_then_nothing(tmp_path, monkeypa
         "shared": {**STUDY.shared, "context_length": 16},
     }
     study = msgspec.structs.replace(STUDY, **changes)
-    monkeypatch.setattr(run, "registered", lambda: study)
+    monkeypatch.setattr(run, "registered", lambda name: study)
     monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
     arguments = [str(text), str(records), "--workers", "1", "--commit", "c"]
     first, second = (CliRunner().invoke(run.command, arguments) for _ in range(2))
