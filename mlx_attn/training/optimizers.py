@@ -179,9 +179,10 @@ class Muon:
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
             for name, direction in zip(self.stacks[i], chain(*shards), strict=True):
                 rows, columns = self.weights[name].shape
-                step = self.state["learning_rate"] * max(1, rows / columns) ** 0.5 * direction
+                rate = self.state["learning_rate"] * max(1, rows / columns) ** 0.5
+                step = rate * (direction.T if name in self.tall else direction)
                 # A new array: `-=` would change the one that the model has.
-                self.weights[name] = self.weights[name] - (step.T if name in self.tall else step)
+                self.weights[name] = self.weights[name] - step
 
     def _nesterov(self, inputs: tuple[Stack, Stack, Scalar]) -> tuple[Stack, Stack]:
         gradient, v, new = inputs

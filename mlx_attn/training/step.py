@@ -57,17 +57,22 @@ class TrainStep:
         # Micro-batches have equal sizes, so their mean is the batch's.
         return tree_map(lambda array: array / self.config.accumulate, (loss, gradients))
 
-    def _loss(self, batch: Sequence[mx.array], weight: float | Scalar = 1.0) -> Scalar:
-        """Return the weighted mean loss in the compute type, from float32 master weights."""
+    def _loss(self, batch: Sequence[mx.array], weight: Scalar | None = None) -> Scalar:
+        """Return the mean loss, of a shard times its weight."""
+        loss = self._mean_loss(batch)
+        return loss if weight is None else loss * weight
+
+    def _mean_loss(self, batch: Sequence[mx.array]) -> Scalar:
+        """Return the mean loss in the compute type, from float32 master weights."""
         if self._dtype == mx.float32:
-            return self.objective.loss(self.model, batch) * weight
+            return self.objective.loss(self.model, batch)
         # The gradients flow through the cast, so they are float32 like the masters.
         masters = self.model.trainable_parameters()
         self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
         loss = self.objective.loss(self.model, batch)
         # The optimizer must see the float32 weights again.
         self.model.update(masters)
-        return loss * weight
+        return loss
 
     @property
     def state(self) -> list:
