@@ -6,7 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -33,12 +33,6 @@ IDENTITIES = ANSWERS / "identities.json"
 
 ENOUGH = 20
 """Tokens for each parameter from which a training is long (Hoffmann and others, 2022)."""
-
-HOLDS_FOR = (
-    "Losses of models of two layers and width 64, in nats per token above those of the control; "
-    "positive is worse. All start as in the book; the presets nano, tiny and speedrun start "
-    "branches at zero, where costs differ."
-)
 
 _MOST = 12  # seeds that a command asks for
 _GREY = "#7f7f7f"
@@ -86,13 +80,14 @@ def _seeds(column: dict[str, Cost]) -> str:
     return f"{found[0]}-{found[-1]}" if len(found) > 1 else f"{found[0]}"
 
 
-def size_table(sizes: Sizes, lengths: Lengths) -> str:
-    """Return what each form costs in per cent of the tokens, by size."""
-    places = ("S", "M")
-    rows = [["% of the tokens", *map(sizes.named, places)]]
+def size_table(sizes: Sizes, tuned: Sizes, lengths: Lengths) -> str:
+    """Return what each form costs in per cent of the tokens: by size, and at rates of its own."""
+    heads = [sizes.named("S"), f"{tuned.named('S')}, own rates", sizes.named("M")]
+    rows = [["% of the tokens", *heads]]
     for contrast in lengths.table.contrasts:
         if contrast.arm in sizes.costs["M"]:
-            costs = [sizes.costs[size][contrast.arm] for size in places]
+            columns = sizes.costs["S"], tuned.costs["S"], sizes.costs["M"]
+            costs = [of[contrast.arm] for of in columns]
             cells = ["{:+.0f} ({:.0f} to {:.0f}) ".format(*c.percent) + c.word for c in costs]
             rows.append([contrast.says, *cells])
     return _markdown(rows)
@@ -198,7 +193,8 @@ def page_text(lengths: Lengths) -> str:
         lengths=lengths,
         questions=lengths.table.questions,
         length_table=length_table,
-        sizes=Sizes.read(),
+        sizes=Sizes.read(trainings.SIZES[0]),
+        tuned=Sizes.read(trainings.SIZES[1]),
         size_table=size_table,
         costs_of=costs_of,
         chapter5=chapter5,
@@ -220,7 +216,7 @@ def numbers(lengths: Lengths, page: str) -> str:
             "question": one.title.replace("`", ""),
             "also": one.also,
             "answer": answers[one.title],
-            "holds_for": one.holds_for or HOLDS_FOR,
+            "holds_for": one.holds_for or lengths.table.holds_for,
             "measured": [],
             "compare": f"mlx-attn compare {one.compare} --start book --data FILE",
         }
@@ -254,14 +250,14 @@ def _row(cost: Cost) -> dict[str, Any]:
 def show(question: str) -> Iterator[str]:
     """Yield a line for every number of a question, and the command that trains it again.
 
-    The study of two sizes is a question, `sizes`, with one command for all.
+    The study of two sizes is a question, `sizes`, with one command for each registration.
 
     Raises:
         ConfigError: No question has this name.
     """
     lengths = Lengths.read()
     if question == "sizes":
-        yield from Sizes.read().lines()
+        yield from chain(*(Sizes.read(name).lines() for name in trainings.SIZES))
         return
     find_row(lengths.table.questions, question, "question")
     if question == "chapter5":

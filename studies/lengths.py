@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from shlex import quote
 from statistics import fmean
 from typing import Any, Self
 
 import msgspec
 
+from mlx_attn.records import package_table
 from studies.mixed import Estimate, between_searches, estimate, words
 from studies.trainings import SHORT, STANDARD, TUNING, Training, differences, losses, rates_at, read
 
@@ -54,6 +54,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The contents of lengths.toml."""
 
+    holds_for: str  # which models were trained
     searches: dict[str, str]  # the search that a study's rates are from
     texts: dict[str, Text]
     shared: dict[str, Any]
@@ -63,8 +64,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def table() -> Table:
     """Read lengths.toml."""
-    file = Path(__file__).with_name("lengths.toml")
-    return msgspec.toml.decode(file.read_bytes(), type=Table)
+    return msgspec.convert(package_table("studies", "lengths"), Table)
 
 
 @dataclass(frozen=True, slots=True)

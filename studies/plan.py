@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from mlx_attn.files import digest
+from mlx_attn.records import package_table
 from mlx_attn.training.config import Settings, resolve
 from studies.text import SourceText
-from studies.trainings import Training, by_rates, rates_at
+from studies.trainings import SIZES, Training, by_rates, rates_at
 
 SHORTER = "shorter"
 """The arm of trainings of the book's form with fewer tokens."""
@@ -56,14 +57,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return standard, SHORTER, *others
 
 
-def registered(name: str = "two-sizes") -> Study:
+def registered(name: str = SIZES[0]) -> Study:
     """Read a registration."""
     return msgspec.convert(_keys(name), Study)
 
 
 def _keys(name: str) -> dict[str, Any]:
     """Return what a registration says, and of one that it is `like` what it does not say."""
-    keys = msgspec.toml.decode(Path(__file__).with_name(f"{name}.toml").read_bytes())
+    keys = package_table("studies", name)
     return {**_keys(keys.pop("like")), **keys} if "like" in keys else keys
 
 

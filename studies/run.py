@@ -30,13 +30,13 @@ from mlx_attn.training.step import TrainStep
 from mlx_attn.training.trainer import Diverged, Trainer
 from studies.plan import Study, Wanted, registered, wanted, world
 from studies.text import check
-from studies.trainings import Training, read
+from studies.trainings import SIZES, Training, read
 
 
 @click.command()
 @click.argument("text", type=click.Path(path_type=Path, exists=True))
 @click.argument("records", type=click.Path(path_type=Path))
-@click.option("--study", "name", default="two-sizes", help="Its registration.")
+@click.option("--study", "name", default=SIZES[0], type=click.Choice(SIZES), show_default=True)
 @click.option("--workers", default=1, help="Trainings at a time.")
 @click.option("--commit", default="", help="The commit of this code, for the records.")
 def command(text: Path, records: Path, name: str, workers: int, commit: str) -> None:
@@ -63,18 +63,14 @@ def missing(study: Study, done: list[Training]) -> list[Wanted]:
 
 
 def kept(records: Path) -> list[Training]:
-    """Return the finished trainings; a last line that was cut off is removed from the file."""
-    lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
-    if lines and not lines[-1].endswith(b"\n"):
-        write_bytes(records, b"".join(lines[:-1]))
-    return read(records.stem, records.parent) if lines else []
+    """Return the finished trainings."""
+    return read(records.stem, records.parent) if records.exists() else []
 
 
 def keep(records: Path, training: Training) -> None:
-    """Add a finished training to the file."""
-    records.parent.mkdir(parents=True, exist_ok=True)
-    with records.open("ab") as file:
-        file.write(msgspec.json.encode(training) + b"\n")
+    """Add a finished training to the file, which is written again so that no line is cut off."""
+    before = records.read_bytes() if records.exists() else b""
+    write_bytes(records, before + msgspec.json.encode(training) + b"\n")
 
 
 @cache

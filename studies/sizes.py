@@ -1,4 +1,4 @@
-"""The results of the study of two sizes: what a form costs in tokens, as `two-sizes.toml` says."""
+"""The results of the study of two sizes: what a form costs in tokens, as its registrations say."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ Costs = Mapping[str, Cost]  # by form
 
 
 class Sizes:
-    """The costs of all forms at both sizes.
+    """The costs of all forms at each size.
 
     Args:
         study: The registration.
@@ -77,13 +77,13 @@ class Sizes:
         self.study, self.trainings = study, trainings
         self._losses = by_rates(trainings, of_searches=False)
         rule = dict.fromkeys(study.arms, 1.0)
-        self.costs = {size: self.costs_at(size, rule) for size in study.sizes}
+        self.rates = dict.fromkeys(study.seeds, rule) or own_rates(study, trainings)
+        self.costs = {size: self.costs_at(size, rates) for size, rates in self.rates.items()}
 
     @classmethod
-    def read(cls) -> Self:
-        """Read the registration and the committed records."""
-        study = registered()
-        return cls(study, read(study.name))
+    def read(cls, name: str) -> Self:
+        """Read a registration and the committed records."""
+        return cls(registered(name), read(name))
 
     def losses(self, size: str, arm: str, rate: float = 1.0) -> Losses:
         """Return the losses of an arm by seed; none if one of its trainings diverged."""
@@ -121,7 +121,7 @@ class Sizes:
     def changes(self) -> Mapping[str, Estimate]:
         """Return the cost at M less that at S, in the logarithm of tokens, with Welch's degrees."""
         found = dict[str, Estimate]()
-        for arm, large in self.costs["M"].items():
+        for arm, large in self.costs.get("M", {}).items():
             if small := self.costs["S"].get(arm):
                 squares = [(cost.error**2, cost.nats.degrees) for cost in (large, small)]
                 variance = sum(square for square, _ in squares)
@@ -135,39 +135,40 @@ class Sizes:
         return found
 
     def refuted(self) -> Mapping[str, list[str]]:
-        """Return by prediction the forms whose interval at M lies outside of it."""
+        """Return by prediction the forms whose interval at the first size lies outside of it."""
+        costs = next(iter(self.costs.values()), {})
         found = {name: list[str]() for name in self.study.predictions}
         for name, bounds in self.study.predictions.items():
             for arm, (least, most) in bounds.items():
-                if cost := self.costs["M"].get(arm):
-                    _, low, high = cost.percent
+                if arm in costs:
+                    _, low, high = costs[arm].percent
                     found[name] += [arm] if high < least or low > most else []
         return found
 
     def lines(self) -> Iterator[str]:
         """Yield every number of the study."""
         for size, costs in self.costs.items():
-            yield from _lines(f"{size}, the rule's rates", costs)
-        for size, rates in own_rates(self.study, self.trainings).items():
-            yield from _lines(f"{size}, own rates {rates}", self.costs_at(size, rates))
+            yield from _lines(size, self.rates[size], costs)
         changes = self.changes()
         said = words(changes, small=())
         for arm, change in changes.items():
             low, high = change.interval()
             yield (
                 f"M less S, {arm}: {change.mean:+.3f} ({low:+.3f} to {high:+.3f}) in the logarithm "
-                f"of tokens, {'no change is refuted' if said[arm] != 'not known' else 'not known'}"
+                f"of tokens, {'not known' if said[arm] == 'not known' else 'changed'}"
             )
         for name, arms in self.refuted().items():
             yield f"prediction {name}: refuted for {', '.join(arms) or 'no form'}"
-        yield "python -m studies text FOLDER && python -m studies.run FOLDER/python.txt RECORDS"
+        yield f"python -m studies.run FOLDER/python.txt RECORDS --study {self.study.name}"
 
 
-def _lines(title: str, costs: Costs) -> Iterator[str]:
+def _lines(size: str, rates: Mapping[str, float], costs: Costs) -> Iterator[str]:
     for arm, cost in costs.items():
         low, high = cost.nats.interval()
         mean, least, most = cost.percent
         yield (
-            f"{title}, {arm}: {cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), {mean:+.1f} %"
-            f" of the tokens ({least:+.1f} to {most:+.1f}), {cost.word}, {cost.nats.seeds} seeds"
+            f"{size}, {arm} at {rates[arm]:g} times the rule's rates, {STANDARD} at "
+            f"{rates[STANDARD]:g}: {cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), "
+            f"{mean:+.1f} % of the tokens ({least:+.1f} to {most:+.1f}), {cost.word}, "
+            f"{cost.nats.seeds} seeds"
         )

@@ -66,15 +66,11 @@ def source_bytes(of: SourceText, archives: Path) -> bytes:
         check(wheel.name, wheel.read_bytes(), package.sha256)
         # A copy of a module has its digest, and is left out.
         modules |= {hashlib.sha256(m).digest(): m for m in _modules(wheel, of)}
-    text = b"\n\n".join(modules[digest] for digest in sorted(modules))
-    if len(text) < of.characters:
-        raise RunError(f"the packages hold {len(text):,} characters, not {of.characters:,}")
-    return text[: of.characters]
+    return b"\n\n".join(modules[digest] for digest in sorted(modules))[: of.characters]
 
 
 def _wheel(archives: Path, package: Package) -> Path | None:
-    name = package.name.replace("-", "_")
-    return next(archives.glob(f"{name}-{package.version}-*.whl"), None)
+    return next(archives.glob(f"{package.name}-{package.version}-*.whl"), None)
 
 
 def _download(packages: list[Package], archives: Path) -> None:

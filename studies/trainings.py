@@ -5,7 +5,6 @@ with. `digests.json` holds a digest of each file, and of the registrations of th
 so that a changed digit or expectation is noticed.
 """
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +16,14 @@ from typing import Any
 import msgspec
 
 from mlx_attn.errors import RunError
-from mlx_attn.files import write_text
+from mlx_attn.files import digest, write_text
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = ROOT / "docs" / "answers"
 RECORDS = ANSWERS / "records"
 DIGESTS = "digests.json"
-REGISTERED = [
-    *map(Path(__file__).with_name, ("lengths-late.toml", "two-sizes.toml", "two-sizes-rates.toml"))
-]
+SIZES = ("two-sizes", "two-sizes-rates")  # the registrations of the study of two sizes
+REGISTERED = [Path(__file__).with_name(f"{name}.toml") for name in ("lengths-late", *SIZES)]
 """Questions, forms, seeds, rates, test and expectations, written before the trainings they name."""
 
 STANDARD = "standard"  # the book's form, the control of most contrasts
@@ -120,9 +118,7 @@ def names(folder: Path = RECORDS) -> list[str]:
 def digests(folder: Path = RECORDS) -> dict[str, str]:
     """Return the digest of each file of records, and of each registration."""
     files = [*(folder / f"{name}.jsonl" for name in names(folder)), *REGISTERED]
-    return {
-        file.name: hashlib.blake2b(file.read_bytes(), digest_size=12).hexdigest() for file in files
-    }
+    return {file.name: digest(file.read_bytes()) for file in files}
 
 
 def seal(folder: Path = RECORDS) -> Path:

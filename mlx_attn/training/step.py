@@ -58,21 +58,16 @@ class TrainStep:
         return tree_map(lambda array: array / self.config.accumulate, (loss, gradients))
 
     def _loss(self, batch: Sequence[mx.array], weight: Scalar | None = None) -> Scalar:
-        """Return the mean loss, of a shard times its weight."""
-        loss = self._mean_loss(batch)
-        return loss if weight is None else loss * weight
-
-    def _mean_loss(self, batch: Sequence[mx.array]) -> Scalar:
-        """Return the mean loss in the compute type, from float32 master weights."""
-        if self._dtype == mx.float32:
-            return self.objective.loss(self.model, batch)
-        # The gradients flow through the cast, so they are float32 like the masters.
-        masters = self.model.trainable_parameters()
-        self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
+        """Return the mean loss, of a shard times its weight, from weights in the compute type."""
+        masters = None if self._dtype == mx.float32 else self.model.trainable_parameters()
+        if masters:
+            # The gradients flow through the cast, so they are float32 like the masters.
+            self.model.update(tree_map(lambda p: p.astype(self._dtype), masters))
         loss = self.objective.loss(self.model, batch)
-        # The optimizer must see the float32 weights again.
-        self.model.update(masters)
-        return loss
+        if masters:
+            # The optimizer must see the float32 weights again.
+            self.model.update(masters)
+        return loss if weight is None else loss * weight
 
     @property
     def state(self) -> list:

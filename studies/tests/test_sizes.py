@@ -11,7 +11,7 @@ from scipy import stats
 from studies.plan import SHORTER, registered
 from studies.run import missing
 from studies.sizes import MARGIN, Sizes, fieller
-from studies.trainings import TUNING, Training, read
+from studies.trainings import SIZES, TUNING, Training, read
 
 STUDY = registered()
 PRICE = 0.2  # nats for each factor e of tokens
@@ -77,20 +77,25 @@ def test_every_number_is_told():
 
 
 def test_the_page_says_of_the_predictions_what_the_records_say():
-    sizes = Sizes.read()
+    sizes = Sizes.read("two-sizes")
     assert sizes.refuted() == {"constant-delay": [], "can-go": ["no-out-proj", "no-query"]}
     grown = {arm: change.interval()[0] > 0 for arm, change in sizes.changes().items()}
     assert grown == {"no-out-proj": True, "no-query": True, "one-head": True, "merged": False}
 
 
-def test_trainings_are_of_one_device_and_one_arithmetic_and_read_what_was_registered():
-    found = read(STUDY.name)
-    assert {(t.device, t.mlx) for t in found} == {("gpu, NVIDIA H100 80GB HBM3", "0.32.4")}
-    assert {t.products for t in found} == {"float32"}
-    # Between the two commits only `train --dry-run` changed, nothing that computes a training.
-    sources = {("97f4cb7", "acf039db3822"), ("2c1b785", "0e8392bd3c60")}
-    assert {(t.commit, t.source) for t in found} == sources
-    for size, settings in STUDY.sizes.items():
+SOURCES = {
+    # Between the first two only `train --dry-run` changed, nothing that computes a training.
+    "gpu, NVIDIA H100 80GB HBM3": {("97f4cb7", "acf039db3822"), ("2c1b785", "0e8392bd3c60")},
+    "cpu, AMD EPYC": {("f1f46cb7", "3f9f92d64b95")},
+}
+
+
+@pytest.mark.parametrize(("name", "device"), [*zip(SIZES, SOURCES, strict=True)])
+def test_trainings_are_of_one_device_and_one_arithmetic_and_read_what_was_registered(name, device):
+    found = read(name)
+    assert {(t.device, t.mlx, t.products) for t in found} == {(device, "0.32.4", "float32")}
+    assert {(t.commit, t.source) for t in found} == SOURCES[device]
+    for size, settings in registered(name).sizes.items():
         of = [t for t in found if t.world == f"source-{size}"]
         tokens = settings["steps"] * settings["batch_size"] * STUDY.shared["context_length"]
         assert {t.tokens for t in of if t.arm != SHORTER} == {tokens}
@@ -101,5 +106,6 @@ def test_trainings_are_of_one_device_and_one_arithmetic_and_read_what_was_regist
 def test_only_the_last_two_parts_of_the_order_are_left():
     left = [*missing(STUDY, read(STUDY.name))]
     assert {one.seed >= TUNING for one in left} == {True}
-    # A processor adds up in another order: the search is not continued there.
+    # A processor adds up in another order: there the search is a study of its own, and whole.
     assert len(left) == 52 + 15
+    assert missing(registered(SIZES[1]), read(SIZES[1])) == []
