@@ -106,9 +106,8 @@ def measured() -> dict[str, list[str]]:
 
 def measured_lines(variant: str) -> list[str]:
     """Return the line with the measured differences of loss, if any."""
-    said = measured().get(variant, [])
-    lengths = "; ".join(said).replace(":", " steps:", 1)
-    return [f"- Loss minus `standard` after {lengths}"] if said else []
+    said = measured().get(variant)
+    return [f"- Loss minus `standard`, by steps: {'; '.join(said)}"] if said else []
 
 
 def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[str]:

@@ -283,7 +283,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
 
 
 def _value_input(layer: Attention, x: Inputs, k: mx.array) -> Inputs:
-    """Return what the value map reads: x, or the cached keys side by side."""
+    """Return the input of the value map: x, or the cached keys side by side."""
     return merge_heads(k) if layer.maps.value.cache == "k" else x
 
 

@@ -1,4 +1,5 @@
 """What attention needs, measured: from the records of trainings to docs/answers.md.
 
-Every number comes with the command that asks it again.
+`lengths.toml` holds the texts and the contrasts, docs/answers/records the trainings. Every number
+comes with the command that asks it again: `mlx-attn compare`, or `studies.run` for two sizes.
 """

@@ -81,13 +81,12 @@ def _seeds(column: dict[str, Cost]) -> str:
 
 
 def size_table(sizes: Sizes, tuned: Sizes, lengths: Lengths) -> str:
-    """Return what each form costs in per cent of the tokens: by size, and at rates of its own."""
-    heads = [sizes.named("S"), f"{tuned.named('S')}, own rates", sizes.named("M")]
-    rows = [["% of the tokens", *heads]]
+    """Return the cost of each form in per cent of the tokens: by size, and at rates of its own."""
+    columns = (sizes, "S"), (tuned, "S"), (sizes, "M")
+    rows = [["% of the tokens", *(of.named(size) for of, size in columns)]]
     for contrast in lengths.table.contrasts:
         if contrast.arm in sizes.costs["M"]:
-            columns = sizes.costs["S"], tuned.costs["S"], sizes.costs["M"]
-            costs = [of[contrast.arm] for of in columns]
+            costs = [of.costs[size][contrast.arm] for of, size in columns]
             cells = ["{:+.0f} ({:.0f} to {:.0f}) ".format(*c.percent) + c.word for c in costs]
             rows.append([contrast.says, *cells])
     return _markdown(rows)

@@ -1,7 +1,7 @@
 """The study of two sizes: does the cost of a part of attention change with the model's size?
 
 `two-sizes.toml` and `two-sizes-rates.toml` are its registrations, each written before its
-trainings. This module says which they are, and in which order.
+trainings. This module lists them in their order.
 """
 
 import json
@@ -63,7 +63,7 @@ def registered(name: str = SIZES[0]) -> Study:
 
 
 def _keys(name: str) -> dict[str, Any]:
-    """Return what a registration says, and of one that it is `like` what it does not say."""
+    """Return a registration's keys, completed by those of the one that it is `like`."""
     keys = package_table("studies", name)
     return {**_keys(keys.pop("like")), **keys} if "like" in keys else keys
 
@@ -85,7 +85,7 @@ class Wanted:
     def settings(self, study: Study, file: Path) -> Settings:
         """Return all settings of the training on the text in a file."""
         size = study.sizes[self.size]
-        # As the rule says for all tokens, also of a training that has fewer.
+        # By the rule for all tokens, also in a training with fewer.
         by_rule = rates_at(size["steps"], study.rates)
         rates = {name: self.rate * rate for name, rate in by_rule.items()}
         share = study.shorter if self.arm == SHORTER else 1.0
@@ -109,15 +109,14 @@ def wanted(study: Study, done: Iterable[Training]) -> Iterator[Wanted]:
 
     Those at the rates that a search chose come once all of its trainings are finished.
     """
-    arms = study.arms
     for size, seeds in study.seeds.items():
-        for seed, arm in product(seeds, arms):
+        for seed, arm in product(seeds, study.arms):
             yield Wanted(size=size, arm=arm, seed=seed)
     for size, search in study.searches.items():
         for seed, arm, rate in product(search.seeds, study.forms, search.factors):
             yield Wanted(size=size, arm=arm, seed=seed, rate=rate)
     for size, rates in own_rates(study, done).items():
-        for seed, arm in product(study.searches[size].then or study.seeds[size], arms):
+        for seed, arm in product(study.searches[size].then or study.seeds[size], study.arms):
             yield Wanted(size=size, arm=arm, seed=seed, rate=rates[arm])
 
 

@@ -40,7 +40,7 @@ from studies.trainings import SIZES, Training, read
 @click.option("--workers", default=1, help="Trainings at a time.")
 @click.option("--commit", default="", help="The commit of this code, for the records.")
 def command(text: Path, records: Path, name: str, workers: int, commit: str) -> None:
-    """Train what is missing in RECORDS on the TEXT that `python -m studies text` wrote."""
+    """Add the missing trainings to RECORDS, on the TEXT that `python -m studies text` wrote."""
     study = registered(name)
     check(str(text), text.read_bytes(), study.text.sha256)
     corpus_of(text, study.text.validation)  # so that the workers find it prepared

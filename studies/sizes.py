@@ -1,4 +1,4 @@
-"""The results of the study of two sizes: what a form costs in tokens, as its registrations say."""
+"""The results of the study of two sizes: the cost of each form in tokens, as registered."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Ratio = tuple[float, float, float]  # of two means, and the ends of its interval
 
 
 def fieller(of: np.ndarray, to: np.ndarray, confidence: float = CONFIDENCE) -> Ratio | None:
-    """Return the ratio of two means over the same seeds; None if that of `to` may be 0.
+    """Return the ratio of two means over the same seeds; None if the mean of `to` may be 0.
 
     The interval holds each c for which Student's paired t does not refute mean(of - c to) = 0
     (Fieller, 1954): (m - c p)^2 <= t^2 var(of - c to) / n is a quadratic inequality in c.
@@ -37,7 +37,7 @@ def fieller(of: np.ndarray, to: np.ndarray, confidence: float = CONFIDENCE) -> R
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a form costs at one size.
+    """The cost of a form at one size.
 
     Attributes:
         nats: The difference in loss.
@@ -76,9 +76,10 @@ class Sizes:
     def __init__(self, study: Study, trainings: list[Training]):
         self.study, self.trainings = study, trainings
         self._losses = by_rates(trainings, of_searches=False)
-        rule = dict.fromkeys(study.arms, 1.0)
-        self.rates = dict.fromkeys(study.seeds, rule) or own_rates(study, trainings)
-        self.costs = {size: self.costs_at(size, rates) for size, rates in self.rates.items()}
+        rule = {size: dict.fromkeys(study.arms, 1.0) for size in study.seeds}
+        # A size, and the rates of its forms: the rule's first, then those that a search chose.
+        self.columns = [*rule.items(), *own_rates(study, trainings).items()]
+        self.costs = {size: self.costs_at(size, rates) for size, rates in reversed(self.columns)}
 
     @classmethod
     def read(cls, name: str) -> Self:
@@ -92,11 +93,12 @@ class Sizes:
         return found if inf not in found.values() else {}
 
     def named(self, size: str) -> str:
-        """Return the parameters of the book's form at a size, and the seeds of its costs."""
+        """Return the parameters of the book's form at a size, the seeds and rates of its costs."""
         book = world(size), STANDARD
         params = next(t.params for t in self.trainings if (t.world, t.arm) == book)
         seeds = sorted({cost.nats.seeds for cost in self.costs[size].values()})
-        return f"{params / 1e6:.2f} M, {' or '.join(map(str, seeds))} seeds"
+        whose = "" if self.study.seeds else ", own rates"
+        return f"{params / 1e6:.2f} M, {' or '.join(map(str, seeds))} seeds{whose}"
 
     def costs_at(self, size: str, rates: Mapping[str, float]) -> Costs:
         """Return the costs at one size, each form at a factor of the rates."""
@@ -136,7 +138,7 @@ class Sizes:
 
     def refuted(self) -> Mapping[str, list[str]]:
         """Return by prediction the forms whose interval at the first size lies outside of it."""
-        costs = next(iter(self.costs.values()), {})
+        costs = self.costs.get(next(iter(self.study.sizes)), {})
         found = {name: list[str]() for name in self.study.predictions}
         for name, bounds in self.study.predictions.items():
             for arm, (least, most) in bounds.items():
@@ -147,8 +149,8 @@ class Sizes:
 
     def lines(self) -> Iterator[str]:
         """Yield every number of the study."""
-        for size, costs in self.costs.items():
-            yield from _lines(size, self.rates[size], costs)
+        for size, rates in self.columns:
+            yield from _lines(size, rates, self.costs_at(size, rates))
         changes = self.changes()
         said = words(changes, small=())
         for arm, change in changes.items():
@@ -167,8 +169,7 @@ def _lines(size: str, rates: Mapping[str, float], costs: Costs) -> Iterator[str]
         low, high = cost.nats.interval()
         mean, least, most = cost.percent
         yield (
-            f"{size}, {arm} at {rates[arm]:g} times the rule's rates, {STANDARD} at "
-            f"{rates[STANDARD]:g}: {cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), "
-            f"{mean:+.1f} % of the tokens ({least:+.1f} to {most:+.1f}), {cost.word}, "
-            f"{cost.nats.seeds} seeds"
+            f"{size}, rates x {rates[arm]:g} for {arm}, x {rates[STANDARD]:g} for {STANDARD}: "
+            f"{cost.nats.mean:+.4f} nats ({low:+.4f} to {high:+.4f}), {mean:+.1f} % of the tokens "
+            f"({least:+.1f} to {most:+.1f}), {cost.word}, {cost.nats.seeds} seeds"
         )

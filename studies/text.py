@@ -1,7 +1,7 @@
 """The text of the study of two sizes: Python source from the wheels of ten packages.
 
 `two-sizes.toml` names the packages, with versions and digests. The text is not committed: it is
-downloaded and written again, and its digest says that it is the same.
+downloaded and written again, and its digest is compared.
 """
 
 import hashlib

@@ -52,7 +52,7 @@ def causal_mask(positions: Positions, window: int = 0) -> Float[mx.array, "T_q T
 
 
 def added_mask(positions: Positions, window: int, slopes: tuple[float, ...]) -> mx.array:
-    """Return what is added to scores, the causal mask and ALiBi's bias: [T_q, T_k] or [H, ...]."""
+    """Return the mask to add to scores, causal and with ALiBi's bias: [T_q, T_k] or [H, ...]."""
     mask = causal_mask(positions, window)
     return mask + alibi_bias(mx.array(slopes, mx.float32), positions) if slopes else mask
 

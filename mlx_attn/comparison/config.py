@@ -196,7 +196,7 @@ class ComparisonConfig:
         Args:
             settings: `arms`, texts as `arm_from` reads them, the control first; `reference`, such
                 a text too, "none", or "auto" for the one of `reference_arm`; the settings with a
-                meaning; all others are those of a training, which the arms share.
+                meaning; all others belong to a training, and the arms share them.
             name: Also of its directory in runs/; "" makes one from the arms' names.
             command: The command that repeats it, for the report.
 

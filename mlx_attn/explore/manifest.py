@@ -157,7 +157,7 @@ _STEPS = package_table("mlx_attn.explore", "steps")
 
 
 def _step(name: str, *sources: dict[str, Any], **changed: str) -> dict[str, Any]:
-    """Return a row of steps.toml, with what depends on the model."""
+    """Return a row of steps.toml, completed for the model."""
     return {**_STEPS[name], **changed, "sources": sources}
 
 

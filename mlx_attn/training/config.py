@@ -119,7 +119,7 @@ class Settings:
         return GPTConfig(**self.model, vocab_size=vocab_size)
 
     def corpus(self, progress: "Progress | None" = None) -> "Corpus":
-        """Return the text, as tokens; `progress` is that of `corpus.prepare`."""
+        """Return the text, as tokens; `progress` as in `corpus.prepare`."""
         from mlx_attn.text.corpus import prepare
 
         text = self.text

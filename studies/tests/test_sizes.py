@@ -81,6 +81,27 @@ def test_the_page_says_of_the_predictions_what_the_records_say():
     assert sizes.refuted() == {"constant-delay": [], "can-go": ["no-out-proj", "no-query"]}
     grown = {arm: change.interval()[0] > 0 for arm, change in sizes.changes().items()}
     assert grown == {"no-out-proj": True, "no-query": True, "one-head": True, "merged": False}
+    tuned = Sizes.read("two-sizes-rates").refuted()
+    assert tuned == {"rates-mislead": ["no-out-proj"], "grow-with-size": []}
+
+
+def test_costs_at_the_rates_that_a_search_chose_are_told_beside_those_at_the_rule_s():
+    search = STUDY.searches["S"]
+    of = {"study": STUDY.name, "world": "source-S", "params": 9, "seconds": 1.0}
+    found = [
+        Training(**of, arm=arm, seed=seed, rate=rate, loss=2 - rate, key=f"{arm} {seed} {rate}")
+        for arm in STUDY.forms
+        for seed in search.seeds
+        for rate in search.factors
+    ]
+    best = [
+        msgspec.structs.replace(t, rate=2.0, key=f"{t.key} best")
+        for t in trainings()
+        if t.world == "source-S"
+    ]
+    lines = [*Sizes(STUDY, [*trainings(), *found, *best]).lines()]
+    assert [line for line in lines if "S, rates x 1 for no-query" in line]
+    assert [line for line in lines if "S, rates x 2 for no-query" in line]
 
 
 SOURCES = {
