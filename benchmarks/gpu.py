@@ -93,6 +93,7 @@ def training_works(config: GPTConfig, training: TrainConfig, case: Case) -> Work
     B = max(1, min(training.batch_size, MOST_TOKENS // config.context_length))
     dtype = "bfloat16" if case.products == "bfloat16" else "float32"
     training = replace(training, optimizer="adamw", dtype=dtype, accumulate=1, batch_size=B)
+    training = replace(training, compile="on")  # as a long run chooses
     ours = speed.WORKLOADS["train"](config, training)
     step = partial(with_torch.torch_step, config, training)
     makers = {"PyTorch": step, "torch.compile": partial(step, compiled=True)}

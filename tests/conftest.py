@@ -19,7 +19,9 @@ from markupsafe import Markup
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
-import mlx_attn
+import mlx_attn  # isort: skip
+import mlx.core as mx
+
 from mlx_attn.comparison import runner
 from mlx_attn.machine import device
 from tests.chromium import Browser, find_chromium
@@ -96,6 +98,12 @@ def gpu_path() -> Iterator[None]:
     """This test takes the path of a GPU."""
     with device.gpu_path():
         yield
+
+
+@pytest.fixture
+def nvidia(gpu_path, monkeypatch) -> None:
+    """This test takes the path of an NVIDIA GPU."""
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 MLX has up to two devices, the processor ("cpu") and a GPU ("gpu"), and takes the GPU if there is
 one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are three paths:
 
-- "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is compiled.
+- "gpu": MLX's own softmax, attention, loss and GELU, on one stream; on a Mac the training step is
+  compiled, on an NVIDIA GPU that of a long run.
 - "linux-cpu": operations of the package's own (`operations.py`), and a batch is shared among the
   cores (`streams.py`).
 - "mac-cpu": MLX's own operations, only decoding is compiled, and Accelerate multiplies matrices.
@@ -104,16 +105,29 @@ def on_gpu() -> bool:
     return code_path() == "gpu"
 
 
+def on_nvidia() -> bool:
+    """Return True on an NVIDIA GPU, which takes the path of a GPU."""
+    return on_gpu() and mx.cuda.is_available()
+
+
 def on_linux_cpu() -> bool:
     """Return True on the path of a Linux processor."""
     return code_path() == "linux-cpu"
 
 
+def compiles_slowly() -> bool:
+    """Return True if MLX needs half a second to three for each chain of operations it compiles.
+
+    On a Linux processor `g++` compiles, on an NVIDIA GPU CUDA's compiler, once per machine.
+    """
+    return on_linux_cpu() or on_nvidia()
+
+
 def repeats_bits() -> bool:
     """Return True if two trainings of one seed have the same bits on this device.
 
-    So it is on Linux: on a processor always, on an NVIDIA GPU as far as tried, with a vocabulary
-    for which `layers.TokenTable` needs no scatter. Nobody has tried Metal.
+    So it is on Linux: on a processor always, on an NVIDIA GPU for every form, with a vocabulary for
+    which `layers.TokenTable` needs no scatter. Nobody has tried Metal.
     """
     return sys.platform == "linux"
 

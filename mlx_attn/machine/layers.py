@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 from mlx.utils import tree_map
 
-from mlx_attn.machine.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.device import on_gpu, on_linux_cpu, on_nvidia
 from mlx_attn.machine.graphs import is_compiled
 
 Stream = Float[mx.array, "*batch C"]
@@ -140,7 +140,12 @@ class TokenLinear(nn.Module):
         if x.shape[:-1] != (1, 1):
             y = x @ self.weight.T
             return y + self.bias.flatten() if "bias" in self else y
-        y = mx.addmm(self.bias, x, self.columns) if "bias" in self else x @ self.columns
+        if "bias" not in self:
+            y = x @ self.columns
+        elif on_nvidia():  # MLX's own kernel knows no bias, and cuBLAS takes longer to start
+            y = x @ self.columns + self.bias
+        else:
+            y = mx.addmm(self.bias, x, self.columns)
         return y.reshape(1, 1, y.size)
 
 

@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_attn.errors import RunError
 from mlx_attn.files import lock
 from mlx_attn.machine import blas
-from mlx_attn.machine.device import on_gpu, on_linux_cpu
+from mlx_attn.machine.device import on_gpu, on_linux_cpu, on_nvidia
 from mlx_attn.machine.folders import user_directory
 from mlx_attn.machine.graphs import compiled, has_compiler, lacks_compiler
 
@@ -146,7 +146,18 @@ def keep_buffers() -> None:
 
 def compiles_step(setting: str) -> bool:
     """Return True if a training's step is one compiled graph; `setting` is auto, on or off."""
-    return {"auto": on_gpu(), "on": not on_linux_cpu(), "off": False}[setting]
+    is_quick = on_gpu() and not on_nvidia()
+    return {"auto": is_quick, "on": not on_linux_cpu(), "off": False}[setting]
+
+
+def parts_take_less() -> bool:
+    """Return False on a GPU, on which a part of a batch may take as long as all of it."""
+    return not on_gpu()
+
+
+def first_step_compiles(setting: str) -> bool:
+    """Return True if the first step takes longer: a GPU compiles some kernels in any case."""
+    return on_gpu() or setting == "on"
 
 
 def compiled_step(function: Callable, setting: str, state: list) -> Callable:
@@ -167,14 +178,19 @@ def compiled_share(function: Callable, setting: str, state: list) -> Callable:
     return compiled(single_stream(function), inputs=state, outputs=state)
 
 
-LONG = 2e12
-"""Multiply-adds of a training on two cores that takes about a minute: compiling takes some seconds,
-once on a machine, and then a tenth to a fifth of a step is saved (docs/performance.md)."""
+LONG, LONG_ON_GPU = 1e12, 3e14
+"""Multiply-adds of a long training: of half a minute on a core, of five minutes on an H100.
+
+Compiling takes some seconds on a processor and 40 to 70 on an NVIDIA GPU, once on a machine, and
+then a tenth to a fifth of a step is saved (docs/performance.md)."""
 
 
-def compiling_pays(multiply_adds: float) -> bool:
-    """Return True if a Linux processor saves more time than it takes to compile the shares."""
-    return on_linux_cpu() and has_compiler() and multiply_adds > LONG * cores() / 2
+def compiling_pays(multiply_adds: float, minutes: float = 0.0) -> bool:
+    """Return True if a device that compiles slowly saves more time than compiling takes."""
+    if on_nvidia():
+        return multiply_adds > LONG_ON_GPU or minutes > 5
+    is_long = multiply_adds > LONG * cores() or minutes > 0.5
+    return on_linux_cpu() and has_compiler() and is_long
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.machine.streams import compiles_step, cores
+from mlx_attn.machine.streams import compiles_step, cores, first_step_compiles, parts_take_less
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Corpus
@@ -84,7 +84,7 @@ def _measure(trainer: Trainer) -> _Measured:
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
     few_layers, more_layers = _DEPTHS if is_deep else (layers, layers)
     cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
-    fits = B * T if compiles_step(training.compile) else int(_WORK / cost)  # tokens
+    fits = int(_WORK / cost) if parts_take_less() else B * T  # tokens
 
     def measured(depth: int, windows: int, length: int = T) -> _Measured:
         parts = min(training.accumulate, _PARTS)
@@ -134,7 +134,7 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     # Buffers of an earlier model must not count as this one's.
     gc.collect()
     mx.clear_cache()
-    others, compiles = mx.get_active_memory(), compiles_step(settings.training.compile)
+    others, compiles = mx.get_active_memory(), first_step_compiles(settings.training.compile)
     trainer = Trainer(settings, corpus, draw=False)
     peaks: list[int] = []
     mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first

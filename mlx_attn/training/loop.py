@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx_attn.arrays import count_parameters
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.advice import translate_mlx_errors
-from mlx_attn.machine.streams import compiles_step, compiling
+from mlx_attn.machine.streams import compiling, first_step_compiles
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 
@@ -163,7 +163,7 @@ class _Monitor:
             params=count_parameters(trainer.model),
             tokens_per_step=trainer.tokens_per_step,
             run=str(trainer.run.path) if trainer.run else "",
-            compiles=trainer.config.compile == "on" or compiles_step(trainer.config.compile),
+            compiles=first_step_compiles(trainer.config.compile),
         )
 
     def stepped(self) -> Stepped:

@@ -28,7 +28,7 @@ from mlx_attn.attention.layer import Maps
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.operations import fuses
-from mlx_attn.machine.streams import LONG, compiling_pays, cores, keep_buffers
+from mlx_attn.machine.streams import compiling_pays, keep_buffers
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.records import Count, Seconds, check_agrees, parse_record
@@ -152,11 +152,11 @@ class Trainer:
         self.step = TrainStep(self.optimizer, objective, config)
 
     def choose_compiling(self) -> None:
-        """Compile a new run on a processor too, if that pays; its record keeps the choice."""
-        # Three products for each weight and token; half a minute is long, whatever it trains.
+        """Compile a new run if that is slow here and pays; its record keeps the choice."""
+        # Three products for each weight and token.
         work = 3 * self.steps * self.tokens_per_step * count_parameters(self.model)
-        work = work or self.config.minutes * LONG * cores()
-        if self.config.compile == "auto" and compiling_pays(work):
+        minutes = 0 if self.steps else self.config.minutes
+        if self.config.compile == "auto" and compiling_pays(work, minutes):
             self.config = replace(self.config, compile="on")
             self.settings = replace(self.settings, training=self.config)
             self.step = TrainStep(self.optimizer, self.step.objective, self.config)

@@ -40,6 +40,7 @@ def book(make_model, tmp_path):
 
 def agrees(path, model, **windows: int) -> bool:
     read = find_checkpoint(str(path), n_heads=4, **windows).model
+    assert all(np.asarray(weight).flags.c_contiguous for weight in named_arrays(read).values())
     return bool(mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5))
 
 

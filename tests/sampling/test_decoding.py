@@ -87,10 +87,12 @@ def test_a_shared_step_writes_with_the_weights_that_the_model_has_now(gpt):
     assert len(step._graphs) == 1
 
 
+@pytest.mark.parametrize("path", ["on_processor", "nvidia"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("out", [12, 3 * 1024, 4099])
 @pytest.mark.parametrize("shape", [(1, 1, 48), (2, 3, 1, 48)], ids=str)
-def test_a_layer_for_one_token_computes_what_its_own_does(out, bias, shape):
+def test_a_layer_for_one_token_computes_what_its_own_does(path, out, bias, shape, request):
+    request.getfixturevalue(path)
     layer, x = nn.Linear(48, out, bias=bias), mx.random.normal(shape)
     assert mx.allclose(TokenLinear(layer)(x), layer(x), atol=1e-5)
     assert mx.array_equal(TokenLinear(layer).weight, layer.weight)
@@ -125,6 +127,16 @@ def test_a_hot_step_is_compiled_and_writes_the_same(gpt, monkeypatch):
     cold = texts(model, 30, temp=1.5, seed=3)
     monkeypatch.setattr(graphs, "HOT", 10)
     assert texts(model, 30, temp=1.5, seed=3).tolist() == cold.tolist()
+
+
+def test_where_compiling_is_slow_only_a_hot_step_is_compiled(gpt, nvidia, monkeypatch):
+    hot: list[Any] = []
+    monkeypatch.setattr(graphs, "compiled", lambda function: hot.append(function) or function)
+    cold = texts(gpt(context_length=40), 20, temp=0.0)
+    assert not hot
+    monkeypatch.setattr(graphs, "HOT", 10)
+    assert texts(gpt(context_length=40), 20, temp=0.0).tolist() == cold.tolist()
+    assert len(hot) == 1
 
 
 # Texts of any length.

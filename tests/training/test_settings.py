@@ -109,23 +109,28 @@ def test_what_cannot_work_is_refused_with_the_number(key, value, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "compiler", "chosen"),
+    ("path", "changes", "compiler", "chosen"),
     [
-        ({"steps": 10**9}, True, "on"),
-        ({"steps": 0, "minutes": 5.0}, True, "on"),
-        ({"steps": 10}, True, "auto"),
-        ({"steps": 10**9}, False, "auto"),
-        ({"steps": 10**9, "compile": "off"}, True, "off"),
+        ("on_processor", {"steps": 10**9}, True, "on"),
+        ("on_processor", {"steps": 0, "minutes": 1.0}, True, "on"),
+        ("on_processor", {"steps": 10}, True, "auto"),
+        ("on_processor", {"steps": 10**9}, False, "auto"),
+        ("on_processor", {"steps": 10**9, "compile": "off"}, True, "off"),
+        ("nvidia", {"steps": 10**9}, False, "on"),
+        ("nvidia", {"steps": 0, "minutes": 6.0}, False, "on"),
+        ("nvidia", {"steps": 10}, False, "auto"),
     ],
 )
-def test_a_long_run_on_a_processor_with_a_compiler_is_compiled(
-    corpus, monkeypatch, on_processor, changes, compiler, chosen
+def test_a_long_run_is_compiled_where_that_is_slow_too(
+    request, corpus, monkeypatch, path, changes, compiler, chosen
 ):
+    request.getfixturevalue(path)
     monkeypatch.setattr(streams, "has_compiler", lambda: compiler)
     trainer = Trainer(resolve(changes), corpus, draw=False)
     trainer.choose_compiling()
     settings = trainer.settings
-    on_linux = device.on_linux_cpu()
-    assert settings.training.compile == (chosen if on_linux else changes.get("compile", "auto"))
+    is_slow = device.compiles_slowly()  # not so on the path of a Mac
+    assert settings.training.compile == (chosen if is_slow else changes.get("compile", "auto"))
+    assert streams.compiles_step(chosen) == (chosen == "on") or path != "nvidia"
     record = settings.record(settings.model_config(corpus.tokenizer.vocab_size))
     assert settings_from(record, {"steps": 5}).training.compile == settings.training.compile

@@ -1,4 +1,4 @@
-"""Forms that read queries and keys: decoding, states, and refusals.
+"""Forms that read queries and keys, and convolved ones: decoding, states, and refusals.
 
 Their outputs and gradients are compared with a reference in test_recent.py.
 """
@@ -35,6 +35,12 @@ def layer(**settings: Any) -> Attention:
         {"mixing": "selective", "position": "alibi", "window": 4},
         # Reflections before the window stand between no query and key.
         {"mixing": "path", "window": 4, "logits": "forget"},
+        {"short_conv": "linear", "n_kv_heads": 1},
+        {"short_conv": "silu", "position": "rope", "qk_norm": True},
+        {"short_conv": "silu", "window": 3, "position": "alibi"},
+        {"short_conv": "silu", "mixing": "gated_delta"},
+        {"short_conv": "silu", "value": "residual", "logits": "forget"},
+        {"short_conv": "silu", "output": "differential", "score": "paired"},
     ],
     ids=str,
 )

@@ -1,6 +1,6 @@
-"""Short convolutions: decoding, the rows that it keeps, costs, and refusals.
+"""Short convolutions: the rows that decoding keeps, costs, and refusals.
 
-Their outputs and gradients are compared with a reference in test_recent.py.
+Outputs and gradients are compared with a reference in test_recent.py, decoding in test_delta_rule.
 """
 
 from typing import Any
@@ -16,31 +16,13 @@ from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.convert.circuits import NoMatrix, qk_circuit
 from mlx_attn.cost import attention_cost, model_cost
 from mlx_attn.model.config import config_from
-from tests.attention.conftest import SIZES, decoded, layer_of, text
+from tests.attention.conftest import SIZES, layer_of, text
 
 C, T, H = 16, 12, 4
 
 
 def layer(**settings: Any) -> Attention:
     return layer_of(**{"position": "none", **settings})
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"short_conv": "linear", "n_kv_heads": 1},
-        {"short_conv": "silu", "position": "rope", "qk_norm": True},
-        {"short_conv": "silu", "window": 3, "position": "alibi"},
-        {"short_conv": "silu", "mixing": "gated_delta"},
-        {"short_conv": "silu", "value": "residual", "logits": "forget"},
-        {"short_conv": "silu", "output": "differential", "score": "paired"},
-    ],
-    ids=str,
-)
-def test_decoding_is_the_full_pass(settings):
-    module, x = layer(**settings), text()
-    for pieces in ([1] * T, [5, 1, 6]):
-        np.testing.assert_allclose(decoded(module, x, pieces), module(x), atol=3e-5)
 
 
 def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
