@@ -156,8 +156,8 @@ def parts_take_less() -> bool:
 
 
 def first_step_compiles(setting: str) -> bool:
-    """Return True if the first step takes longer: a GPU compiles some kernels in any case."""
-    return on_gpu() or setting == "on"
+    """Return True if the first step takes longer; an NVIDIA GPU compiles a few kernels anyway."""
+    return on_nvidia() or setting == "on" or compiles_step(setting)
 
 
 def compiled_step(function: Callable, setting: str, state: list) -> Callable:
