@@ -304,6 +304,11 @@ def open_run(path: Path) -> Run:
     if not is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
+    if _is_exported(path / CONFIG):
+        raise RunError(
+            f"{path} holds a model for other programs: 'mlx-attn import {quote(str(path))}' makes "
+            "a run of it"
+        )
     settings = check_record(read_record(path / CONFIG), _Settings, str(path / CONFIG))
     return Run(path, settings)
 

@@ -346,3 +346,5 @@ def test_what_was_exported_comes_back_as_a_run_with_its_tokenizer(
     if to == "gpt2":
         _, outcome = convert_run(run, "merged", tmp_path / "merged", corpus)
         assert outcome.logits.exact_difference < 1e-4
+        with pytest.raises(RunError, match="model for other programs: 'mlx-attn import"):
+            open_run(out)

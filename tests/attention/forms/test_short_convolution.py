@@ -1,7 +1,4 @@
-"""Short convolutions: the rows that decoding keeps, costs, and refusals.
-
-Outputs and gradients are compared with a reference in test_recent.py, decoding in test_delta_rule.
-"""
+"""Short convolutions: the rows that decoding keeps, costs, and refusals."""
 
 from typing import Any
 
