@@ -1,14 +1,14 @@
-"""Time training and decoding beside PyTorch, mlx-lm and transformers on one GPU, in one table.
+"""Time training and decoding next to PyTorch, mlx-lm and transformers on one GPU, in one table.
 
     pip install torch transformers mlx-lm
     python benchmarks/gpu.py --presets tiny,macbook,gpt2
 
 Each case is a process of its own, because MLX reads once whether products round to TF32. Those of a
-preset compile at the same time, or one after another if it is large; then each is timed alone, ours
-and the others in turns. A training step is the book's model with AdamW, as in `with_torch.py`;
+preset compile at the same time, or one after another if it is large; then each is timed by itself,
+ours and the others in turns. A training step is the book's model with AdamW, as in `with_torch.py`;
 decoding is a GPT-2 with random weights that transformers made, so that all must write the same
 tokens. A case that fails, or is not ready in time, is one line. Answers are kept in a file, and the
-same command goes on.
+same command adds the missing ones.
 """
 
 import importlib
@@ -51,7 +51,7 @@ from mlx_attn.ui.terminal import count, number_table
 
 MOST_TOKENS = 8192
 """Tokens of a batch at most, so that all cases fit into the GPU's memory at once."""
-LARGE = 10_000  # tokens in the vocabulary of a model whose cases need the GPU's memory alone
+LARGE = 10_000  # tokens in the vocabulary of a model whose cases need all of the GPU's memory
 PRODUCTS = {"float32": "0", "TF32": "1", "bfloat16": "1"}
 """The kinds of a training step's products, with MLX's switch for TF32."""
 
@@ -69,7 +69,7 @@ class Case:
 
 
 def groups(presets: Sequence[str]) -> list[list[Case]]:
-    """Return the cases that compile together; one of a large model compiles alone."""
+    """Return the cases that compile together; a large model's compile one by one."""
     found: list[list[Case]] = []
     for preset in presets:
         train = [Case("train", preset, products) for products in PRODUCTS]
@@ -92,8 +92,8 @@ def training_works(config: GPTConfig, training: TrainConfig, case: Case) -> Work
     config = config_from(config.as_dict() | peers.ENCODER)
     B = max(1, min(training.batch_size, MOST_TOKENS // config.context_length))
     dtype = "bfloat16" if case.products == "bfloat16" else "float32"
-    training = replace(training, optimizer="adamw", dtype=dtype, accumulate=1, batch_size=B)
-    training = replace(training, compile="on")  # as a long run chooses
+    fixed = {"optimizer": "adamw", "accumulate": 1, "compile": "on"}  # compiled like a long run
+    training = replace(training, dtype=dtype, batch_size=B, **fixed)
     ours = speed.WORKLOADS["train"](config, training)
     step = partial(with_torch.torch_step, config, training)
     makers = {"PyTorch": step, "torch.compile": partial(step, compiled=True)}
@@ -108,7 +108,7 @@ def decoding_works(config: GPTConfig, training: TrainConfig, case: Case) -> Work
     model = hub.GPT2LMHeadModel(hub.GPT2Config(**gpt2_config(config), use_cache=True))
     new = speed.NEW_TOKENS
     with tempfile.TemporaryDirectory() as folder:
-        # Without the head, so that names have no prefix, which mlx-lm does not know.
+        # Without the head: mlx-lm knows the names only without its prefix.
         model.transformer.save_pretrained(folder)
         ways = {
             "ours": partial(our_text, folder),
@@ -125,7 +125,7 @@ def decoding_works(config: GPTConfig, training: TrainConfig, case: Case) -> Work
 
 
 def working(makers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return what can be made and run; a program that fails is a line."""
+    """Return the programs that can be made and run; one that fails is a line."""
     made = {}
     for name, make in makers.items():
         try:
@@ -145,7 +145,7 @@ PROMPT = list(range(1, speed.PROMPT_TOKENS + 1))
 
 
 def our_text(folder: str, new: int) -> Callable[[], list[int]]:
-    """Return what writes a text with our model of a folder."""
+    """Return a function that writes a text with our model of a folder."""
     model = read_checkpoint(Path(folder)).model
     model.eval()
     mx.eval(model.parameters())
@@ -162,7 +162,7 @@ def our_text(folder: str, new: int) -> Callable[[], list[int]]:
 
 
 def mlx_lm_text(folder: str, new: int) -> Callable[[], list[int]]:
-    """Return what writes a text with mlx-lm's model of a folder."""
+    """Return a function that writes a text with mlx-lm's model of a folder."""
     utils: Any = importlib.import_module("mlx_lm.utils")
     generation: Any = importlib.import_module("mlx_lm.generate")
     model, _ = utils.load_model(Path(folder))
@@ -177,7 +177,7 @@ def mlx_lm_text(folder: str, new: int) -> Callable[[], list[int]]:
 
 
 def transformers_text(model: Any, new: int) -> Callable[[], list[int]]:
-    """Return what writes a text with transformers' model."""
+    """Return a function that writes a text with transformers' model."""
     torch: Any = importlib.import_module("torch")
     device = with_torch.device_of(torch)
     model = model.to(device).eval()
@@ -223,7 +223,7 @@ def start(case: Case, seconds: float) -> subprocess.Popen[str]:
 def answers(
     wanted: Sequence[Case], seconds: float, patience: float
 ) -> Iterator[tuple[Case, dict[str, Any] | str]]:
-    """Yield the measurement of each case, or the reason why there is none."""
+    """Yield the measurement of each case, or the reason for its absence."""
     processes = {case: start(case, seconds) for case in wanted}
     try:
         with ThreadPoolExecutor(len(wanted)) as readers:

@@ -304,7 +304,7 @@ def open_run(path: Path) -> Run:
     if not is_run(path):
         near = ", ".join(str(run) for run in (find_runs(path) or find_runs(path.parent))[:3])
         raise RunError(f"{path} is not a run directory{f' (there are: {near})' if near else ''}")
-    if _is_exported(path / CONFIG):
+    if _is_foreign(path / CONFIG):
         raise RunError(
             f"{path} holds a model for other programs: 'mlx-attn import {quote(str(path))}' makes "
             "a run of it"
@@ -319,11 +319,11 @@ def find_runs(directory: Path) -> list[Path]:
     Folders exported for other programs are left out.
     """
     runs = [
-        file for file in directory.glob(f"*/{CONFIG}") if file.is_file() and not _is_exported(file)
+        file for file in directory.glob(f"*/{CONFIG}") if file.is_file() and not _is_foreign(file)
     ]
     return [file.parent for file in sorted(runs, key=lambda f: f.stat().st_mtime, reverse=True)]
 
 
-def _is_exported(config: Path) -> bool:
+def _is_foreign(config: Path) -> bool:
     # A file that may not be read is listed, and opening it gives the reason.
     return os.access(config, os.R_OK) and b'"architectures"' in config.read_bytes()[: 2**16]

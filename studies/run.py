@@ -1,6 +1,6 @@
 """`python -m studies.run TEXT RECORDS`: train the study of two sizes, several models at a time.
 
-Each finished training is a line of the file of records. The same command goes on after the last
+Each finished training is a line of the file of records. The same command resumes after the last
 one, also on another machine; a run that is stopped, perhaps by `timeout`, loses the trainings that
 were not finished.
 """

@@ -43,7 +43,7 @@ _GPT2 = {
 
 
 class CannotHold(ConfigError):
-    """An architecture cannot hold a model; `reason` is the sentence that says why."""
+    """An architecture cannot hold a model; `reason` is a sentence."""
 
     def __init__(self, to: str, architecture: str, reasons: Sequence[str]):
         self.reason = f"{architecture} cannot hold this model: {', '.join(reasons)}"

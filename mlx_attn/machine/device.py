@@ -3,8 +3,8 @@
 MLX has up to two devices, the processor ("cpu") and a GPU ("gpu"), and takes the GPU if there is
 one. `use_device` chooses, as `--device` and `MLX_ATTN_DEVICE` do. There are three paths:
 
-- "gpu": MLX's own softmax, attention, loss and GELU, on one stream; on a Mac the training step is
-  compiled, on an NVIDIA GPU that of a long run.
+- "gpu": MLX's own softmax, attention, loss and GELU, on one stream; the training step is
+  compiled, on an NVIDIA GPU only in long runs.
 - "linux-cpu": operations of the package's own (`operations.py`), and a batch is shared among the
   cores (`streams.py`).
 - "mac-cpu": MLX's own operations, only decoding is compiled, and Accelerate multiplies matrices.

@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_attn.errors import RunError
 from mlx_attn.files import lock
 from mlx_attn.machine import blas
-from mlx_attn.machine.device import on_gpu, on_linux_cpu, on_nvidia
+from mlx_attn.machine.device import compiles_slowly, on_gpu, on_linux_cpu, on_nvidia
 from mlx_attn.machine.folders import user_directory
 from mlx_attn.machine.graphs import compiled, has_compiler, lacks_compiler
 
@@ -146,7 +146,7 @@ def keep_buffers() -> None:
 
 def compiles_step(setting: str) -> bool:
     """Return True if a training's step is one compiled graph; `setting` is auto, on or off."""
-    is_quick = on_gpu() and not on_nvidia()
+    is_quick = on_gpu() and not compiles_slowly()
     return {"auto": is_quick, "on": not on_linux_cpu(), "off": False}[setting]
 
 
@@ -170,8 +170,8 @@ def compiled_step(function: Callable, setting: str, state: list) -> Callable:
 def compiled_share(function: Callable, setting: str, state: list) -> Callable:
     """Return a share's gradients compiled, which a Linux processor does instead of whole steps.
 
-    Every share keeps its own stream. "auto" does not compile; `compiling_pays` says when a new run
-    asks for it.
+    Every share keeps its own stream. "auto" does not compile; a new run asks for it if
+    `compiling_pays`.
     """
     if not on_linux_cpu() or setting != "on":
         return function

@@ -130,7 +130,7 @@ def _work_and_weights(config: GPTConfig) -> tuple[int, int]:
 
 
 def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured:
-    """Measure steps of these settings, and a validation on about so many tokens."""
+    """Measure steps of these settings, and a validation on about this many tokens."""
     # Buffers of an earlier model must not count as this one's.
     gc.collect()
     mx.clear_cache()

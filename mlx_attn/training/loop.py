@@ -61,7 +61,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
 
 
 class _Monitor:
-    """Decides what is due, reads the losses of launched steps, keeps time, and makes the events.
+    """Reads the losses of launched steps, keeps time, and makes the events that are due.
 
     Time is counted in laps. Those of validating, saving, displaying and the first step, which
     compiles, are not training and do not count for tokens per second.
@@ -80,7 +80,7 @@ class _Monitor:
         self._lap_start = time.perf_counter()
 
     def between_steps(self) -> Generator[Event, None, str]:
-        """Report, validate and save what is due; return why the training ends now, "" if not."""
+        """Report, validate and save when due; return why the training ends now, "" if not."""
         config, step = self.trainer.config, self.progress.step
 
         # Step 0 is never due: nothing has been trained yet.
@@ -110,7 +110,7 @@ class _Monitor:
         return reason
 
     def _reason_to_end(self) -> str:
-        """Return the reason to end: one of `Ended.reason`, or "" to go on."""
+        """Return the reason to end: one of `Ended.reason`, or "" to continue."""
         steps, minutes = self.trainer.steps, self.trainer.config.minutes
         if self.should_stop():
             return INTERRUPTED

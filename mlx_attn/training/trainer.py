@@ -129,7 +129,7 @@ class Trainer:
         self.sample = ""  # of the model's text, at the latest validation of a kept run
         # Measures the heads, if that is wanted; see `probe.tracking.track_heads`.
         self.track: Callable[[], Tracked] | None = None
-        # Steps of what the latest checkpoint holds; see `Progress.latest`.
+        # Steps of the state in the latest checkpoint; see `Progress.latest`.
         self.saved: tuple[int, int, int] | None = None
         self.progress = Progress()
         # Only now: the size of the vocabulary is the tokenizer's.
@@ -205,7 +205,7 @@ class Trainer:
         self.run, self.progress, self.saved = run, progress, progress.latest
 
     def state(self) -> Arrays:
-        """Return what a checkpoint restores: weights "model.*", optimizer states "optimizer.N.*".
+        """Return the arrays of a checkpoint: weights "model.*", optimizer states "optimizer.N.*".
 
         N is the number of the group. Random numbers follow from the seed and the step.
         """

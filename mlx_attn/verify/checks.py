@@ -241,7 +241,7 @@ def same_bits_twice(bound: float) -> Iterator[Comparison]:
     # The first step follows the gradient's sign, which rounding sets near 0.
     loose = 0.0 if device.repeats_bits() else 2e-2
     yield compared("weights after five steps with dropout", again, first, loose)
-    if first_step_compiles("auto"):
+    if first_step_compiles("auto"):  # on a GPU, at once or in long runs
         on, off = _training("on"), _training("off")
         yield compared("a compiled training and one that is not", on, off, 2e-2)
 

@@ -1,4 +1,4 @@
-"""The study of two sizes is trained in the registered order, and goes on after a stop."""
+"""The study of two sizes is trained in the registered order, and resumes after a stop."""
 
 import hashlib
 from collections.abc import Mapping

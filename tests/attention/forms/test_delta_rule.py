@@ -33,7 +33,7 @@ def layer(**settings: Any) -> Attention:
         *({"mixing": mixing, **more} for mixing in (*RULES, "linear", "path") for more in SETTINGS),
         *({"mixing": "selective", **more} for more in SETTINGS[:2]),
         {"mixing": "selective", "position": "alibi", "window": 4},
-        # Reflections before the window stand between no query and key.
+        # Reflections before the window reach no query.
         {"mixing": "path", "window": 4, "logits": "forget"},
         {"short_conv": "linear", "n_kv_heads": 1},
         {"short_conv": "silu", "position": "rope", "qk_norm": True},
