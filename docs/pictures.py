@@ -61,7 +61,7 @@ def first_screen() -> None:
 def report() -> None:
     """Photograph the report of a comparison."""
     if not (FOLDER / "runs/demo/comparison.json").exists():
-        _run("demo --no-open")
+        _run("demo --no-browser")
     _photograph(FOLDER / "runs/demo/report.html", (1280, 620), "report")
 
 

@@ -51,7 +51,7 @@ MARGIN = 0.02  # nats per token: a smaller difference counts as none
     epilog="""\b
 Examples:
   mlx-attn demo
-  mlx-attn demo --variant no-out-proj --no-open
+  mlx-attn demo --variant no-out-proj --no-browser
 """
 )
 @click.option(
@@ -63,11 +63,11 @@ Examples:
     help="What to compare with the standard form.",
 )
 @click.option("--overwrite", is_flag=True, help="Train again what an earlier demo left.")
-@click.option("--no-open", is_flag=True, help="Write the page, and do not open it.")
+@click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(
-    ctx: click.Context, variant: str, overwrite: bool, no_open: bool, as_json: bool
+    ctx: click.Context, variant: str, overwrite: bool, no_browser: bool, as_json: bool
 ) -> None:
     """Compare two forms of attention, and open a page with both.
 
@@ -98,7 +98,7 @@ def command(
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
     lines = Text("\n".join(_lines(comparison, pair, page)))
     emit({"bits_per_byte": bits, **record, "page": str(page)}, as_json, lambda: [lines])
-    if not no_open:
+    if not no_browser:
         webbrowser.open(page.resolve().as_uri())
 
 

@@ -14,7 +14,7 @@ def showing(workshop, run_command, monkeypatch, in_this_process, no_figures):
     """Runs a demo of trainings that take a moment, without a browser."""
     monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **TINY_SETTINGS})
     monkeypatch.setattr(demo, "SEEDS", 2)
-    return lambda *flags: run_command("demo", "--no-open", *flags)
+    return lambda *flags: run_command("demo", "--no-browser", *flags)
 
 
 def test_a_demo_answers_its_question_and_tells_what_one_seed_can_say(showing, workshop):
