@@ -214,7 +214,7 @@ def attention_by_kernel(
     """
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
-        return attention_cpu(q, k, v, mask(), scale) if T_q > 1 else None
+        return attention_in_blocks(q, k, v, mask(), scale) if T_q > 1 else None
     if k.shape[1] != v.shape[1] or (training and refuses_gradient(width, T_q)):
         return None
     # Unfused, the operation would build the causal mask anew in every layer.
@@ -231,6 +231,25 @@ def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: _Bias = No
     causal = "causal" if q.shape[2] > 1 else None
     mask = causal if bias is None else bias.astype(q.dtype)
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+
+BLOCK = 256  # queries of a text that a processor computes together
+
+
+def attention_in_blocks(q: Heads, k: Heads, v: Heads, mask: mx.array, scale: float) -> Heads:
+    """Compute `attention_cpu` for blocks of queries, each with the keys up to its last query.
+
+    The mask would hide all later keys, so n blocks compute (n + 1) / 2n of the scores.
+    """
+    T = q.shape[2]
+    if T <= BLOCK or k.shape[2] != T:  # keys from a cache may have another order
+        return attention_cpu(q, k, v, mask, scale)
+    heads = []
+    for start in range(0, T, BLOCK):
+        end = min(start + BLOCK, T)
+        rows, k_seen, v_seen = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
+        heads.append(attention_cpu(rows, k_seen, v_seen, mask[..., start:end, :end], scale))
+    return mx.concatenate(heads, axis=2)
 
 
 def attention_cpu(
