@@ -60,6 +60,7 @@ def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkey
         tried.append((settings.training.batch_size, settings.model["n_layers"]))
         return np.array([1.0, 0.0, 1.0, 9e9, 9e9])
 
+    monkeypatch.setattr("mlx_attn.training.forecast.parts_take_less", lambda: True)
     monkeypatch.setattr("mlx_attn.training.forecast._WORK", 5e4)
     monkeypatch.setattr("mlx_attn.training.forecast._measure_batch", measured)
     small, large, batch = (
