@@ -63,12 +63,15 @@ function continued(i) {
   return reading.ahead;
 }
 
-const isContinued = (i) => continued(i).tokens.length === AHEAD || continued(i).trace.tokens.length >= models[i].longest;
+const isContinued = (i) => continued(i).tokens.length === AHEAD;
+
+/** Returns the tokens that a model that writes reads: all if they fit, else the last of half a context. */
+const thatFit = (i, tokens) => (tokens.length <= models[i].longest ? tokens : tokens.slice(-Math.floor(models[i].longest / 2)));
 
 function continueByOne(i) {
   const ahead = continued(i);
   ahead.tokens.push(drawn(ahead.trace.logits.at(-1), 0));
-  ahead.trace = models[i].trace([...ahead.trace.tokens, ahead.tokens.at(-1)], ahead.trace.edits);
+  ahead.trace = models[i].trace(thatFit(i, [...ahead.trace.tokens, ahead.tokens.at(-1)]), ahead.trace.edits);
 }
 
 /** Returns the increase of the loss if only this head is switched off. */
@@ -326,8 +329,7 @@ function addToken() {
   markExample();
   state.readings = state.readings.map((reading, i) => {
     const all = i === writer ? added : models[i].begin(models[i].tokenizer.encode(byId("text").value));
-    const fits = all.length <= models[i].longest;
-    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: fits ? all : all.slice(-Math.floor(models[i].longest / 2)), worths: [] };
+    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: thatFit(i, all), worths: [] };
   });
   state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
   state.target = undefined;
