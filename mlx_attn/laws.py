@@ -22,12 +22,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    Inputs,
-    Scores,
-    attention_scores,
-    merge_heads,
-)
+from mlx_attn.attention.layer import Inputs, Scores, attention_scores, merge_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.operations import multiply_heads
 

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import (
-    Locked,
-    atomic_write,
-    lock,
-    user_path,
-    write_bytes,
-    write_text,
-)
+from mlx_attn.files import Locked, atomic_write, lock, user_path, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:

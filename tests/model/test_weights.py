@@ -6,13 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_attn.arrays import (
-    check_weights,
-    count_parameters,
-    load_arrays,
-    named_arrays,
-    save_arrays,
-)
+from mlx_attn.arrays import check_weights, count_parameters, load_arrays, named_arrays, save_arrays
 from mlx_attn.attention.catalog import find_variant
 from mlx_attn.errors import RunError
 from mlx_attn.model.config import GPTConfig

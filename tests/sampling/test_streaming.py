@@ -12,10 +12,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.runs import LoadedRun, start_tokens, text_loss
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.generate import (
-    StreamingDetokenizer,
-    prompt_tokens,
-)
+from mlx_attn.sampling.generate import StreamingDetokenizer, prompt_tokens
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import Tokenizer

@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
 from mlx_attn.text.corpus import Split
-from mlx_attn.training.batches import (
-    BatchSampler,
-    EpochWindows,
-    RandomWindows,
-    document_places,
-)
+from mlx_attn.training.batches import BatchSampler, EpochWindows, RandomWindows, document_places
 
 ORDERS = [RandomWindows(1000, 16, 4), EpochWindows(1000, 16, 4)]
 

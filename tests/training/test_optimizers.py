@@ -15,12 +15,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Objective
 from mlx_attn.training.config import TrainConfig
-from mlx_attn.training.optimizers import (
-    AdamW,
-    GroupedOptimizer,
-    Muon,
-    learning_rate_factor,
-)
+from mlx_attn.training.optimizers import AdamW, GroupedOptimizer, Muon, learning_rate_factor
 from mlx_attn.training.step import TrainStep
 
 HEADS, WIDTH = 4, 8

@@ -6,13 +6,7 @@ from mlx_attn.attention.catalog import VARIANTS, Variant, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import device, streams
 from mlx_attn.model.config import PRESETS
-from mlx_attn.training.config import (
-    TrainConfig,
-    layer_from,
-    resolve,
-    settings_from,
-    variant_name,
-)
+from mlx_attn.training.config import TrainConfig, layer_from, resolve, settings_from, variant_name
 from mlx_attn.training.trainer import Trainer
 
 

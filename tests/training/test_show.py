@@ -5,11 +5,7 @@ from rich.console import Console
 
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
-from mlx_attn.training.show import (
-    Display,
-    evaluation_line,
-    step_line,
-)
+from mlx_attn.training.show import Display, evaluation_line, step_line
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
 STEPPED = Stepped(

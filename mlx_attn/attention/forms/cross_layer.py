@@ -9,15 +9,7 @@ from typing import Any
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import (
-    W_QUERY,
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    Values,
-    split_heads,
-)
+from mlx_attn.attention.layer import W_QUERY, Inputs, Keys, MapWeights, Queries, Values, split_heads
 from mlx_attn.errors import ConfigError
 
 _PAPER = "cross-layer attention, arXiv:2405.12981"

@@ -12,14 +12,7 @@ from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
-from mlx_attn.attention.layer import (
-    Inputs,
-    Keys,
-    MapWeights,
-    Queries,
-    Scores,
-    split_heads,
-)
+from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 from mlx_attn.machine.operations import softmax
 
 

@@ -13,12 +13,7 @@ import tokenizers as library
 from mlx_attn.errors import RunError
 from mlx_attn.text import downloads
 from mlx_attn.text.downloads import GPT2_MERGES
-from mlx_attn.text.foreign import (
-    END_OF_TEXT,
-    ForeignTokenizer,
-    bytes_by_symbol,
-    read_foreign,
-)
+from mlx_attn.text.foreign import END_OF_TEXT, ForeignTokenizer, bytes_by_symbol, read_foreign
 from mlx_attn.text.tokenizers import load_tokenizer, train_tokenizer
 
 MERGES = "#version: 0.2\nh e\nt he\nĠ the\nl l\nl o\n"
