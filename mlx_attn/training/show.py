@@ -64,6 +64,8 @@ def plan_rows(trainer: Trainer, expected: Forecast | None = None) -> list[tuple[
     if expected:
         seconds = expected.step_seconds
         step = f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+        if seconds >= 60:
+            step = duration(seconds)
         peak = f"about {memory(expected.peak_memory)}" if expected.peak_memory else "not known"
         rows["memory"] += f"; {peak} at the peak"
         rows["time"] = (

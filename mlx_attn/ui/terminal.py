@@ -38,11 +38,13 @@ def memory(n_bytes: int | float) -> str:
 
 
 def duration(seconds: int | float) -> str:
-    """Return minutes and seconds, or hours: 0:07, 1:42, 2:03:10; a dash if it is not known."""
-    if not 0 <= seconds < 1e7:
+    """Return minutes and seconds, hours or days: 0:07, 2:03:10, 12 days; - if it is not known."""
+    if not 0 <= seconds < float("inf"):
         return "-"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours / 24:,.0f} days"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 

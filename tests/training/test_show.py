@@ -6,6 +6,7 @@ from rich.console import Console
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.show import Display, evaluation_line, step_line
+from mlx_attn.ui.terminal import duration
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
 STEPPED = Stepped(
@@ -70,3 +71,8 @@ def test_the_first_step_shows_how_long_it_compiles(monkeypatch):
     bar.is_compiled = lambda: True
     console.print(*bar.get_renderables())
     assert written(console).rstrip().endswith("training")
+
+
+def test_a_duration_is_told_as_a_person_would_tell_it():
+    told = [duration(seconds) for seconds in (7, 7_390, 1e6, 1e9, float("nan"))]
+    assert told == ["0:07", "2:03:10", "12 days", "11,574 days", "-"]
