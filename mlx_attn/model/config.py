@@ -34,7 +34,7 @@ class GPTConfig(AttentionSettings):
 
     # Token ids are uint16. Sizes beyond any machine are refused before anything is allocated.
     vocab_size: int = setting(256, "tokens in the vocabulary", low=1, high=2**16)
-    context_length: int = setting(128, "longest sequence, in tokens", low=1, high=2**24)
+    context_length: int = setting(128, "longest sequence, in tokens", low=2, high=2**24)
     emb_dim: int = setting(128, "width of the residual stream", low=1, high=2**24)
     n_heads: int = setting(4, "attention heads", low=1, high=2**16)
     n_layers: int = setting(4, "transformer blocks", low=1, high=2**12)

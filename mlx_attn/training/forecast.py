@@ -105,7 +105,7 @@ def _measure(trainer: Trainer) -> _Measured:
 
     windows = min(B, 2)
     if windows * T > _FEW_WINDOWS * fits:
-        small = replace(config, n_layers=few_layers, context_length=max(1, fits // windows))
+        small = replace(config, n_layers=few_layers, context_length=max(2, fits // windows))
         costs = _work_and_weights(config), _work_and_weights(small)
         work, weights = (a / b for a, b in zip(*costs, strict=True))
         tokens = B * T / (windows * small.context_length)
