@@ -29,7 +29,7 @@ SHORTEST = 256  # caches are this long, or twice, four times, ... as long, up to
 
 def tokens_that_fit(length: int, context_length: int) -> int:
     """Return how many of a text's last tokens to read: all if they fit, else half a context."""
-    return length if length <= context_length else max(1, context_length // 2)
+    return length if length <= context_length else context_length // 2
 
 
 class TokenStep:

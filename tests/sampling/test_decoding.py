@@ -168,7 +168,7 @@ def test_decoding_with_caches_equals_recomputing_for_every_position(gpt, variant
     assert decoded(model, PROMPT, 20) == recomputed(model, PROMPT, 20)
 
 
-@pytest.mark.parametrize(("length", "context"), [(11, 12), (12, 12), (13, 12), (40, 12), (5, 1)])
+@pytest.mark.parametrize(("length", "context"), [(11, 12), (12, 12), (13, 12), (40, 12), (5, 2)])
 def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length, context):
     model, prompt = gpt(context_length=context), [t % 256 for t in range(0, 7 * length, 7)]
     assert decoded(model, prompt, 20) == recomputed(model, prompt, 20)
