@@ -204,10 +204,10 @@ def attention_by_kernel(
 ) -> Heads | None:
     """Compute softmax(scale q k^T + mask) v by the fastest kernel of this device.
 
-    MLX's own operation is fused on Metal for the shapes above. On a Linux processor `attention_cpu`
-    is faster; for one query, the sum written out has the fewest operations. Return None if the
-    caller must write it out: if that is faster, if keys and values have other numbers of heads, or
-    if the fused kernel lacks the gradient that follows in `training`.
+    MLX's own operation is fused on Metal for the shapes above. On a Linux processor
+    `attention_in_blocks` is faster; for one query, the sum written out has the fewest operations.
+    Return None if the caller must write it out: if that is faster, if keys and values have other
+    numbers of heads, or if the fused kernel lacks the gradient that follows in `training`.
 
     Consecutive query heads share a key if there are fewer. `mask` returns the array that is
     added to the scores; with `by_name=True` None if that is only the causal mask.

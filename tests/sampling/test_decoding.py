@@ -133,9 +133,10 @@ def test_where_compiling_is_slow_only_a_hot_step_is_compiled(gpt, nvidia, monkey
     hot: list[Any] = []
     monkeypatch.setattr(graphs, "compiled", lambda function: hot.append(function) or function)
     cold = texts(gpt(context_length=40), 20, temp=0.0)
+    assert not hot
     monkeypatch.setattr(graphs, "HOT", 10)
     assert texts(gpt(context_length=40), 20, temp=0.0).tolist() == cold.tolist()
-    assert len(hot) == 1  # by the second text
+    assert len(hot) == 1
 
 
 # Texts of any length.
