@@ -125,14 +125,16 @@ def compiles(monkeypatch) -> Callable[[str, str], bool]:
     monkeypatch.setattr(mx, "compile", lambda function, **state: graph)
 
     def ask(setting: str, path: str) -> bool:
-        with forced_path(path):
+        monkeypatch.setattr(mx.cuda, "is_available", lambda: path == "nvidia")
+        with forced_path(path.replace("nvidia", "gpu")):
             return compiled_step(print, setting, []) is graph
 
     return ask
 
 
 @pytest.mark.parametrize(
-    ("path", "settings"), [("gpu", ["auto", "on"]), ("mac-cpu", ["on"]), ("linux-cpu", [])]
+    ("path", "settings"),
+    [("gpu", ["auto", "on"]), ("nvidia", ["on"]), ("mac-cpu", ["on"]), ("linux-cpu", [])],
 )
 def test_each_path_compiles_the_step_where_it_pays_or_is_asked_for(compiles, path, settings):
     assert [s for s in ("auto", "on", "off") if compiles(s, path)] == settings

@@ -43,7 +43,7 @@ def test_room_can_be_made_when_it_is_needed(window):
         module(x[:, 4:5], cache)
     cache.reserve(T)
     parts = [read, *(module(x[:, i : i + 1], cache) for i in range(4, T))]
-    assert difference(mx.concatenate(parts, axis=1), module(x)) < 1e-5
+    assert difference(mx.concatenate(parts, axis=1), module(x)) < 3e-5
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2])

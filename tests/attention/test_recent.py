@@ -268,7 +268,7 @@ def output(c: AttentionConfig, w: Arrays, x: np.ndarray, heads: np.ndarray) -> n
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_the_gradient_of_every_weight_are_the_reference_s(case):
     module = layer(case)
-    np.testing.assert_allclose(run(module), reference(module.config, numbers(module)), atol=3e-5)
+    np.testing.assert_allclose(run(module), reference(module.config, numbers(module)), 1e-6, 3e-5)
     check_gradients(module, run, lambda w: reference(module.config, w))
 
 

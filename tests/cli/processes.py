@@ -4,7 +4,7 @@ import subprocess
 
 Process = subprocess.Popen[str]
 
-PATIENCE = 60
+PATIENCE = 300  # a GPU may have to compile its kernels first
 FOREGROUND = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -62,7 +62,7 @@ def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop):
     assert process.stderr
     assert any("nats per token" in line for line in process.stderr)
     process.send_signal(signal.SIGTERM)
-    output, rest = process.communicate(timeout=60)
+    output, rest = process.communicate(timeout=300)
     assert process.returncode == INTERRUPTED
     last = rest.splitlines()[-1]
     assert last == "interrupted; finished trainings are kept: the same command continues"

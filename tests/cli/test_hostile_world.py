@@ -45,7 +45,7 @@ def test_a_foreign_config_does_not_steer_the_terminal(workshop, run_command, com
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
 def test_an_output_that_cannot_be_written_is_one_line_and_no_success(trained):
     line = f"echo e | '{sys.executable}' -m mlx_attn repl {RUN} -m 1 > /dev/full"
-    streams = {"capture_output": True, "text": True, "timeout": 60}
+    streams = {"capture_output": True, "text": True, "timeout": 300}
     result = subprocess.run(["sh", "-c", line], cwd=trained, **streams)
     errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert result.returncode == 1

@@ -122,7 +122,7 @@ def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_comm
     assert run_command(*command).exit_code == 0  # without a warning: those are errors here
     talk.write_text(before + "# improved\n")
     shown = subprocess.run(
-        [sys.executable, "-m", "mlx_attn", *command], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "mlx_attn", *command], capture_output=True, text=True, timeout=300
     )
     assert shown.returncode == 0, shown.stderr
     start = "Warning: talk.py has changed since this run was trained (sha256 "

@@ -24,7 +24,7 @@ def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_is_named_and_ends_with_1(run_command, monkeypatch):
+def test_what_is_wrong_is_named_and_ends_with_1(run_command, monkeypatch, on_processor):
     monkeypatch.setattr(checks, "CHECKS", (checks.products, checks.golden_losses))
     monkeypatch.setenv("MLX_ATTN_DEVICE", "cpu")
     monkeypatch.setattr(positions, "ROPE_BASE", 500.0)

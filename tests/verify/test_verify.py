@@ -6,7 +6,7 @@ import pytest
 
 from mlx_attn.attention import cache
 from mlx_attn.cli.verify import finding_lines, verdict
-from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.device import device_name, gpu_path
 from mlx_attn.training.step import TrainStep
 from mlx_attn.verify import checks
 
@@ -43,7 +43,7 @@ def test_what_is_broken_makes_it_fail_and_is_named(check, monkeypatch):
     (broken,) = (c for c in checks.CHECKS if c.__name__ == check.replace(" ", "_"))
     finding = checks.run(broken)
     assert (finding.is_right, finding.error) == (False, "")
-    assert finding_lines(finding)[0].startswith(f"cpu  WRONG  {check}")
+    assert finding_lines(finding)[0].startswith(f"{device_name()}  WRONG  {check}")
     assert verdict([finding]).startswith(f"WRONG: 1 of 1 check failed, {check} first: ")
 
 
