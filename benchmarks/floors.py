@@ -382,8 +382,8 @@ def main(
         _print("compared with other programs, at the same sizes", peers_table(compared))
 
 
-NOT_HERE = ("device",)
-"""Options of `mlx-attn bench` that a floor does not have."""
+NOT_HERE = ("device", "help_all")
+"""Options of `mlx-attn bench` that a floor does not have, or has anyway."""
 
 command = SectionedCommand(
     "floors.py",
