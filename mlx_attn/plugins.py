@@ -67,8 +67,8 @@ def load_plugins(paths: Plugins) -> list[Plugin]:
         ConfigError: A file raises, registers nothing, or a name that is taken or cannot be typed.
 
     Example:
-        >>> mlx_attn.load_plugins("examples/talking_heads.py")
-        >>> mlx_attn.train(variant="talk", preset="nano", steps=20).run()
+        >>> plugins = mlx_attn.load_plugins("examples/talking_heads.py")
+        >>> result = mlx_attn.train(variant="talk", preset="nano", steps=20).run()
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     return [_load(user_path(path).resolve()) for path in several]

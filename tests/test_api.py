@@ -1,10 +1,12 @@
 """The laboratory from Python, as a script or a notebook uses it."""
 
+import doctest
 import json
 import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +20,8 @@ import mlx_attn
 from mlx_attn.api.loaded import LoadedModel
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run
+from mlx_attn.plugins import unload_plugins
+from mlx_attn.run_directory import Run, open_run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.training.events import Ended, Started, Stepped
 from tests.runs import STORY, TINY
@@ -180,6 +183,22 @@ def test_results_show_themselves_in_a_notebook(kept, model, compared):
     for shown in (kept, model.attention("the cat"), compared[0]):
         page = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")
         assert page.find(".//{http://www.w3.org/2000/svg}svg") is not None
+
+
+PACKAGE = Path(mlx_attn.__file__).parent
+WITH_EXAMPLES = [file for file in PACKAGE.rglob("*.py") if ">>> " in file.read_text()]
+
+
+@pytest.mark.parametrize("file", WITH_EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_in_docstrings_run(file, kept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(PACKAGE.with_name("examples"))
+    room, run = file.relative_to(PACKAGE.parent).with_suffix(""), open_run(kept.out)
+    given = {"mx": mx, "mlx_attn": mlx_attn, "run": run, "model": run.load_model(), "text": STORY}
+    given["tokens"] = mx.array([[1, 2]])
+    found = doctest.DocTestFinder().find(import_module(".".join(room.parts)), extraglobs=given)
+    assert sum(doctest.DebugRunner().run(example).attempted for example in found)
+    unload_plugins()
 
 
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"

@@ -186,7 +186,7 @@ def probe(model: GPT, tokens: _Tokens) -> Probe:
 
     Example:
         >>> result = probe(run.load_model(), prompt_tokens(text, run.load_tokenizer(), 64))
-        >>> result.maps[layer, text, head]
+        >>> weights = result.maps[0, 0, 1]  # layer, text, head: [T, T]
     """
     config = model.config
     spectra: dict[str, Statistics] = {}
