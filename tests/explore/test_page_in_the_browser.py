@@ -85,6 +85,13 @@ def test_a_text_that_cannot_be_read_empties_the_page_until_another_is_typed(text
     assert page.said == []
 
 
+@pytest.mark.parametrize(("text", "new"), [("Ben is", 0), ("Ben i", 0), ("Be i", 1), ("Ben o", 1)])
+def test_a_word_that_was_never_read_is_told_once_it_is_written(text, new, make_run, show):
+    page = show(make_run(), texts=[text], words=["Ben", "is"])
+    told = "document.body.innerText.includes('never read')"
+    assert settled(page, told, bool(new)) == bool(new)
+
+
 def test_markup_in_a_text_stays_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)>"
     run = make_run(tokenizer=train_tokenizer("byte", ""))

@@ -34,9 +34,15 @@ export function comparison(gaps) {
 
 const WORD = /[\p{L}\p{N}]+/gu;
 
-/** Returns the words of a text that are not in the training text; [] if its words are unknown. */
+/**
+ * Returns the words of a text that are not in the training text; [] if its words are unknown.
+ *
+ * A last word that begins one of them may not be finished.
+ */
 export function unknownWords(text, words) {
-  return words ? Array.from(text.matchAll(WORD)).filter(([word]) => !words.has(word)) : [];
+  const known = [...(words ?? [])];
+  const isBegun = ({ 0: word, index }) => index + word.length === text.length && known.some((other) => other.startsWith(word));
+  return words ? Array.from(text.matchAll(WORD)).filter((found) => !words.has(found[0]) && !isBegun(found)) : [];
 }
 
 /** Returns a boolean for each token of a trace: true if it is part of one of these words. */
