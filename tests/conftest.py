@@ -114,10 +114,11 @@ def on_processor() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_lookahead() -> Iterator[None]:
+def no_lookahead(on_processor) -> Iterator[None]:
     """MLX waits for its queue before it allocates, so that a peak of memory repeats.
 
-    Otherwise it allocates for as many operations ahead as the machine's other work lets it.
+    Otherwise it allocates for as many operations ahead as the machine's other work lets it, and a
+    GPU frees what it has read whenever it is done.
     """
     import mlx.core as mx  # after the package, which loads its BLAS first
 
