@@ -11,11 +11,9 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms import compact_caches
 from mlx_attn.attention.forms.compact_caches import project_values_first
-from mlx_attn.machine.device import on_gpu
+from mlx_attn.machine.device import forced_path
 
 C, T = 16, 10
-
-on_a_processor = pytest.mark.skipif(on_gpu(), reason="on a GPU the width's kernel decides")
 
 
 def layer(**choices: Any) -> Attention:
@@ -59,12 +57,12 @@ def test_both_forms_give_the_same_output_and_gradients(choices, monkeypatch):
         assert mx.allclose(gradient, other_gradients[name], rtol=1e-4, atol=1e-4), name
 
 
-@on_a_processor
-def test_decoding_one_token_computes_no_value_of_an_old_token():
-    assert project_values_first(layer(), T_q=T, T_k=T)
-    assert not project_values_first(layer(), T_q=1, T_k=T)
-    # Dropped weights do not add up to 1.
-    assert project_values_first(layer(drop_rate=0.5), T_q=1, T_k=T)
+def test_decoding_one_token_on_a_processor_computes_no_value_of_an_old_token():
+    with forced_path("mac-cpu"):
+        assert project_values_first(layer(), T_q=T, T_k=T)
+        assert not project_values_first(layer(), T_q=1, T_k=T)
+        # Dropped weights do not add up to 1.
+        assert project_values_first(layer(drop_rate=0.5), T_q=1, T_k=T)
 
 
 @pytest.mark.parametrize(("width", "first"), [(48, True), (64, False), (128, False), (130, True)])
