@@ -171,8 +171,12 @@ class Attention(MapWeights):
         return alibi_slopes(self.config.n_heads, per_head) if is_alibi else ()
 
     def logits(self, scores: Scores, *memories: mx.array) -> Scores:
-        """Return the scores after every hook; `memories` belong to the hooks that have one."""
-        memory = iter(memories)  # the mixing's memory, the last one, stays
+        """Return the scores after every hook; `memories` belong to the hooks that have one.
+
+        A hook may add its memory up over a whole text, which bfloat16 could not.
+        """
+        wide = scores.dtype if scores.dtype == mx.float64 else mx.float32
+        memory = (array.astype(wide) for array in memories)  # the mixing's, the last one, stays
         for hook in self.maps.logits:
             scores = hook.apply(self, scores, *([next(memory)] if hook.remembers else []))
         return scores

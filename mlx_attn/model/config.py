@@ -68,6 +68,7 @@ class GPTConfig(AttentionSettings):
             raise ConfigError(f"pattern={self.pattern}: {reason}")
         if self.kv_sharing and (reason := _why_no_sharing(self)):
             raise ConfigError(f"kv_sharing={self.kv_sharing}: {reason}")
+        self.kinds()  # a later layer may refuse what the first one does not
 
     def attention(self, layer: int = 0) -> AttentionConfig:
         """Return the configuration of an attention layer.

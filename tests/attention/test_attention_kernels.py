@@ -3,6 +3,7 @@
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlx_attn.attention.attention import Attention, causal_mask
@@ -10,6 +11,7 @@ from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.machine import operations
 from mlx_attn.machine.operations import attention_cpu, fused_attention
+from tests.attention.conftest import layer_of
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
@@ -24,6 +26,15 @@ def test_a_type_stays_and_scores_too_large_for_an_exponential_are_weighed(dtype,
     y, gradients = mx.value_and_grad(total, argnums=(0, 1, 2))(100 * q, 100 * k, v)
     assert {array.dtype for array in (y, *gradients)} == {dtype}
     assert mx.isfinite(y)
+
+
+def test_bfloat16_forgets_like_float32_at_the_end_of_a_long_text():
+    module = layer_of(logits="forget")
+    x = mx.random.normal((1, 512, module.config.d_in), key=mx.random.key(0))
+    expected = module.weights(x)[..., -1, :]
+    module.set_dtype(mx.bfloat16)
+    found = module.weights(x.astype(mx.bfloat16))[..., -1, :].astype(mx.float32)
+    np.testing.assert_allclose(found, expected, atol=0.05)
 
 
 # Metal.

@@ -163,6 +163,8 @@ def test_two_layers_have_the_cache_of_one():
     ("settings", "words"),
     [
         ({"kv_sharing": 5}, "kv_sharing=5: there are only n_layers=4: use more layers"),
+        ({"output": "exclusive"}, "output=exclusive .* kv_sharing reads another layer's"),
+        ({"kv_sharing": 0, "output": "exclusive", "short_conv": "silu"}, "short_conv=silu mixes"),
         ({"score": "merged"}, "score=merged computes or caches others: leave one of the two out"),
         ({"window": 4, "global_every": 2}, "one window, and global_every=2 makes them differ"),
         ({"pattern": "standard,gated"}, "pattern=standard,gated makes them differ"),

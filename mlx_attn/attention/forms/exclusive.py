@@ -3,8 +3,18 @@
 import mlx.core as mx
 
 from mlx_attn.attention.catalog import choice, row
+from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import OUT_PROJ, Heads, Inputs, MapWeights, Outputs
 from mlx_attn.attention.maps import linear_output
+
+
+def _why_not(config: AttentionConfig) -> str:
+    needs = "output=exclusive needs a value that only its token's x gives, and"
+    if config.value not in ("linear", "identity"):
+        return f"{needs} value={config.value} is not"
+    if config.short_conv != "none":
+        return f"{needs} short_conv={config.short_conv} mixes it with earlier ones"
+    return f"{needs} kv_sharing reads another layer's" if config.cross_layer == "reader" else ""
 
 
 @choice(
@@ -15,11 +25,7 @@ from mlx_attn.attention.maps import linear_output
     source="exclusive self-attention, arXiv:2603.09078",
     weights=OUT_PROJ,
     affine=False,
-    refuses=lambda config: (
-        ""
-        if config.value in ("linear", "identity")
-        else f"output=exclusive needs a value that only x gives, and value={config.value} is not"
-    ),
+    refuses=_why_not,
 )
 def exclusive_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     """Remove the direction of the token's own value from each head."""

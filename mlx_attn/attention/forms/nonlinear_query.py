@@ -15,8 +15,8 @@ from mlx_attn.machine.operations import gelu
     source="Karbevski, arXiv:2603.13381",
     weights={
         # Two halves of W_query's numbers, C -> C / 2 -> C.
-        "W_down": lambda config: nn.Linear(config.d_in, config.d_in // 2, bias=config.qkv_bias),
-        "W_up": lambda config: nn.Linear(config.d_in // 2, config.d_in, bias=config.qkv_bias),
+        "W_down": lambda config: nn.Linear(config.d_in, max(config.d_in // 2, 1), config.qkv_bias),
+        "W_up": lambda config: nn.Linear(max(config.d_in // 2, 1), config.d_in, config.qkv_bias),
         **W_KEY,
         "norm_in": lambda config: nn.RMSNorm(config.d_in),
         "norm_out": lambda config: nn.LayerNorm(config.d_in, bias=config.qkv_bias),
