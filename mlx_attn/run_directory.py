@@ -28,8 +28,9 @@ from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files, check_plugins
 from mlx_attn.records import Count, check_agrees, check_record, parse_record, read_record, read_text
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.tokenizers import Tokenizer, load_tokenizer
+from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
 _RUN_FILES = (
@@ -102,6 +103,15 @@ class Run:
         return self.path.name
 
     @property
+    def own_settings(self) -> Mapping[str, Any]:
+        """The settings, with the run's own tokenizer if the files that they name are gone."""
+        text = self.settings["text"]
+        named = str(text.get("tokenizer", ""))
+        if named in (*KINDS, SymbolTokenizer.kind) or files.user_path(named).exists():
+            return self.settings
+        return {**self.settings, "text": {**text, "tokenizer": str(self.path)}}
+
+    @property
     def checkpoint(self) -> Path:
         """The file with the last state."""
         return self.path / "checkpoint" / "last.safetensors"
@@ -114,6 +124,7 @@ class Run:
     @property
     def config(self) -> GPTConfig:
         """The model's configuration, or a RunError if the file's is damaged."""
+        check_plugins(self.settings)
         try:
             return config_from(self.settings["model"])
         except ConfigError as error:

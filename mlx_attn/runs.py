@@ -172,9 +172,8 @@ def run_path(name: str) -> Path:
     Raises:
         RunError: No run has that name; the message suggests the nearest.
     """
-    for path in (files.user_path(name), RUNS / name):
-        if path.is_dir():
-            return path
+    if paths := [path for path in (files.user_path(name), RUNS / name) if path.is_dir()]:
+        return next(filter(is_run, paths), paths[0])  # a folder of another kind hides no run
     names = run_names()
     hint = did_you_mean(name, names) if names else ": train one with 'mlx-attn train'"
     raise RunError(f"there is no run '{name}', here or in {RUNS}{hint}")

@@ -83,6 +83,11 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings, tmp_p
     assert (first.step, last.steps) == (3, 6)
 
 
+def test_a_resumed_training_has_the_best_weights_of_the_run_even_if_it_validates_nothing(kept):
+    resumed = mlx_attn.resume(kept.out).run()
+    assert (resumed.losses, resumed.model.run.path) == ({}, kept.out)
+
+
 def test_a_taken_directory_is_answered_with_what_a_script_can_do(settings, kept):
     with pytest.raises(RuntimeError, match=r"exists: mlx_attn\.resume\('.+'\) continues it, ov"):
         mlx_attn.train(kept.out, **settings)

@@ -74,7 +74,7 @@ class Training:
         """
         if not self.events:
             raise RunError("this training has not begun: iterate over it, or call run()")
-        if self.trainer.run and self.losses:
+        if self.trainer.run and self.trainer.progress.best:
             return load(self.trainer.run.path)
         self.trainer.model.eval()
         run = Run(Path(self.trainer.settings.variant), self._record())
@@ -181,7 +181,7 @@ def new_training(
     `prepared` reads its text; a plan draws no weights.
     """
     start = find_run(str(init_from)) if init_from else None
-    settings = resolve(layer_from(start.settings) if start else {}, *layers)
+    settings = resolve(layer_from(start.own_settings) if start else {}, *layers)
     if out is not None:
         check_free(out, overwrite)
         check_in_files(settings.plugins)
@@ -206,7 +206,7 @@ def resumed_training(
                 f"{run.path} has no checkpoint: there is nothing to resume from; "
                 f"train(init_from={str(run.path)!r}) trains on from its weights",
             )
-        settings = settings_from(run.settings, changes)
+        settings = settings_from(run.own_settings, changes)
         trainer = Trainer(settings, prepared(settings), draw=not has_checkpoint)
         track_heads(trainer)
         run.check_corpus(trainer.corpus, "name the old one with --data, or train a new run")

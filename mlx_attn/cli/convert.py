@@ -114,10 +114,12 @@ def _measure_ranks(
     run: "Run", to: str, ranks: tuple[int, ...], folder: Path, as_json: bool
 ) -> None:
     from mlx_attn.convert import measure, show
+    from mlx_attn.files import make_directory
 
     def progress(rank: int, done: int) -> None:
         note(f"rank {rank}: {done} of {len(ranks)}")
 
+    make_directory(folder)  # before hours of measuring
     curve = measure.measure_ranks(run, to, ranks, _corpus(run), progress)
     files = show.save_rank_curve(curve, folder)
     facts = {"run": str(run.path), "figures": [str(file) for file in files]}
@@ -129,4 +131,4 @@ def _corpus(run: "Run") -> "Corpus":
     from mlx_attn.text.show import download_lines
     from mlx_attn.training.config import settings_from
 
-    return settings_from(run.settings, {}).corpus(download_lines(note))
+    return settings_from(run.own_settings, {}).corpus(download_lines(note))

@@ -61,7 +61,7 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     Raises:
         RunError: The text can no longer be read, or has changed.
     """
-    settings = settings_from(run.settings, {})
+    settings = settings_from(run.own_settings, {})
     if settings.text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
     corpus = settings.corpus(progress)

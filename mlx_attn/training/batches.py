@@ -96,9 +96,15 @@ def _epoch_order(seed: int, epoch: int, n_windows: int) -> Integer[np.ndarray, "
 def batch_sampler(split: Split, context_length: int, config: TrainConfig) -> BatchSampler:
     """Return what draws the windows of a recipe."""
     sizes = len(split.tokens), context_length, config.batch_size
-    if config.windows == "epochs":
-        return EpochWindows(*sizes)
-    return RandomWindows(*sizes, document_places(split, context_length))
+    places = document_places(split, context_length)
+    if config.windows == "random":
+        return RandomWindows(*sizes, places)
+    if split.scored is not None and places is not None and context_length % places[1]:
+        raise ConfigError(
+            f"context_length={context_length} cuts through documents of {places[1]} tokens, which "
+            "have a task's facts and questions: with --windows epochs use a multiple of that"
+        )
+    return EpochWindows(*sizes)
 
 
 def document_places(split: Split, context_length: int) -> np.ndarray | None:

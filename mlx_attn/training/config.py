@@ -25,8 +25,8 @@ class TrainConfig:
     """
 
     steps: int = setting(0, "optimizer steps (0: no bound)")
-    epochs: float = setting(0.0, "passes over the training text (0: no bound)")
-    minutes: float = setting(0.0, "wall-clock budget in minutes (0: no bound)")
+    epochs: float = setting(0.0, "passes over the training text (0: no bound)", high=1e9)
+    minutes: float = setting(0.0, "wall-clock budget in minutes (0: no bound)", high=1e9)
     batch_size: int = setting(12, "sequences per step", low=1, high=2**20)
     accumulate: int = setting(1, "micro-batches of batch_size per step", low=1, high=2**20)
     lr: float = setting(1e-3, "peak learning rate of AdamW")

@@ -61,12 +61,12 @@ def forecast(trainer: Trainer) -> Forecast:
     gradients, update, validation_seconds, *peaks = _measure(trainer).tolist()
     step_seconds = gradients * config.accumulate / min(config.accumulate, _PARTS) + update
     left = max(trainer.steps - trainer.progress.step, 0)
-    by_clock = config.minutes * 60
-    # Without minutes only the steps bound the training.
-    fit = ceil(by_clock / step_seconds) if by_clock else left
+    # The minutes hold earlier sessions and all validations but the last, which always takes place.
+    by_clock = max(config.minutes * 60 - trainer.progress.seconds, 0)
+    share = validation_seconds / config.eval_every if config.eval_every else 0
+    fit = ceil(by_clock / (step_seconds + share)) if config.minutes else left
     steps = min(left, fit) if trainer.steps else fit
-    # The last validation always takes place; earlier ones every `eval_every` steps before it.
-    validations = 1 + (steps - 1) // config.eval_every if config.eval_every and steps else 1
+    validations = ceil(steps / config.eval_every) if config.eval_every else min(steps, 1)
     return Forecast(
         step_seconds=step_seconds,
         validation_seconds=validation_seconds,
@@ -83,6 +83,9 @@ def _measure(trainer: Trainer) -> _Measured:
     layers, T, B = config.n_layers, config.context_length, training.batch_size
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
     few_layers, more_layers = _DEPTHS if is_deep else (layers, layers)
+    # Windows may start anywhere: those of a task would not fit into fewer tokens.
+    anywhere = replace(trainer.corpus.train, document_starts=None)
+    corpus = replace(trainer.corpus, train=anywhere)
     cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
     fits = int(_WORK / cost) if parts_take_less() else B * T  # tokens
 
@@ -93,7 +96,7 @@ def _measure(trainer: Trainer) -> _Measured:
             recipe = replace(recipe, compile="off")  # g++ would take longer than all of it
         sizes = {**settings.model, "n_layers": depth, "context_length": length}
         part = replace(settings, model=sizes, training=recipe)
-        return _measure_batch(part, trainer.corpus, min(EVALUATION_TOKENS, fits))
+        return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))
 
     def of_depth(depth: int) -> _Measured:
         if fits >= B * T or B <= 2:

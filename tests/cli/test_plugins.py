@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,9 @@ def test_every_example_trains_and_is_read_or_refused_with_the_reason(train, run_
 
 def test_the_guide_shows_the_whole_example():
     _, code = TALKING.read_text().split('"""\n\n', 1)
-    assert code in (EXAMPLES.parent / "docs" / "your-own-variant.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "your-own-variant.md").read_text()
+    assert code in page
+    assert f"(sha256 {sha256(TALKING.read_bytes()).hexdigest()[:12]})" in page
 
 
 def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_command):
@@ -113,7 +116,8 @@ def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_c
     talk.write_text(talk.read_text() + "# another\n")
     assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
     talk.unlink()
-    assert "add --plugin PATH/talk.py" in run_command("sample", "runs/talk").stderr
+    for command in ("sample", "open", "loss"):
+        assert "add --plugin PATH/talk.py" in run_command(command, "runs/talk").stderr
 
 
 def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_command):

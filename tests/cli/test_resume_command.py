@@ -29,6 +29,15 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(train, w
     assert_same_arrays(*(runs / name / "model.safetensors" for name in ("straight", "killed")))
 
 
+def test_a_run_keeps_the_tokenizer_of_another_that_has_moved(train, workshop):
+    train("--name=first")
+    train("--name=second", "--tokenizer=runs/first")
+    (workshop / "runs" / "first").rename(workshop / "runs" / "moved")
+    (workshop / "second").mkdir()  # a folder of another kind hides no run
+    result = train("--resume", "second", "--steps=8")
+    assert result.exit_code == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     "flags",
     [["--resume", "mine", "--steps=9"], ["--name=mine", "--overwrite"]],

@@ -52,6 +52,15 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
     assert expected.peak_memory == pytest.approx(mx.get_peak_memory() - others, rel=0.15)
 
 
+def test_the_minutes_hold_earlier_sessions_and_validations(trainer, monkeypatch):
+    costs = np.array([1.0, 0.0, 8.0, 0.0, 0.0])  # a step takes a second, a validation eight
+    monkeypatch.setattr("mlx_attn.training.forecast._measure", lambda trainer: costs)
+    training = trainer(steps=0, minutes=1.0, eval_every=4)
+    training.progress.seconds = 30.0
+    expected = forecast(training)
+    assert (expected.steps, expected.validations) == (10, 3)
+
+
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
     """Two windows of few tokens and two layers, which take a second, are all that is tried."""
     tried = []

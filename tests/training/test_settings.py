@@ -92,6 +92,7 @@ def test_a_resume_may_change_a_budget_and_repeat_but_not_change_other_settings(r
         ("min_lr", 1.0, "min_lr=1.0 must be at most lr=0.001"),
         ("beta2", 1.0, "beta2=1.0 must be at most 0.9999"),
         ("steps", 10**30, "must be at most"),
+        ("epochs", 1e308, "must be at most 1000000000"),
         ("schedule", "straight", "one of cosine, wsd, linear, constant"),
     ],
 )

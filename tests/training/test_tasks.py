@@ -14,6 +14,7 @@ from mlx_attn.text.tasks import RECIPE
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import Evaluator
+from mlx_attn.training.forecast import forecast
 from mlx_attn.training.trainer import Trainer
 
 SMALL = {"emb_dim": 16, "n_heads": 2, "n_layers": 1, "batch_size": 4, "steps": 3, "warmup": 1}
@@ -40,9 +41,18 @@ def test_the_loss_is_the_mean_over_scored_tokens(corpus):
     assert float(made.launch_step()[0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_context_that_holds_no_document_is_refused(corpus):
+@pytest.mark.parametrize("windows", ["random", "epochs"])
+def test_a_context_that_holds_no_document_is_refused(corpus, windows):
     with pytest.raises(ConfigError, match=r"too short .* 65 tokens: use --context-length 65"):
-        trainer(corpus, context_length=64)
+        trainer(corpus, context_length=64, windows=windows)
+    trainer(corpus, context_length=130, windows="epochs")
+    with pytest.raises(ConfigError, match=r"100 cuts through documents of 65 tokens"):
+        trainer(corpus, context_length=100, windows="epochs")
+
+
+def test_a_large_model_on_a_task_is_measured_on_parts_of_documents(corpus, monkeypatch):
+    monkeypatch.setattr("mlx_attn.training.forecast._WORK", 1e4)
+    assert forecast(trainer(corpus)).step_seconds > 0
 
 
 def test_validation_counts_scored_tokens_in_nats_and_answers_as_right_or_wrong(corpus):
