@@ -130,6 +130,11 @@ def _why_not_folded(model: GPT) -> str:
             f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
             "move from them to the queries: leave --fold-norm out"
         )
+    if maps.score.cache == "x" and (att.config.rotates or config.qk_norm):
+        return (
+            "the keys are x here, rotated or divided by their lengths before queries meet them, so "
+            "the norm's gain cannot move to the queries: leave --fold-norm out"
+        )
     if maps.output.contains_value and loosening and config.bias:
         return (
             "the norm's shift becomes a constant only if attention weights add up to 1, and with "

@@ -41,7 +41,7 @@ def rewrite(attention: Attention, target: AttentionConfig, x: Inputs | None = No
                 "form: train that form from the start"
             )
     weights, written = circuits.layer_weights(attention), {}
-    if changes_scores and target.score == "latent":
+    if (changes_scores or changes_output) and target.score == "latent":
         written |= _latent(attention, target)
     elif changes_scores:
         written |= _SCORES[target.score](circuits.qk_circuit(attention), target)

@@ -55,11 +55,13 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
     else:
         try:
             what, arrays = names.translated(state, path)
+            config = _config_of(path, what, arrays, n_heads, said)
+        except ConfigError:
+            raise
         except (ValueError, KeyError, IndexError) as error:
             raise RunError(
                 f"{path}: no model that is known here has such arrays ({error})"
             ) from error
-        config = _config_of(path, what, arrays, n_heads, said)
         if config.tied_head:
             arrays.pop("out_head.weight", None)  # saved twice
     if n_heads not in (0, config.n_heads):
@@ -225,8 +227,9 @@ def _of_file(path: Path) -> tuple[Arrays, Object]:
 def _of_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: mx.array(file[name]) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            native = ((name, array.dtype.newbyteorder("=")) for name, array in file.items())
+            return {name: mx.array(file[name].astype(dtype)) for name, dtype in native}
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
 
 
@@ -272,7 +275,10 @@ def _of_torch(path: Path) -> tuple[Arrays, Object]:
         raise RunError(f"{path}: its tensors claim {claimed:,} bytes, far more than the file has")
     # Whole numbers stay so: of a mask, or of weights that are quantized, which are refused.
     plain = {k: t.detach().float() if t.is_floating_point() else t for k, t in tensors.items()}
-    arrays = {name: mx.array(tensor.numpy()) for name, tensor in plain.items()}
+    try:
+        arrays = {name: mx.array(tensor.numpy()) for name, tensor in plain.items()}
+    except (TypeError, RuntimeError) as error:
+        raise RunError(f"{path}: a tensor is quantized or sparse, which is not read") from error
     arguments = content.get("model_args")  # of nanoGPT
     n_heads = arguments.get("n_head") if isinstance(arguments, dict) else 0
     return arrays, {"n_heads": n_heads if isinstance(n_heads, int) else 0}

@@ -128,7 +128,7 @@ def number_table(headings: Iterable[str], title: str = "", gap: int = 2) -> Tabl
     table.title_style = "bold"
     for heading in headings:
         side = "right" if heading else "left"
-        table.add_column(heading, justify=side, no_wrap=True, vertical="bottom")
+        table.add_column(heading, justify=side, overflow="fold", vertical="bottom")
     return table
 
 

@@ -76,6 +76,8 @@ def test_the_norm_can_be_folded_in(trained, exact_difference, variant):
 def test_slices_of_x_leave_no_place_for_the_gain(trained):
     with pytest.raises(ConfigError, match="nowhere to go"):
         convert(trained(variant="no-query"), "merged", fold_norm=True)
+    with pytest.raises(ConfigError, match=r"rotated or divided .* gain cannot move"):
+        convert(trained(variant="merged", position="rope"), "merged-both", fold_norm=True)
 
 
 def test_a_conversion_leaves_the_model_as_it_was_and_keeps_the_type_of_weights(trained, windows):
@@ -127,9 +129,11 @@ def random_model(variant: str, **keys) -> GPT:
     return moved(GPT(GPTConfig(**{**SMALL, **VARIANTS[variant].settings, "latent_dim": 6, **keys})))
 
 
-@pytest.mark.parametrize("to", ["standard", "merged-both"])
-def test_a_latent_of_full_rank_is_written_out_exactly(to):
-    model = random_model("mla", latent_dim=16)
+@pytest.mark.parametrize(
+    ("to", "output"), [("standard", "linear"), ("merged-both", "linear"), ("mla", "none")]
+)
+def test_a_latent_of_full_rank_is_written_out_exactly(to, output):
+    model = random_model("mla", latent_dim=16, output=output)
     converted = convert(model, to)
     assert np.abs(float64_logits(model, TOKENS) - float64_logits(converted, TOKENS)).max() < 1e-5
 

@@ -124,7 +124,7 @@ def test_openais_variables_are_read_and_their_files_refused_with_two_lines(make_
         matrix = array[None] if letter == "w" and "/" in module else array
         name = f"model/{module}" + f"/{letter}" * ("/" in module or "ln" in module)
         variables[name] = np.array(matrix)
-    np.savez(folder / "model.npz", **variables)
+    np.savez(folder / "model.npz", **{name: one.astype(">f4") for name, one in variables.items()})
     read = find_checkpoint(str(folder / "model.npz")).model
     assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
 
@@ -140,6 +140,9 @@ REFUSED = {
     "two of its arrays stand for one weight": more(module__final_norm__scale=mx.ones((32,))),
     "trf_blocks.1.att.mask is not the causal mask": more(
         trf_blocks__1__att__mask=mx.triu(mx.ones((48, 48)), k=1) + mx.tril(mx.ones((48, 48)), k=-8)
+    ),
+    "has such arrays .tuple index out of range": more(
+        trf_blocks__0__att__W_key__weight=mx.array(1.0)
     ),
     "lacks trf_blocks.1.norm2.bias": lambda arrays: {
         name: array for name, array in arrays.items() if name != "trf_blocks.1.norm2.shift"
@@ -229,6 +232,9 @@ def test_a_pth_is_read_by_pytorch_and_without_it_two_lines_make_a_readable_file(
     with pytest.raises(
         RunError, match=r"final_norm\.weight is .*int8, which are no floating-point"
     ):
+        find_checkpoint(str(path), n_heads=4)
+    monkeypatch.setattr(tensors["final_norm.scale"], "numpy", len)  # a TypeError, as PyTorch's
+    with pytest.raises(RunError, match="a tensor is quantized or sparse"):
         find_checkpoint(str(path), n_heads=4)
     path.write_bytes(bytes(1000))
     with pytest.raises(RunError, match=r"claim .+ bytes, far more than the file has"):
