@@ -24,7 +24,7 @@ from mlx_attn.cli.options import (
     settings_in,
 )
 from mlx_attn.cli.output import emit, note
-from mlx_attn.comparison.config import ComparisonConfig
+from mlx_attn.comparison.config import MADE_HERE, ComparisonConfig
 from mlx_attn.files import lock
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.show import Display
 
-_MADE_HERE = {"variant", "seed", "eval_every", "log_every", "track"}
-_MADE_HERE |= {"epochs", "minutes"}
+_MADE_HERE = {"variant", *MADE_HERE, "epochs", "minutes"}
 """Settings of a training that a comparison makes itself."""
 
 _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
@@ -85,8 +84,8 @@ _OPTIONS: list[click.Option] = [
         "--ideas",
         is_flag=True,
         help="judge the second arm as an idea of a loop, untuned, with 3 to 10 seeds; the ledger "
-        "in --out (default: runs/ideas) keeps one that does nothing in at most 5 % of loops, and "
-        "a better one becomes the control",
+        "in --out (default: runs/ideas) keeps one that does nothing in at most 5 % of loops, if "
+        "ideas vary about as the control does, and a better one becomes the control",
         rare=True,
     ),
     *options_from(ComparisonConfig, "How sure", shows_defaults=True),

@@ -54,6 +54,10 @@ class Arm:
     lr_scale: float = 1.0  # multiplies all learning rates of the arm; found by tuning
 
 
+MADE_HERE = frozenset({"seed", "eval_every", "log_every", "track"})
+"""Settings of a training that are the comparison's, and the same for every arm."""
+
+
 def arm_from(text: str) -> Arm:
     """Return the arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
 
@@ -76,6 +80,8 @@ def arm_from(text: str) -> Arm:
         )
     changes = [part for part in parts if "=" in part]
     settings = dict(map(_setting, changes))
+    if fixed := sorted(MADE_HERE & {*settings}):
+        raise ConfigError(f"'{text}': a comparison makes {', '.join(fixed)} itself: leave it out")
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"
     expanded(settings)
     plain = ", ".join([settings["variant"], *changes])
@@ -230,6 +236,10 @@ class ComparisonConfig:
                 f"scales={self.scales} must be positive factors of the learning rates, at least one"
             )
         margin_from(self.delta)
+        if self.reference and self.reference.name in [arm.name for arm in self.arms]:
+            raise ConfigError(
+                f"{self.reference.name} is an arm and cannot be the reference too: choose another"
+            )
 
     @cached_property
     def margin(self) -> Margin:

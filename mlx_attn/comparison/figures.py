@@ -78,6 +78,12 @@ def series(trainings: Sequence[TrialResult], field: str) -> Series:
     return Series(points[0, :, 0], points[:, :, 1])
 
 
+def _gap(line: Series, control: Series) -> Series:
+    """Return the differences in pairs of one seed, at the steps that both have."""
+    steps, ours, theirs = np.intersect1d(line.at, control.at, return_indices=True)
+    return Series(steps, line.values[:, ours] - control.values[:, theirs])
+
+
 def curves_figure(comparison: Comparison, field: str) -> "Figure":
     """Draw a field of the validations through training, and its paired difference to the control.
 
@@ -87,12 +93,8 @@ def curves_figure(comparison: Comparison, field: str) -> "Figure":
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
     lines = {arm.arm: series(arm.trainings, field) for arm in comparison.arms}
     control = lines[comparison.control]
-    # Pairs of one seed at the same steps.
-    gaps = {
-        arm: Series(line.at, line.values - control.values)
-        for arm, line in lines.items()
-        if arm != comparison.control
-    }
+    others = {arm: line for arm, line in lines.items() if arm != comparison.control}
+    gaps = {arm: gap for arm, line in others.items() if len((gap := _gap(line, control)).at)}
     for axis, drawn in ((losses, lines), (differences, gaps)):
         for arm, line in drawn.items():
             _draw(axis, line, marks[arm])

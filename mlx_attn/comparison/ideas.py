@@ -225,4 +225,4 @@ def _at_equal_time(idea: Sequence[TrialResult], control: Sequence[TrialResult]) 
         return None
     curves = (([p.step for p in one.curve], [p.val_loss for p in one.curve]) for one in idea)
     losses = (float(np.interp(step, steps, losses)) for steps, losses in curves)
-    return fmean(losses) - fmean(each.val_loss for each in control)
+    return fmean(losses) - fmean(each.curve[-1].val_loss for each in control)

@@ -93,7 +93,8 @@ class Sample:
         inside = margin - law.isf(level_of_one)
         # Both one-sided tests reject at least as often as their sum less 1.
         same = law.cdf(inside + self.mean) + law.cdf(inside - self.mean) - 1
-        enough = np.flatnonzero(np.maximum(different, same) >= POWER)
+        # Either decides; both at once are so rare that the sum is about the chance of one.
+        enough = np.flatnonzero(different + np.maximum(same, 0) >= POWER)
         return self.seeds + 1 + int(enough[0]) if len(enough) else MOST_SEEDS
 
 
@@ -121,7 +122,7 @@ def judge(
             word = "the same"
         elif p_holm <= level:
             word = "worse" if mean > 0 else "better"
-        else:
+        elif several:  # one difference tells nothing of the spread
             needed = sample.seeds_needed(margin, level / len(samples), level)
         verdicts[arm] = Verdict(
             word=word,

@@ -1,7 +1,7 @@
 """The losses of runs of other programs: read from a table, and judged as those of `compare`."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 
@@ -25,8 +25,8 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
             f"{', '.join(missing)}"
         )
     losses: dict[str, dict[str, float]] = {}
-    # Line 1 has the names of the columns.
-    for line, row in enumerate(rows, 2):
+    for row in _rows(rows, file):
+        line = rows.line_num
         arm, seed, loss = (str(row[name] or "").strip() for name in columns)
         if seed in losses.setdefault(arm, {}):
             raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
@@ -35,6 +35,13 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
         except ValueError as error:
             raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
     return losses
+
+
+def _rows(rows: "csv.DictReader[str]", file: Path) -> Iterator[dict[str, str]]:
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise RunError(f"{file}, line {rows.line_num + 1}: {error}") from error
 
 
 def judge_losses(
@@ -52,7 +59,8 @@ def judge_losses(
         if failed := [seed for seed, loss in of_arm.items() if not isfinite(loss)]:
             raise ConfigError(
                 f"the losses of {arm} must be finite numbers, and {of_arm[failed[0]]} of seed "
-                f"{failed[0]} is not: leave out what diverged"
+                f"{failed[0]} is not: an arm that diverges is worse, and a mean over its other "
+                "seeds would flatter it"
             )
     contrasts: dict[str, Contrast] = {}
     for arm, of_arm in others:

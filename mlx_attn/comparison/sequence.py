@@ -13,6 +13,7 @@ and from earlier ideas.
 An idea is better if the interval of d at its level lies below 0. All levels add up to ERROR, so
 that the chance that any idea is kept that does nothing is at most that, although the control's
 error is common to them (Bonferroni); the looks at an idea share its level (Lan and DeMets, 1983).
+So it is for ideas that vary about as the control does: s^2 makes a much wilder one look steadier.
 Where d is not below 0 an idea is dropped. `benchmarks/ideas.py` simulates nights.
 """
 

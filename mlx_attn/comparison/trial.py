@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -136,16 +137,17 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
         raise RunError(f"{corpus.name} has changed since the comparison began")
     trainer = Trainer(trial.settings, corpus)
     is_text, curve, last, ended = not trainer.config.eval_every, list[Point](), None, None
+    # The same windows for every arm and every point of its curve, so that they are comparable.
+    estimate = partial(trainer.evaluator.estimate, trainer.model, CURVE_WINDOWS)
     try:
         for event in train(trainer, should_stop):
             match event:
                 # Tasks are evaluated fully, and so is every text at its end.
                 case events.Stepped(step=step) if is_text and step < trainer.steps:
-                    # The same windows for every arm, so that their curves are comparable.
-                    loss = trainer.evaluator.estimate(trainer.model, CURVE_WINDOWS)
-                    curve.append(Point(step=step, val_loss=loss))
+                    curve.append(Point(step=step, val_loss=estimate()))
                 case events.Evaluated(step=step, evaluation=last):
-                    curve.append(Point(step=step, val_loss=last.val_loss, accuracy=last.accuracy))
+                    loss = estimate() if is_text else last.val_loss
+                    curve.append(Point(step=step, val_loss=loss, accuracy=last.accuracy))
                 case events.Ended():
                     ended = event
     except DivergedError as error:

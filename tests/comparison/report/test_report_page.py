@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlx_attn.comparison.figures import forest_figure
+from mlx_attn.comparison.figures import curves_figure, forest_figure
 from mlx_attn.comparison.judging import judge_solving
 from mlx_attn.comparison.report import as_html, write_report
 from mlx_attn.comparison.result import Solving
@@ -54,6 +54,17 @@ def test_the_answer_is_first_figures_have_a_text_alternative_and_nothing_is_load
     assert all(image["aria-label"] for image in images)
     assert elements.loaded() == elements.all("script") == []
     assert elements.all("meta")[1]["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_curves_are_subtracted_at_the_steps_that_both_have(comparison):
+    given = comparison()
+    control, *others = given.arms
+    cut = [
+        replace(arm, trainings=tuple(replace(t, curve=t.curve[1:]) for t in arm.trainings))
+        for arm in others
+    ]
+    axis = curves_figure(replace(given, arms=(control, *cut)), "val_loss").axes[1]
+    assert [np.array(line.get_xdata()).tolist() for line in axis.lines[-2:]] == [[10.0], [0, 1]]
 
 
 def test_markup_in_names_and_settings_is_text(comparison):
