@@ -176,7 +176,7 @@ def home_of(
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
             continue
-        room -= len(model["weights"]) + _FACTS
+        room -= len(json.dumps(model))
         row["model"] = len(models)
         models.append({**model, "texts": texts})
     return rows, models
@@ -208,6 +208,7 @@ def _history(run: Run) -> dict[str, Any]:
     return {
         # Runs with the same content and tokens have comparable losses.
         "group": f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}",
+        "content": run.settings.get("digest", ""),
         "vocabulary": size,
         "curve": [(int(p[-1, 0]), round(float(p[:, 1].mean()), 4)) for p in parts if len(p)],
         "best_at": best_of(reports).get("tokens"),

@@ -26,6 +26,7 @@ def switch(page, name: str) -> None:
 
 
 EFFECT = 'document.getElementById("effect").textContent'
+FAILURE = 'document.getElementById("failure").textContent'
 ANSWER = 'document.getElementById("answers").textContent'
 
 
@@ -90,6 +91,45 @@ def test_a_word_that_was_never_read_is_told_once_it_is_written(text, new, make_r
     page = show(make_run(), texts=[text], words=["Ben", "is"])
     told = "document.body.innerText.includes('never read')"
     assert settled(page, told, bool(new)) == bool(new)
+
+
+WRITES_A_CHARACTER = """
+const model = explorer.models[0], trace = model.trace.bind(model), bytes = [0xe6, 0x97, 0xa5];
+model.trace = (tokens, ...more) => {
+  const found = trace(tokens, ...more), likely = new Float32Array(model.config.vocab_size);
+  likely[bytes[tokens.length % 3]] = 9;
+  return Object.assign(found, { logits: [...found.logits.slice(0, -1), likely] });
+};"""
+
+
+def test_a_character_of_several_tokens_is_written_whole(make_run, show):
+    page = show(make_run(tokenizer=train_tokenizer("byte", "")), texts=["abc"])
+    page.run(WRITES_A_CHARACTER)
+    write(page, "abcd" * 3)
+    for text in ("", "", "日", "日", "日", "日日"):
+        switch(page, "one")
+        assert page.run('document.getElementById("text").value') == "abcd" * 3 + text
+    assert page.said == []
+
+
+def test_two_runs_that_read_alike_still_do_when_the_text_outgrows_the_context(make_run, show):
+    page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT * 2])
+    for _ in range(40):
+        switch(page, "one")
+    read = page.run("explorer.state.readings.map(({tokens}) => tokens)")
+    assert read[0] == read[1]
+    assert len(read[0]) < len(TEXT * 2)
+
+
+def test_a_text_that_one_of_two_runs_cannot_read_is_told_whatever_is_clicked(make_run, show):
+    other = make_run("two", tokenizer=train_tokenizer("char", "xyz"))
+    page = show(make_run("one"), other, texts=[TEXT])
+    page.run('document.querySelectorAll("#steps button")[2].click()')
+    assert "not among the 3 characters" in page.run(FAILURE)
+    write(page, "x")
+    switch(page, "restore")
+    assert "not among" in page.run(FAILURE)
+    assert page.said == []
 
 
 def test_markup_in_a_text_stays_text(make_run, show):

@@ -28,14 +28,24 @@ export function showHome(rows, colours) {
     else ticked.delete(name);
     showTicked(ticked);
   };
-  sorted.forEach((group, at) => section.querySelector(".groups").append(groupPart(group, at > 0, colours, tick)));
+  sorted.forEach((group, at) => section.querySelector(".groups").append(groupPart(group, noteOf(sorted, at), colours, tick)));
   const broken = rows.filter((row) => row.problem);
   if (broken.length) section.querySelector(".groups").append(brokenPart(broken));
   showTicked(ticked);
 }
 
+const contentOf = ([{ content, group }]) => content || group;
+
+/** Returns what a table says of its losses beside those of the tables above. */
+function noteOf(groups, at) {
+  if (at === 0) return "";
+  const isAbove = groups.slice(0, at).some((group) => contentOf(group) === contentOf(groups[at]));
+  return isAbove ? "other tokens: only bits per byte can be compared" : "another text: its losses cannot be compared with those above";
+}
+
 function summary(rows, groups) {
-  const runs = `${rows.length} ${rows.length === 1 ? "run" : "runs"}, ${groups.length} ${groups.length === 1 ? "text" : "texts"}. `;
+  const texts = new Set(groups.map(contentOf)).size;
+  const runs = `${rows.length} ${rows.length === 1 ? "run" : "runs"}, ${texts} ${texts === 1 ? "text" : "texts"}. `;
   const [first] = groups;
   const best = first?.filter(({ loss }) => loss !== null).sort((a, b) => a.loss - b.loss)[0];
   if (!best) return element("p", {}, runs);
@@ -46,11 +56,11 @@ function summary(rows, groups) {
 
 const textTitle = ({ text, vocabulary }) => `${text} (vocabulary of ${vocabulary.toLocaleString("en")})`;
 
-function groupPart(group, isOther, colours, tick) {
+function groupPart(group, note, colours, tick) {
   const lines = group.filter(({ curve }) => curve.length > 1);
   const colourOf = new Map(lines.slice(0, colours.length).map(({ name }, i) => [name, colours[i]]));
   const part = element("section", { className: "group" },
-    element("h2", {}, "Trained on ", textTitle(group[0]), ...(isOther ? [" ", chip("another text: its losses cannot be compared with those above")] : [])));
+    element("h2", {}, "Trained on ", textTitle(group[0]), ...(note ? [" ", chip(note)] : [])));
   if (lines.length) part.append(chart(lines, colourOf));
   const body = element("tbody", {});
   const rows = group.map((row) => [row, homeRow(row, colourOf, tick, part)]);

@@ -183,7 +183,8 @@ export function label(bytes) {
   }
 }
 
-export function decode(tokenizer, tokens) {
+/** Returns the text of tokens; with `stream` without a last character that is not complete. */
+export function decode(tokenizer, tokens, { stream = false } = {}) {
   const bytes = tokens.flatMap((token) => Array.from(tokenizer.bytes[token]));
-  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes), { stream });
 }

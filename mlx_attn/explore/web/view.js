@@ -40,8 +40,7 @@ function read(text) {
   if (encoded.some((tokens) => tokens.length === 0)) throw new Error("type at least one character");
   state.readings = encoded.map((tokens, i) => ({ ...state.readings[i], tokens: models[i].begin(tokens).slice(-models[i].longest), given: tokens.length, worths: [] }));
   state.token = Math.max(...state.readings.map(({ tokens }) => tokens.length)) - 1;
-  state.target = undefined;
-  state.text = text;
+  Object.assign(state, { target: undefined, text, written: undefined });
   hold();
 }
 
@@ -141,8 +140,10 @@ function showEffect() {
 // Painting.
 
 function paint() {
-  panes.forEach((pane) => pane.paint({ ...state }));
-  apart?.paint(state);
+  if (state.readings.length) {
+    panes.forEach((pane) => pane.paint({ ...state }));
+    apart?.paint(state);
+  }
   paintSwitches();
   Array.from(byId("steps").children).forEach((button, at) => {
     button.setAttribute("aria-current", at === state.step ? "step" : "false");
@@ -324,13 +325,19 @@ function addToken() {
   const writer = Number(byId("writer").value);
   const { trace, tokens } = state.readings[writer];
   const token = drawn(trace.logits.at(-1), Number(byId("warmth").value), random);
-  const added = [...tokens, token];
-  state.text = byId("text").value += decode(models[writer].tokenizer, [token]);
+  const { before, written } = state.written?.by === writer ? state.written : { before: byId("text").value, written: [] };
+  // Decoded together, because a character may take several tokens.
+  const text = byId("text").value = before + decode(models[writer].tokenizer, [...written, token], { stream: true });
   markExample();
-  state.readings = state.readings.map((reading, i) => {
-    const all = i === writer ? added : models[i].begin(models[i].tokenizer.encode(byId("text").value));
-    return { ...reading, given: i === writer ? reading.given + 1 : all.length, tokens: thatFit(i, all), worths: [] };
+  const added = thatFit(writer, [...tokens, token]);
+  const readings = state.readings.map((reading, i) => {
+    if (i === writer) return { ...reading, given: reading.given + 1, tokens: added, worths: [] };
+    const all = models[i].begin(models[i].tokenizer.encode(text));
+    const isAlike = added.length <= models[i].longest && added.every((one, at) => one === all.at(at - added.length));
+    return { ...reading, given: all.length, tokens: isAlike ? added : thatFit(i, all), worths: [] };
   });
+  // Only now: a text that another model cannot read is read again, and refused again.
+  Object.assign(state, { text, readings, written: { by: writer, before, written: [...written, token] } });
   state.token = Math.max(...state.readings.map((reading) => reading.tokens.length)) - 1;
   state.target = undefined;
   hold();
