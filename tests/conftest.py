@@ -114,6 +114,19 @@ def on_processor() -> Iterator[None]:
 
 
 @pytest.fixture
+def chosen(monkeypatch) -> list[str]:
+    """The devices that are chosen; MLX keeps its own, and seems to have a GPU."""
+    monkeypatch.setattr(device, "devices", lambda: ["cpu", "gpu"])
+    monkeypatch.setenv(device.DEVICE, "")  # so that it is restored, even to none
+    monkeypatch.delenv(device.DEVICE)
+    names: list[str] = []
+    monkeypatch.setattr(
+        mx, "set_default_device", lambda made: names.append(getattr(made, "type", made).name)
+    )
+    return names
+
+
+@pytest.fixture
 def no_lookahead(on_processor) -> Iterator[None]:
     """MLX waits for its queue before it allocates, so that a peak of memory repeats.
 

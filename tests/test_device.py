@@ -35,16 +35,6 @@ def wish(monkeypatch) -> Iterator[pytest.MonkeyPatch]:
     device._wished.cache_clear()
 
 
-@pytest.fixture
-def chosen(monkeypatch) -> list[str]:
-    """The devices that `use_device` sets; MLX keeps its own, and seems to have a GPU."""
-    monkeypatch.setattr(device, "devices", lambda: ["cpu", "gpu"])
-    monkeypatch.delenv(device.DEVICE, raising=False)
-    names: list[str] = []
-    monkeypatch.setattr(mx, "set_default_device", lambda made: names.append(made.name))
-    return names
-
-
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
 def test_the_switch_takes_the_path_of_another_machine(wish, path):
     wish.setenv(device.SWITCH, path)

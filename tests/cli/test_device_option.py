@@ -3,23 +3,10 @@
 import os
 
 import click
-import mlx.core as mx
 import pytest
 
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
-
-
-@pytest.fixture
-def chosen(monkeypatch) -> list[str]:
-    """The devices that commands choose; MLX keeps its own, and seems to have a GPU."""
-    monkeypatch.setattr(device, "devices", lambda: ["cpu", "gpu"])
-    monkeypatch.setenv(device.DEVICE, "")
-    names: list[str] = []
-    monkeypatch.setattr(
-        mx, "set_default_device", lambda made: names.append(getattr(made, "type", made).name)
-    )
-    return names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
