@@ -383,7 +383,7 @@ def main(
 
 
 NOT_HERE = ("device", "help_all")
-"""Options of `mlx-attn bench` that a floor does not have, or has anyway."""
+"""Options of `mlx-attn bench` that are not taken over: every command has `--help-all` already."""
 
 command = SectionedCommand(
     "floors.py",

@@ -302,7 +302,7 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
             f"{path.name} has changed since this run was trained ({digest} then, {now} now): the "
             "model may compute something else; the original file computes what was trained"
         )
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=1)  # of one place, and so told once
     if missing:
         flags = " ".join(f"--plugin {quote(place)}" for place in missing.values())
         needs = f"this run uses {' and '.join(missing)}: add"

@@ -132,10 +132,8 @@ class Run:
 
     def load_model(self, weights: Path | None = None) -> GPT:
         """Return the model with its best weights, ready for evaluation."""
-        check_plugins(self.settings)
-        weights = weights or self.weights
+        model, weights = GPT(self.config, seed=None), weights or self.weights
         arrays, facts = load_arrays(weights)
-        model = GPT(self.config, seed=None)
         check_agrees(facts.get(_SAVED_WITH, "{}"), model.config.as_dict(), str(weights))
         check_weights(weights, model, arrays)
         if not all(mx.isfinite(array).all() for array in arrays.values()):

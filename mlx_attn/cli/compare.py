@@ -85,7 +85,7 @@ _OPTIONS: list[click.Option] = [
         is_flag=True,
         help="judge the second arm as an idea of a loop, untuned, with 3 to 10 seeds; the ledger "
         "in --out (default: runs/ideas) keeps one that does nothing in at most 5 % of loops, if "
-        "ideas vary about as the control does, and a better one becomes the control",
+        "ideas vary about as the control does; a better one becomes the control",
         rare=True,
     ),
     *options_from(ComparisonConfig, "How sure", shows_defaults=True),

@@ -81,7 +81,7 @@ def arm_from(text: str) -> Arm:
     changes = [part for part in parts if "=" in part]
     settings = dict(map(_setting, changes))
     if fixed := sorted(MADE_HERE & {*settings}):
-        raise ConfigError(f"'{text}': a comparison makes {', '.join(fixed)} itself: leave it out")
+        raise ConfigError(f"'{text}': the comparison itself sets {', '.join(fixed)}")
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"
     expanded(settings)
     plain = ", ".join([settings["variant"], *changes])
@@ -236,9 +236,11 @@ class ComparisonConfig:
                 f"scales={self.scales} must be positive factors of the learning rates, at least one"
             )
         margin_from(self.delta)
-        if self.reference and self.reference.name in [arm.name for arm in self.arms]:
+        if (without := self.reference) and any(
+            without.name == arm.name or without.settings == arm.settings for arm in self.arms
+        ):
             raise ConfigError(
-                f"{self.reference.name} is an arm and cannot be the reference too: choose another"
+                f"the reference {without.name} is an arm too: choose another, or none"
             )
 
     @cached_property

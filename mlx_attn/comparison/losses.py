@@ -1,7 +1,7 @@
 """The losses of runs of other programs: read from a table, and judged as those of `compare`."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
@@ -19,14 +19,17 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
     """
     rows = csv.DictReader(read_text(file).splitlines())
     columns = ("arm", "seed", "loss")
-    if missing := [name for name in columns if name not in (rows.fieldnames or ())]:
+    try:
+        names, table = rows.fieldnames or (), [(rows.line_num, row) for row in rows]
+    except csv.Error as error:
+        raise RunError(f"{file}, line {rows.line_num + 1}: {error}") from error
+    if missing := [name for name in columns if name not in names]:
         raise RunError(
             f"{file}: its first line must name the columns {', '.join(columns)}; it lacks "
             f"{', '.join(missing)}"
         )
     losses: dict[str, dict[str, float]] = {}
-    for row in _rows(rows, file):
-        line = rows.line_num
+    for line, row in table:
         arm, seed, loss = (str(row[name] or "").strip() for name in columns)
         if seed in losses.setdefault(arm, {}):
             raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
@@ -35,13 +38,6 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
         except ValueError as error:
             raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
     return losses
-
-
-def _rows(rows: "csv.DictReader[str]", file: Path) -> Iterator[dict[str, str]]:
-    try:
-        yield from rows
-    except csv.Error as error:
-        raise RunError(f"{file}, line {rows.line_num + 1}: {error}") from error
 
 
 def judge_losses(

@@ -19,7 +19,7 @@ import numpy as np
 
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.explore.manifest import example_texts, page_model, text_of, training_words
-from mlx_attn.files import check_page, write_text
+from mlx_attn.files import check_page, digest, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, best_of, open_run
 from mlx_attn.runs import RUNS, RunSummary, document_start, summarise_runs
@@ -199,17 +199,17 @@ def _row(summary: RunSummary) -> dict[str, Any]:
 
 def _history(run: Run) -> dict[str, Any]:
     """Return the further facts in the row of a run that can be read."""
-    text, size = run.settings["text"], run.settings["model"].get("vocab_size", 0)
-    reports = run.metrics()
+    reports, tokenizer = run.metrics(), sorted(run.path.glob("tokenizer.*"))
+    content = str(run.settings.get("digest", ""))
     steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]
     # Tokens read and the training loss, averaged so that at most `POINTS` remain.
     points = np.array([(step["tokens"], step["loss"]) for step in steps]).reshape(-1, 2)
     parts = np.array_split(points, min(POINTS, len(steps)) or 1)
     return {
         # Runs with the same content and tokens have comparable losses.
-        "group": f"{run.settings.get('digest', '')} {text.get('tokenizer', '')} {size}",
-        "content": run.settings.get("digest", ""),
-        "vocabulary": size,
+        "group": content + digest(b"".join(file.read_bytes() for file in tokenizer)),
+        "content": content,
+        "vocabulary": run.settings["model"].get("vocab_size", 0),
         "curve": [(int(p[-1, 0]), round(float(p[:, 1].mean()), 4)) for p in parts if len(p)],
         "best_at": best_of(reports).get("tokens"),
     }

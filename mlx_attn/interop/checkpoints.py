@@ -227,8 +227,8 @@ def _of_file(path: Path) -> tuple[Arrays, Object]:
 def _of_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            native = ((name, array.dtype.newbyteorder("=")) for name, array in file.items())
-            return {name: mx.array(file[name].astype(dtype)) for name, dtype in native}
+            native = {name: a.astype(a.dtype.newbyteorder("=")) for name, a in file.items()}
+        return {name: mx.array(array) for name, array in native.items()}
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
 

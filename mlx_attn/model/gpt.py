@@ -132,7 +132,7 @@ class GPT(nn.Module):
             caches: From `new_caches`, one per block; they are extended.
 
         Raises:
-            ConfigError: The sequence is longer than the caches, or than learned positions reach.
+            ConfigError: The sequence is longer than the caches, or than the learned positions.
         """
         return self.head(self.features(tokens, caches))
 

@@ -39,7 +39,7 @@ def test_an_arm_is_a_variant_and_settings_and_may_have_a_name(text, arm):
         (["standard"], "at least two arms"),
         (["standard", "standard"], "two arms are called 'standard'"),
         (["standard", "plain: standard"], "'plain' and 'standard' are the same"),
-        (["standard, seed=5"], "a comparison makes seed itself"),
+        (["standard, seed=5"], "the comparison itself sets seed"),
     ],
 )
 def test_arms_that_cannot_be_compared_are_refused_with_the_reason(texts, complaint):

@@ -71,7 +71,8 @@ def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusio
         ({"confidence": 1.0}, "confidence=1.0"),
         ({"scales": ()}, "at least one"),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
-        ({"reference": arm_from("no-query")}, "no-query is an arm and cannot be the reference"),
+        ({"reference": arm_from("no-query")}, "the reference no-query is an arm too"),
+        ({"reference": arm_from("off: no-query")}, "the reference off is an arm too"),
     ],
 )
 def test_a_comparison_that_cannot_work_is_refused(protocol, fields, complaint):

@@ -13,8 +13,9 @@ def _why_not(config: AttentionConfig) -> str:
     if config.value not in ("linear", "identity"):
         return f"{needs} value={config.value} is not"
     if config.short_conv != "none":
-        return f"{needs} short_conv={config.short_conv} mixes it with earlier ones"
-    return f"{needs} kv_sharing reads another layer's" if config.cross_layer == "reader" else ""
+        return f"{needs} short_conv={config.short_conv} mixes it with earlier ones: leave one out"
+    is_reader = config.cross_layer == "reader"
+    return f"{needs} kv_sharing reads another layer's: leave one out" if is_reader else ""
 
 
 @choice(
