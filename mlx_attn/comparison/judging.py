@@ -93,7 +93,7 @@ class Sample:
         inside = margin - law.isf(level_of_one)
         # Both one-sided tests reject at least as often as their sum less 1.
         same = law.cdf(inside + self.mean) + law.cdf(inside - self.mean) - 1
-        # Either decides; both at once are so rare that the sum is about the chance of one.
+        # Either decides; while neither is likely, both at once are rare.
         enough = np.flatnonzero(different + np.maximum(same, 0) >= POWER)
         return self.seeds + 1 + int(enough[0]) if len(enough) else MOST_SEEDS
 

@@ -83,9 +83,6 @@ def _measure(trainer: Trainer) -> _Measured:
     layers, T, B = config.n_layers, config.context_length, training.batch_size
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
     few_layers, more_layers = _DEPTHS if is_deep else (layers, layers)
-    # Windows may start anywhere: those of a task would not fit into fewer tokens.
-    anywhere = replace(trainer.corpus.train, document_starts=None)
-    corpus = replace(trainer.corpus, train=anywhere)
     cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
     fits = int(_WORK / cost) if parts_take_less() else B * T  # tokens
 
@@ -96,7 +93,7 @@ def _measure(trainer: Trainer) -> _Measured:
             recipe = replace(recipe, compile="off")  # g++ would take longer than all of it
         sizes = {**settings.model, "n_layers": depth, "context_length": length}
         part = replace(settings, model=sizes, training=recipe)
-        return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))
+        return _measure_batch(part, trainer.corpus, min(EVALUATION_TOKENS, fits))
 
     def of_depth(depth: int) -> _Measured:
         if fits >= B * T or B <= 2:
@@ -122,6 +119,11 @@ def _measure(trainer: Trainer) -> _Measured:
     return few + slope * (layers - few_layers)
 
 
+def _without_documents(corpus: Corpus) -> Corpus:
+    """Let windows start anywhere: a task's documents would not fit into fewer tokens."""
+    return replace(corpus, train=replace(corpus.train, document_starts=None))
+
+
 def _work_and_weights(config: GPTConfig) -> tuple[int, int]:
     """Return about how many multiply-adds a token takes, and how many weights there are."""
     weights = count_parameters(GPT(config, seed=None))
@@ -138,7 +140,7 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     gc.collect()
     mx.clear_cache()
     others, compiles = mx.get_active_memory(), first_step_compiles(settings.training.compile)
-    trainer = Trainer(settings, corpus, draw=False)
+    trainer = Trainer(settings, _without_documents(corpus), draw=False)
     peaks: list[int] = []
     mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
     seconds: list[tuple[float, float]] = []
