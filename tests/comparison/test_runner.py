@@ -65,6 +65,13 @@ def test_a_training_records_its_course(trials):
     assert result.val_loss == result.curve[-1].val_loss
 
 
+def test_the_curve_of_a_text_ends_on_the_windows_that_it_began_on(trials, monkeypatch):
+    monkeypatch.setattr(trial, "CURVE_WINDOWS", 1)
+    result = train_trial(trials[0])
+    assert isinstance(result, TrialResult)
+    assert result.val_loss != result.curve[-1].val_loss
+
+
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
     wild = changed(trials[0], lr=1e30, clip=0.0)
     ((_, outcome),) = Runner(store, 1)([wild])

@@ -25,6 +25,14 @@ def config(**choices: Any) -> GPTConfig:
     return GPTConfig(**{**SIZES, **choices})
 
 
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
+def test_a_width_of_one_is_computed(norm):
+    """Compiled reductions of an axis of one number end the process."""
+    model = GPT(config(emb_dim=1, n_heads=1, norm=norm, score="nonlinear_query"))
+    model.eval()
+    assert mx.isfinite(model(TOKENS[:1, :5])).all()
+
+
 def loss(model: GPT, tokens: mx.array) -> float:
     logits = model(tokens[:, :-1])
     return float(np.array(mx.fast.cross_entropy(logits, tokens[:, 1:]).mean()))
