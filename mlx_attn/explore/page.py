@@ -200,7 +200,7 @@ def _row(summary: RunSummary) -> dict[str, Any]:
 def _history(run: Run) -> dict[str, Any]:
     """Return the further facts in the row of a run that can be read."""
     reports, tokenizer = run.metrics(), sorted(run.path.glob("tokenizer.*"))
-    content = str(run.settings.get("digest", ""))
+    content = str(run.settings.get("digest") or run.settings["text"].get("data", ""))
     steps = [r for r in reports if r.get("event") == "step" and r.get("tokens") and "loss" in r]
     # Tokens read and the training loss, averaged so that at most `POINTS` remain.
     points = np.array([(step["tokens"], step["loss"]) for step in steps]).reshape(-1, 2)
