@@ -41,7 +41,6 @@ standard deviations in 61 %. A rule before this one did not use the pairs: where
 found 2 in 72 %.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from math import pi, sqrt
 from typing import NamedTuple
@@ -143,9 +142,10 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
     return Night(nulls, real, trainings)
 
 
-def main() -> None:
-    """Print a table for each kind of night."""
-    nights = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+@click.command()
+@click.argument("nights", type=click.IntRange(1), default=2000)
+def main(nights: int) -> None:
+    """Print how many nights keep a null, and the real changes found, for each kind of NIGHTS."""
     click.echo(f"{'nights, rule, worth in standard deviations':44} null  real  trainings  minutes")
     for name, kind in KINDS.items():
         for rule in RULES if name == "normal" else ("ideas", "one run"):

@@ -8,7 +8,6 @@ forms have a shape or those of one form only; and in how many an arm is found wh
 standard deviations of a difference higher. Then the scatter of repeated searches for the rates.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from itertools import product
 from typing import NamedTuple
@@ -101,9 +100,11 @@ def found(random: Random, draw: Draw, design: Design, effect: float = 0.0) -> np
     return p_values(pairs, tuning) <= LEVEL
 
 
-def main() -> None:
-    """Print all tables."""
-    draws, random = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, np.random.default_rng(2026)
+@click.command()
+@click.argument("draws", type=click.IntRange(1), default=10_000)
+def main(draws: int) -> None:
+    """Print how often `compare` errs and finds, from DRAWS comparisons for each number."""
+    random = np.random.default_rng(2026)
     click.echo(f"arms, tuning seeds, seeds: {', '.join(SHAPES)}; found: 1 sd, 1.5 sd")
     for arms, k, n, both in product((3, 1), (3, 0), (3, 5, 10), (True, False)):
         design = Design(draws, arms, k, n, both)

@@ -317,6 +317,7 @@ def figure(length: Length, points: Sequence[tuple[str, int, float, float]]) -> "
     return made
 
 
+@click.command()
 def main() -> None:
     """Print all tables, and draw the figure of the longer trainings."""
     click.echo(f"one rounding: {np.std(ROUNDED, ddof=1):.1e} nats")
