@@ -22,6 +22,10 @@ WHERE = mx.array([[2, 0], [1, 2]])
 # Each line is here for the primitives that MLX makes of it.
 FUNCTIONS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
     "signs and steps": lambda x, y: mx.abs(x) + mx.sign(x) + mx.floor(x) + mx.ceil(x) - mx.round(x),
+    "halves": lambda x, y: mx.round(mx.floor(9 * x) + 0.5),
+    "no numbers": lambda x, y: (
+        mx.isnan(mx.maximum(mx.sqrt(x), 0) + mx.minimum(mx.sqrt(-x), 0)) * 1.0
+    ),
     "powers": lambda x, y: mx.exp(x) + mx.expm1(x) + mx.power(y, x) + mx.square(x),
     "logarithms": lambda x, y: mx.log(y) + mx.log2(y) + mx.log10(y) + mx.log1p(y),
     "roots": lambda x, y: mx.sqrt(y) + mx.rsqrt(y),

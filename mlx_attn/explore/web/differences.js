@@ -113,6 +113,7 @@ export class Differences {
   answer() {
     if (this.root.hidden || !this.gaps?.length) return "";
     const at = largestOf(this.gaps.map(Math.abs));
+    if (!this.gaps[at]) return element("p", {}, "Both models predict every token of this text alike.");
     const better = this.names[this.gaps[at] > 0 ? 1 : 0];
     const shares = this.rows.slice(0, this.places.length).map(mean);
     const { layer, head } = this.places[largestOf(shares)];

@@ -178,6 +178,11 @@ const scan = (kind, isReversed, isInclusive) => (row) => {
   return isReversed ? row.reverse() : row;
 };
 
+function roundHalfToEven(x) {
+  const up = Math.round(x);
+  return up - x === 0.5 && up % 2 ? up - 1 : up;
+}
+
 function logAddExp(x, y) {
   const most = Math.max(x, y);
   return most === -Infinity ? most : most + Math.log1p(Math.exp(-Math.abs(x - y)));
@@ -196,7 +201,7 @@ const PRIMITIVES = {
   Log1p: unary(Math.log1p),
   LogicalNot: unary((x) => +!x),
   Negative: unary((x) => -x),
-  Round: unary(Math.round),
+  Round: unary(roundHalfToEven),
   Sigmoid: unary((x) => 1 / (1 + Math.exp(-x))),
   Sign: unary(Math.sign),
   Sin: unary(Math.sin),
@@ -216,8 +221,8 @@ const PRIMITIVES = {
   LogAddExp: binary(logAddExp),
   LogicalAnd: binary((x, y) => +(x && y)),
   LogicalOr: binary((x, y) => +(x || y)),
-  Maximum: binary((x, y) => (x > y ? x : y)),
-  Minimum: binary((x, y) => (x < y ? x : y)),
+  Maximum: binary((x, y) => (x > y || Number.isNaN(x) ? x : y)),
+  Minimum: binary((x, y) => (x < y || Number.isNaN(x) ? x : y)),
   Multiply: binary((x, y) => x * y),
   Power: binary((x, y) => x ** y),
   Remainder: binary((x, y) => x - y * Math.floor(x / y)),
