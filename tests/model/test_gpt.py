@@ -133,9 +133,3 @@ def test_variants_share_the_start_of_every_weight_that_they_share(variant):
 def test_a_merged_matrix_starts_as_the_product_of_the_standard_form_s_factors():
     standard, merged = model("standard", start="book"), model("merged", start="book")
     assert mx.allclose(standard(TOKENS), merged(TOKENS), atol=1e-5)
-
-
-def test_random_numbers_drawn_elsewhere_do_not_move_the_start_and_another_seed_does():
-    first = digest(named_arrays(model()))
-    mx.random.normal((100,))
-    assert digest(named_arrays(model())) == first != digest(named_arrays(model(seed=1)))
