@@ -46,14 +46,6 @@ def test_tuning_takes_at_most_half_of_the_trainings(protocol, runner, conclusion
     assert not any(tuning.interior for tuning in tunings)
 
 
-def test_tuning_uses_seeds_of_its_own(protocol, runner, conclusion):
-    conclusion(protocol(seeds=6, tuning_seeds=2), runner)
-    seeds = {trial.seed for trial in runner.done if trial.seed >= TUNING_SEED}
-    verdict = {trial.seed for trial in runner.done if trial.seed < TUNING_SEED}
-    assert seeds == {TUNING_SEED, TUNING_SEED + 1}
-    assert verdict == {*range(6)}
-
-
 def test_an_arm_that_diverges_with_every_rate_has_no_result(protocol, runner, conclusion):
     runner.diverges = ("no-query",)
     comparison = conclusion(protocol(), runner)
