@@ -40,12 +40,6 @@ def test_a_single_arm_is_judged_by_student_s_paired_t():
     assert (verdict.word, verdict.lent) == ("worse", 0)
 
 
-def test_three_seeds_that_agree_are_decided():
-    verdict = alone((0.0847, 0.0965, 0.0984), 0.02)
-    assert verdict.word == "worse"
-    assert verdict.interval == pytest.approx((0.0748, 0.1116), abs=1e-4)
-
-
 @given(st.lists(st.floats(0.9, 1.0), min_size=3, max_size=10), st.sampled_from([-3.0, 0.01, 1.0]))
 @settings(max_examples=100)
 def test_seeds_that_agree_to_ten_percent_exclude_zero(shares, size):

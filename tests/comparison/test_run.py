@@ -20,12 +20,6 @@ def test_differences_are_paired_by_seed(protocol, runner, conclusion):
     assert [training.seed for training in arm.trainings] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("effect", "word"), [(0.2, "worse"), (-0.2, "better"), (0.0, "the same")])
-def test_a_planted_difference_is_found(protocol, runner, conclusion, effect, word):
-    runner.noise, runner.effects = 0.001, {"no-query": effect}
-    assert conclusion(protocol(seeds=5), runner).verdicts["no-query"].word == word
-
-
 def test_another_seed_or_arm_costs_only_its_own_trainings_and_another_text_all(
     protocol, runner, story, conclusion
 ):
