@@ -1,6 +1,5 @@
 """Files of arrays; tests/model/test_gpt.py pins the names of a model's weights."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -25,38 +24,20 @@ def tiny(variant: str = "standard") -> GPT:
     return GPT(config)
 
 
-@pytest.fixture
-def file(tmp_path) -> Path:
-    path = tmp_path / "model.safetensors"
-    save_arrays(path, ARRAYS, {"note": "seven"})
-    return path
-
-
 def test_only_what_is_trained_is_counted():
     model, frozen = tiny(), tiny()
     frozen.trf_blocks[0].ff.layers[0].freeze()
     assert count_parameters(model) - count_parameters(frozen) == 32 * 8 + 32
 
 
-def test_arrays_of_every_type_and_the_facts_come_back(file):
-    arrays, facts = load_arrays(file)
+def test_arrays_of_every_type_and_the_facts_come_back(tmp_path):
+    save_arrays(tmp_path / "model.safetensors", ARRAYS, {"note": "seven"})
+    arrays, facts = load_arrays(tmp_path / "model.safetensors")
     assert facts == {"format": "mlx", "note": "seven"}
     assert arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert arrays[name].dtype == array.dtype
         assert mx.array_equal(arrays[name], array), name
-
-
-def test_a_truncated_file_is_refused(file):
-    file.write_bytes(file.read_bytes()[:-2])
-    with pytest.raises(RunError, match="cannot be read"):
-        load_arrays(file)
-
-
-def test_weights_that_are_no_floating_point_numbers_are_refused(tmp_path):
-    arrays = {name: array.astype(mx.int32) for name, array in named_arrays(tiny()).items()}
-    with pytest.raises(RunError, match="which are no floating-point numbers"):
-        check_weights(tmp_path, tiny(), arrays)
 
 
 def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path):
