@@ -77,22 +77,6 @@ def test_the_losses_of_a_uniform_model_and_the_abilities_that_add_up_to_what_is_
     assert result.abilities["counting"] == 0
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_evaluated_without_dropout_and_left_as_it_was(training):
-    seen = []
-
-    class Watched(Uniform):
-        def head(self, x):
-            seen.append(self.training)
-            return super().head(x)
-
-    model = Watched()
-    model.train(training)
-    Evaluator(Split(np.zeros(20, np.uint16), 20), 8)(model)
-    assert set(seen) == {False}
-    assert model.training is training
-
-
 def test_a_text_may_be_shorter_than_the_context_but_not_a_single_token():
     assert len(Evaluator(Split(np.zeros(5, np.uint16), 5), 8).windows) == 1
     with pytest.raises(ConfigError, match="validation text has 1 tokens"):
@@ -109,8 +93,12 @@ def test_the_losses_are_those_of_the_whole_text_read_at_once(trainer, corpus):
     assert np.allclose(losses, expected, atol=1e-5)
 
 
-def test_an_estimate_is_the_mean_of_what_some_windows_score_or_of_all(trainer, corpus):
+@pytest.mark.parametrize("training", [True, False])
+def test_an_estimate_is_the_mean_of_what_some_windows_score_or_of_all_without_dropout(
+    trainer, corpus, training
+):
     model = trainer(drop_rate=0.5).model
+    model.train(training)
     evaluator = Evaluator(corpus.val, 12)
     whole = evaluator(model).val_loss
     assert evaluator.estimate(model, len(evaluator.windows)) == pytest.approx(whole, rel=1e-6)
@@ -118,6 +106,7 @@ def test_an_estimate_is_the_mean_of_what_some_windows_score_or_of_all(trainer, c
     losses, last = token_losses(evaluator, model), evaluator.windows[-1]
     two = np.concatenate([losses[:12], losses[last.first - last.last :]])
     assert evaluator.estimate(model, 2) == pytest.approx(two.mean(), rel=1e-5)
+    assert model.training is training
 
 
 def test_batches_and_parts_of_logits_change_no_loss(trainer, corpus, monkeypatch):
