@@ -42,11 +42,6 @@ def test_layers_of_the_standard_maps_and_no_others_run_it():
     assert short == {name for name, row in VARIANTS.items() if row.maps == MAPS}
 
 
-def test_it_computes_what_the_general_pass_computes(layer):
-    x = tokens()
-    assert mx.array_equal(StandardAttention.__call__(layer, x), Attention.__call__(layer, x))
-
-
 def test_its_gradients_are_those_of_the_general_pass(layer):
     def gradients(forward) -> dict[str, mx.array]:
         def loss(parameters: dict) -> mx.array:
