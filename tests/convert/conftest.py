@@ -95,11 +95,6 @@ def exact_difference(windows) -> Callable[[GPT, GPT], float]:
     return difference
 
 
-def logit_difference(before: GPT, after: GPT, tokens: mx.array) -> float:
-    """The largest difference between the logits of two models as they are."""
-    return np.abs(before(tokens) - after(tokens)).max()
-
-
 def of_type(model: GPT, dtype: mx.Dtype) -> GPT:
     """A copy of another type; in float64 a conversion's own rounding shows."""
     with float64():
