@@ -4,7 +4,6 @@ Causality and decoding of all variants are laws, which test_laws.py tries.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -23,14 +22,11 @@ from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers,
 C, T, H = 16, 12, 4
 FIRST_VALUES = np.random.default_rng(2).normal(size=(2, H, T, C // H))
 NO_POSITION = {"position": "none"}
-OWN = {f.stem[5:] for f in Path(__file__).parent.glob("forms/test_*.py")}
-"""Forms that a file beside compares with a reference."""
-
 CASES: dict[str, dict[str, Any]] = {
     **{
         name: {"position": "alibi", **row.settings}
         for name, row in VARIANTS.items()
-        if row.group != "forms" and not row.kv_sharing and name.replace("-", "_") not in OWN
+        if row.group != "forms" and not row.kv_sharing
     },
     "two hooks": {"logits": "talking+self_mask", **NO_POSITION},
     "delta": {"mixing": "delta", **NO_POSITION},
