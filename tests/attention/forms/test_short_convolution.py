@@ -1,7 +1,5 @@
 """Short convolutions: the rows that decoding keeps, costs, and refusals."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -18,12 +16,8 @@ from tests.attention.conftest import SIZES, layer_of, text
 C, T, H = 16, 12, 4
 
 
-def layer(**settings: Any) -> Attention:
-    return layer_of(**{"position": "none", **settings})
-
-
 def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
-    module, cache = layer(short_conv="silu", n_kv_heads=1), KVCache(T)
+    module, cache = layer_of(short_conv="silu", n_kv_heads=1, position="none"), KVCache(T)
     module(text(), cache)
     assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
     assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
@@ -45,7 +39,7 @@ def test_a_linear_convolution_starts_as_the_layer_without_it():
 
 def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
     with pytest.raises(NoMatrix, match="short_conv=silu"):
-        qk_circuit(layer(short_conv="silu"))
+        qk_circuit(layer_of(short_conv="silu"))
 
 
 def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
