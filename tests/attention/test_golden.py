@@ -82,38 +82,6 @@ def book_case(name: str) -> dict[str, np.ndarray]:
     return {key: np.array(value) for key, value in CHAPTER_3[name].items() if key != "note"}
 
 
-def test_the_book_s_causal_attention():
-    case = book_case("causal_seed123")
-    names = ("W_query", "W_key", "W_value")
-    module = with_weights(
-        CausalAttention(3, 2, 6, 0.0), {f"{name}.weight": case[name] for name in names}
-    )
-    assert largest_difference(module(book_inputs())[0], case["out"]) < 1e-5
-
-
-@pytest.mark.parametrize("output", ["linear", "none"])
-def test_the_book_s_multi_head_attention_and_its_heads_before_out_proj(output):
-    case, module = book_case("mha_seed123_h2"), MultiHeadAttention(3, 2, 6, 0.0, 2, output=output)
-    weights = {f"{name}.weight": case[name] for name in ("W_query", "W_key", "W_value")}
-    if output == "linear":
-        parts = ("weight", "bias")
-        weights |= {f"out_proj.{part}": case[f"out_proj_{part}"] for part in parts}
-    y = with_weights(module, weights)(book_inputs())[0]
-    assert largest_difference(y, case["out" if output == "linear" else "pre_out_proj"]) < 1e-5
-
-
-def test_the_book_s_wrapper_is_heads_of_the_causal_class_side_by_side():
-    """The wrapper's heads scale by 1 / sqrt(2), the width of each."""
-    heads = CHAPTER_3["mha_wrapper_seed123_h2"]["heads"]
-    weights = {
-        f"{name}.weight": np.concatenate([head[name] for head in heads])
-        for name in ("W_query", "W_key", "W_value")
-    }
-    module = with_weights(MultiHeadAttention(3, 4, 6, 0.0, 2, output="none"), weights)
-    expected = np.array(CHAPTER_3["mha_wrapper_seed123_h2"]["out"])
-    assert largest_difference(module(book_inputs())[0], expected) < 1e-5
-
-
 @pytest.mark.parametrize("score", ["separate", "merged"])
 @pytest.mark.parametrize("case", ["self_v1_seed123", "self_v2_seed789"])
 def test_the_book_s_self_attention_without_a_mask(case, score):
