@@ -13,26 +13,15 @@ from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.probe.tracking import drift, snapshots, track_heads
+from mlx_attn.probe.tracking import drift, snapshots
 from mlx_attn.run_directory import Run, open_run
-from mlx_attn.text.corpus import Corpus
-from mlx_attn.training.config import resolve
 from mlx_attn.training.events import Stepped, Tracked, as_record
 from mlx_attn.training.loop import train
 from mlx_attn.training.trainer import Trainer
-from tests.runs import create_run
 
 SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8}
+SMALL = {**SIZES, "steps": 6, "batch_size": 2, "log_every": 2, "warmup": 0}
 TOKENS = np.arange(12).reshape(2, 6)
-
-
-def trainer(corpus: Corpus, **settings: Any) -> Trainer:
-    recipe = {"steps": 6, "batch_size": 2, "eval_every": 0, "log_every": 2, "warmup": 0}
-    made = Trainer(
-        resolve({"preset": "nano", "tokenizer": "char", **SIZES, **recipe, **settings}), corpus
-    )
-    track_heads(made)
-    return made
 
 
 def tracked(training: Trainer) -> list[Tracked]:
@@ -45,8 +34,8 @@ def gpt(**choices: Any) -> GPT:
     return model
 
 
-def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k_steps(corpus):
-    records = tracked(trainer(corpus, track=2))
+def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k_steps(trainer):
+    records = tracked(trainer(**SMALL, track=2))
     assert [report.step for report in records] == [0, 2, 4, 6]
     record = as_record(records[-1])
     assert record["event"] == "track"
@@ -57,15 +46,15 @@ def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k
             assert np.isfinite(numbers).all()
 
 
-def test_matrices_that_are_none_are_refused_before_the_first_step(corpus):
+def test_matrices_that_are_none_are_refused_before_the_first_step(trainer):
     with pytest.raises(ConfigError, match="is not affine in x"):
-        trainer(corpus, track=6, variant="exclusive")
+        trainer(**SMALL, track=6, variant="exclusive")
 
 
-def test_tracking_does_not_change_what_is_learned(corpus):
+def test_tracking_does_not_change_what_is_learned(trainer):
     runs = []
     for track in (0, 1):
-        training = trainer(corpus, track=track, drop_rate=0.2)
+        training = trainer(**SMALL, track=track, drop_rate=0.2)
         losses = [report.loss for report in train(training) if isinstance(report, Stepped)]
         runs.append((losses, named_arrays(training.model)))
     assert runs[0][0] == runs[1][0]
@@ -104,9 +93,9 @@ def seen(S: np.ndarray, x: mx.array) -> np.ndarray:
 
 
 def test_a_training_that_starts_from_a_model_tracks_its_drift_and_keeps_its_weights(
-    corpus, tmp_path
+    trainer, tmp_path
 ):
-    training = started(corpus, tmp_path / "run")
+    training = started(trainer, tmp_path / "run")
     records = tracked(training)
     assert all(np.max(numbers) < 1e-6 for numbers in (records[0].drift or {}).values())
     assert all(np.min(numbers) > 1e-4 for numbers in (records[-1].drift or {}).values())
@@ -117,20 +106,19 @@ def test_a_training_that_starts_from_a_model_tracks_its_drift_and_keeps_its_weig
     assert all(mx.array_equal(array, trained[n]) for n, array in named_arrays(last).items())
 
 
-def test_a_resumed_training_goes_on_tracking_from_the_same_start(corpus, tmp_path):
-    whole = tracked(started(corpus, tmp_path / "whole"))
-    first = started(corpus, tmp_path / "halves")
+def test_a_resumed_training_goes_on_tracking_from_the_same_start(trainer, tmp_path):
+    whole = tracked(started(trainer, tmp_path / "whole"))
+    first = started(trainer, tmp_path / "halves")
     list(train(first, lambda: first.progress.step == 4))
-    second = trainer(corpus, track=3, score="merged", seed=0)
+    second = trainer(**SMALL, track=3, score="merged", seed=0)
     second.resume(open_run(tmp_path / "halves"))
     assert tracked(second) == whole[2:]
 
 
-def started(corpus: Corpus, path) -> Trainer:
+def started(trainer, path) -> Trainer:
     """A merged training that starts from a separate model, with a run directory."""
-    training = trainer(corpus, track=3, score="merged", seed=0)
+    training = trainer(path, **SMALL, track=3, score="merged", seed=0)
     mx.random.seed(5)
     source = gpt(**{**training.model.config.as_dict(), "score": "separate", "start": "book"})
     training.start_from(starting_point(source, training.model.config))
-    training.run = create_run(path, training.settings.record(training.model.config))
     return training
