@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError
+from mlx_attn.machine import streams
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.text.corpus import Split
@@ -109,7 +110,9 @@ def test_an_estimate_is_the_mean_of_what_some_windows_score_or_of_all_without_dr
     assert model.training is training
 
 
-def test_batches_and_parts_of_logits_change_no_loss(trainer, corpus, monkeypatch):
+def test_batches_streams_and_parts_of_logits_change_no_loss(
+    trainer, corpus, monkeypatch, on_processor
+):
     model = trainer().model
     split = dataclasses.replace(
         corpus.val,
@@ -120,6 +123,7 @@ def test_batches_and_parts_of_logits_change_no_loss(trainer, corpus, monkeypatch
     whole = Evaluator(split, 12)(model)
     losses = token_losses(Evaluator(split, 12), model)
     monkeypatch.setattr(evaluation, "EVALUATION_TOKENS", 24)
+    monkeypatch.setattr(streams, "cores", lambda: 3)
     monkeypatch.setattr(evaluation, "LOGITS", 7 * model.config.vocab_size)
     parts = Evaluator(split, 12)
     result = parts(model)

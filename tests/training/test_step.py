@@ -11,7 +11,6 @@ from mlx_attn.machine import streams
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.streams import MOST_COPIED, shard_batch
 from mlx_attn.training.batches import Objective
-from mlx_attn.training.evaluation import Evaluator
 
 STEPS = 6
 
@@ -169,13 +168,3 @@ def test_shares_weigh_what_they_score():
     whole = objective.loss(lambda tokens: one_draw * tokens[..., None], (windows, scored))
     assert weights == [1, 3]
     assert sum(parts) / sum(weights) == pytest.approx(float(whole), rel=1e-6)
-
-
-def test_a_validation_on_several_streams_is_that_of_one(trainer, corpus, monkeypatch, on_processor):
-    model, losses = trainer().model, []
-    for cores in (1, 3):
-        monkeypatch.setattr("mlx_attn.training.evaluation.cores", lambda count=cores: count)
-        monkeypatch.setattr("mlx_attn.training.evaluation.EVALUATION_TOKENS", 40)
-        evaluator = Evaluator(corpus.val, 12)
-        losses.append(evaluator.measures(model, evaluator.windows)[1][0])
-    assert np.array_equal(losses[0], losses[1])
