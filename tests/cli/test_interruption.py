@@ -13,11 +13,36 @@ from mlx_attn.cli.main import graceful_interrupt
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.trainer import Trainer
 from tests.cli.conftest import TINY_FLAGS
-from tests.cli.processes import FOREGROUND, PATIENCE, Process, ended, wait_for
 
+Process = subprocess.Popen[str]
 Start = Callable[..., Process]
+PATIENCE = 300  # a GPU may have to compile its kernels first
+FOREGROUND = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""A shell's background job ignores signals, and so would what the tests start from one."""
 
 ENDLESS = ["--steps=1000000", "--eval-every=0", "--log-every=1", "--preset=nano"]
+
+
+def wait_for(process: Process, beginning: str) -> None:
+    """Read stderr up to the first line that begins like that."""
+    assert process.stderr
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"no line begins with '{beginning}': {seen}")
+
+
+def ended(process: Process) -> tuple[int, str, list[str]]:
+    """Wait for the exit code, stdout, and the lines of stderr."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err.splitlines()
 
 
 @pytest.fixture(autouse=True)
