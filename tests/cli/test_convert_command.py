@@ -13,16 +13,13 @@ convert = partial(invoke, "convert")
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(workshop):
     """A directory with one untrained run, runs/nano, and its text."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(tmp_path / "data"))
-    (tmp_path / "text.txt").write_text("the cat sat on the mat and the mat sat on the cat. " * 20)
-    corpus = prepare("text.txt", "char")
-    settings = {"text": {"data": "text.txt", "tokenizer": "char"}, "training": {"steps": 1}}
-    path = tmp_path / "runs" / "nano"
+    corpus = prepare("story.txt", "char")
+    settings = {"text": {"data": "story.txt", "tokenizer": "char"}, "training": {"steps": 1}}
+    path = workshop / "runs" / "nano"
     untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
-    return tmp_path
+    return workshop
 
 
 def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place):

@@ -6,11 +6,10 @@ from tests.cli.conftest import invoke, untrained_run
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(workshop):
     """A directory with an untrained run, runs/bytes, that reads any text."""
-    monkeypatch.chdir(tmp_path)
-    untrained_run(tmp_path / "runs" / "bytes", train_tokenizer("byte", "", 0))
-    return tmp_path
+    untrained_run(workshop / "runs" / "bytes", train_tokenizer("byte", "", 0))
+    return workshop
 
 
 def repl(lines: str | bytes, *arguments: str) -> Result:

@@ -14,16 +14,15 @@ BYTES = train_tokenizer("byte", "", 0)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(workshop):
     """A directory with a run of 40 steps, runs/good, and two that cannot be used."""
-    monkeypatch.chdir(tmp_path)
     for name in ("good", "empty", "new"):
-        run = untrained_run(tmp_path / "runs" / name, BYTES, variant="merged")
+        run = untrained_run(workshop / "runs" / name, BYTES, variant="merged")
         for step, loss in ((20, 2.0), (40, 2.5)):
             run.add_report({"event": "eval", "step": step, "val_loss": loss, "bits_per_byte": 1.5})
-    (tmp_path / "runs" / "empty" / "config.json").write_text("{")
-    (tmp_path / "runs" / "new" / "model.safetensors").unlink()
-    return tmp_path
+    (workshop / "runs" / "empty" / "config.json").write_text("{")
+    (workshop / "runs" / "new" / "model.safetensors").unlink()
+    return workshop
 
 
 def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
@@ -45,17 +44,16 @@ def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
 
 
 @pytest.fixture
-def several(tmp_path, monkeypatch):
+def several(workshop):
     """A folder with runs of two texts: a is the oldest, and c, the latest, was interrupted."""
-    monkeypatch.chdir(tmp_path)
     for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
-        run = untrained_run(tmp_path / "runs" / name, BYTES, variant="merged", corpus=text)
+        run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
         reason = "interrupted" if name == "c" else "done"
         run.add_report({"event": "end", "steps": 12, "reason": reason})
         for file in run.path.iterdir():
             os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
-    return tmp_path
+    return workshop
 
 
 def test_a_training_that_was_stopped_has_the_step_that_it_was_stopped_at(several, run_command):

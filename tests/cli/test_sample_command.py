@@ -10,11 +10,10 @@ sample = partial(invoke, "sample")
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(workshop):
     """A directory with one untrained run, runs/nano, of a few letters."""
-    monkeypatch.chdir(tmp_path)
-    untrained_run(tmp_path / "runs" / "nano", train_tokenizer("char", "abcdefgh \n", 0))
-    return tmp_path
+    untrained_run(workshop / "runs" / "nano", train_tokenizer("char", "abcdefgh \n", 0))
+    return workshop
 
 
 @pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
