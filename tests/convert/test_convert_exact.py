@@ -109,11 +109,9 @@ def test_an_exact_conversion_differs_by_rounding(trained, corpus):
 @pytest.mark.parametrize(
     ("variant", "to"), [("merged", "separate"), ("merged-output", "separate-output")]
 )
-def test_the_error_falls_as_the_rank_grows(trained, exact_difference, variant, to):
+def test_the_error_falls_as_the_rank_grows(trained, variant, to):
     model = trained(variant=variant)
     errors = [max(weight_errors(model, convert(model, to, rank=rank))) for rank in (1, 4, 8, 32)]
-    whole = of_type(model, mx.float64)
-    assert exact_difference(whole, convert_exactly(whole, to, rank=32)) < 1e-12
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-5

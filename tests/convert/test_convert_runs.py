@@ -89,10 +89,7 @@ def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_existing_run_is_not_replaced_unasked_and_another_text_refused(run, corpus, tmp_path):
-    other = create_run(run.path.with_name("other"), run.settings)
-    with pytest.raises(RunError, match="exists"):
-        convert_run(run, "merged", other.path, corpus)
+def test_another_text_than_that_of_the_run_is_refused(run, corpus, tmp_path):
     text = tmp_path / "other.txt"
     text.write_text("another text altogether, and long enough. " * 20)
     with pytest.raises(RunError, match="was trained on another text"):
