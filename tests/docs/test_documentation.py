@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import blocks
 import make
 import pytest
 
@@ -59,6 +60,16 @@ def test_imports_in_the_documentation_s_python_work(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         for line in re.findall(r"^(?:from|import) .*", block, re.MULTILINE):
             exec(line, {})
+
+
+def test_the_pages_have_blocks():
+    assert all(blocks.blocks(page) for page in blocks.PAGES)
+
+
+@pytest.mark.slow
+def test_every_block_of_the_pages_runs():
+    """Word for word: `.ci/run` runs the README's."""
+    blocks.main(blocks.PAGES)
 
 
 def test_every_command_preset_task_and_conversion_is_in_its_page():
