@@ -1,13 +1,8 @@
 """Files of arrays; tests/model/test_gpt.py pins the names of a model's weights."""
 
-from typing import Any
-
 import mlx.core as mx
-import pytest
 
-from mlx_attn.arrays import check_weights, count_parameters, load_arrays, named_arrays, save_arrays
-from mlx_attn.attention.catalog import find_variant
-from mlx_attn.errors import RunError
+from mlx_attn.arrays import count_parameters, load_arrays, save_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 
@@ -18,14 +13,9 @@ ARRAYS = {
 }
 
 
-def tiny(variant: str = "standard") -> GPT:
-    maps: dict[str, Any] = find_variant(variant).maps
-    config = GPTConfig(vocab_size=7, context_length=4, emb_dim=8, n_heads=2, n_layers=1, **maps)
-    return GPT(config)
-
-
 def test_only_what_is_trained_is_counted():
-    model, frozen = tiny(), tiny()
+    config = GPTConfig(vocab_size=7, context_length=4, emb_dim=8, n_heads=2, n_layers=1)
+    model, frozen = GPT(config), GPT(config)
     frozen.trf_blocks[0].ff.layers[0].freeze()
     assert count_parameters(model) - count_parameters(frozen) == 32 * 8 + 32
 
@@ -38,11 +28,3 @@ def test_arrays_of_every_type_and_the_facts_come_back(tmp_path):
     for name, array in ARRAYS.items():
         assert arrays[name].dtype == array.dtype
         assert mx.array_equal(arrays[name], array), name
-
-
-def test_weights_of_another_configuration_are_refused_with_both_shapes(tmp_path):
-    weights = named_arrays(tiny("merged"))
-    with pytest.raises(RunError) as error:
-        check_weights(tmp_path / "m", tiny("standard"), weights)
-    message = "att.S.weight is (16, 8), its configuration asks for none"
-    assert message in str(error.value)

@@ -56,8 +56,8 @@ def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_layers": 2}, "belongs to a model of another configuration"),
-        ({"variant": "merged"}, "belongs to a model of another configuration"),
+        ({"tied_head": True}, "out_head.weight is (19, 16), its configuration asks for none"),
+        ({"variant": "merged"}, "att.S.weight is missing, its configuration asks for (32, 16)"),
         ({"optimizer": "muon"}, "another optimizer"),
     ],
 )
