@@ -120,8 +120,8 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
     control = kind.draw(random, CONTROL_SEEDS)
     for k in range(1, IDEAS + 1):
         worth = gain * sqrt(2 - 2 * kind.correlation) if k == place else 0.0
-        shared = control[: max(LOOKS)] * sqrt(kind.correlation)
-        own = kind.draw(random, max(LOOKS)) * sqrt(1 - kind.correlation)
+        shared = control[: max(LOOKS)] * kind.correlation
+        own = kind.draw(random, max(LOOKS)) * sqrt(1 - kind.correlation**2)
         scale = kind.scale if random.random() < kind.wild and not worth else 1.0
         if random.random() < kind.crashes and not worth:
             trainings += 1

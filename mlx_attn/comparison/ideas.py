@@ -215,13 +215,13 @@ class IdeaRun:
 
 
 def _at_equal_time(idea: Sequence[TrialResult], control: Sequence[TrialResult]) -> float | None:
-    """Return the difference when the control's time is over, if the idea's steps take 5 % longer.
+    """Return the difference when the control's time is over, if the idea takes 5 % longer.
 
     Before the first point of its curve nothing is known.
     """
     seconds = [fmean(each.step_seconds for each in some) for some in (idea, control)]
     step = control[0].steps * seconds[1] / seconds[0]
-    if step * 1.05 > control[0].steps or step < idea[0].curve[0].step:
+    if step * 1.05 > idea[0].steps or step < idea[0].curve[0].step:
         return None
     curves = (([p.step for p in one.curve], [p.val_loss for p in one.curve]) for one in idea)
     losses = (float(np.interp(step, steps, losses)) for steps, losses in curves)

@@ -17,7 +17,7 @@ the interval of twice the error probability, 90 % instead of 95 %, lies inside: 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,9 @@ from mlx_attn.comparison.result import MOST_SEEDS, Solving, Verdict
 
 TUNING_DEGREES, OTHER_DEGREES = 8, 2  # the most that an arm's tuning pairs and other arms lend
 TUNING_SHARE = 1 / 4  # of s^2: searches over factors 2 apart, repeated, scatter by 0.01 to 0.24
-MOST_OF_EFFECT = 1 / 2  # of the part's effect: the largest margin (FDA, Non-inferiority, 2016)
+MOST_OF_WORTH = 1 / 2  # of the least that the part may be worth: the largest margin
+"""FDA, Non-Inferiority Clinical Trials (2016): the fixed-margin method starts from the lower end of
+the interval of the effect, and keeps half of it."""
 POWER = 0.8  # how often the seeds needed decide
 
 
@@ -68,7 +70,9 @@ class Sample:
     @classmethod
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
-        found, others = contrasts[arm], [one for name, one in contrasts.items() if name != arm]
+        found = contrasts[arm]
+        # An arm that computes what the control does shows nothing of the spread.
+        others = [c for name, c in contrasts.items() if name != arm and any(c.differences)]
         degrees, variance = spread([found.differences])
         tuned, of_tuning = spread(found.tuning)
         other, of_others = spread([g for one in others for g in (one.differences, *one.tuning)])
@@ -77,6 +81,15 @@ class Sample:
         tuning_seeds = max(map(len, found.tuning), default=0)
         mean = float(np.mean(found.differences))
         return cls(degrees + 1, mean, total / max(1, degrees + lent), lent, tuning_seeds)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether the spread is known: not from one difference, nor from two that are equal.
+
+        Losses that were rounded to two digits make two equal ones in one comparison of ten.
+        """
+        differ = not self.mean or self.variance > (1e-6 * self.mean) ** 2
+        return self.seeds > 2 or (self.seeds == 2 and differ)
 
     @property
     def law(self) -> Any:
@@ -99,7 +112,10 @@ class Sample:
 
 
 def judge(
-    contrasts: Mapping[str, Contrast], margin: float, confidence: float = 0.95, effect: float = inf
+    contrasts: Mapping[str, Contrast],
+    margin: float,
+    confidence: float = 0.95,
+    reference: Verdict | None = None,
 ) -> dict[str, Verdict]:
     """Judge all arms of a comparison.
 
@@ -107,22 +123,24 @@ def judge(
         contrasts: By arm.
         margin: In nats per token: smaller differences count as none.
         confidence: That no arm is called better or worse falsely, of all together.
-        effect: The mean of the arm that lacks the part in question, see `MOST_OF_EFFECT`.
+        reference: That of the arm that lacks the part in question, see `MOST_OF_WORTH`.
     """
-    margin = min(margin, max(0.0, MOST_OF_EFFECT * effect))
-    level = 1 - confidence
+    level, least = 1 - confidence, inf
+    if reference:
+        least = max(0.0, reference.interval[0]) if reference.interval else 0.0
+    margin = min(margin, MOST_OF_WORTH * least)
     samples = [Sample.of(arm, contrasts) for arm in contrasts]
-    p_values = [2 * s.law.sf(abs(s.mean)) if s.seeds > 1 else 1.0 for s in samples]
+    p_values = [2 * s.law.sf(abs(s.mean)) if s.has_spread else 1.0 for s in samples]
     verdicts: dict[str, Verdict] = {}
     for arm, sample, p_holm in zip(contrasts, samples, holm(np.array(p_values)), strict=True):
-        law, mean, several = sample.law, sample.mean, sample.seeds > 1
+        law, mean, several = sample.law, sample.mean, sample.has_spread
         word, needed, reach = "not known", None, float(law.isf(level / 2))
         # "The same" comes first, because such a difference is small.
         if several and abs(mean) + law.isf(level) < margin:
             word = "the same"
         elif p_holm <= level:
             word = "worse" if mean > 0 else "better"
-        elif several:  # one difference tells nothing of the spread
+        elif several:
             needed = sample.seeds_needed(margin, level / len(samples), level)
         verdicts[arm] = Verdict(
             word=word,
@@ -133,7 +151,7 @@ def judge(
             margin=margin,
             lent=sample.lent,
             seeds_needed=needed,
-            share=mean / effect if effect and isfinite(effect) else None,
+            share=mean / reference.mean if reference and least else None,
         )
     return verdicts
 

@@ -97,7 +97,8 @@ class Tuning:
 class Verdict:
     """An arm judged against the control; a positive difference of loss means that it is worse.
 
-    A single seed has no spread: "not known", without an interval, and with a p-value of 1.
+    Without a spread, of one seed or of two equal differences, the word is "not known", there is no
+    interval, and the p-value is 1.
     """
 
     word: str  # one of `WORDS`
@@ -107,10 +108,10 @@ class Verdict:
     p_holm: float  # that the mean is 0, corrected for the number of arms
     margin: float  # differences below it count as none
     lent: int  # degrees of freedom from other pairs, beyond those of the differences
-    # Seeds with which a new comparison would decide four times out of five, if these were the true
-    # mean and spread; None if decided.
+    # Seeds, these included, that would decide four times out of five, if these were the true mean
+    # and spread; None if decided.
     seeds_needed: int | None
-    share: float | None  # the mean as a share of the part's worth; None without a reference arm
+    share: float | None  # the mean as a share of the part's worth; None if that is not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

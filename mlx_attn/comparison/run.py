@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import inf, log
+from math import log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
+from mlx_attn.training.config import expanded
 from mlx_attn.training.trainer import FLOAT_BYTES
 
 Events = Generator[stages.ComparisonEvent, None, None]
@@ -69,7 +70,7 @@ class ComparisonRun:
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
         # Only settings that every arm leaves alike are shared.
-        varied = {key for arm in plan.arms for key in arm.settings}
+        varied = {key for arm in plan.arms for key in expanded(arm.settings)}
         flat = {**settings.model, **asdict(settings.training), "data": settings.text.data}
         shared = {key: value for key, value in flat.items() if key not in varied}
         searched = (trial for search in searches.values() for trial in search.trials)
@@ -194,13 +195,14 @@ class VerdictPlan:
         """
         if not self.shorter:
             return self.config.margin.nats
-        short, whole = (
-            fmean(training.val_loss for training in trainings[arm.name])
-            for arm in (self.shorter, self.control)
-        )
-        # Taking the loss as linear in log(tokens) from SHORTER to 1 - share; three digits are
-        # enough for a margin.
-        share = log(1 - self.config.margin.tokens) / log(SHORTER)
+        arms = (self.shorter, self.control)
+        short, whole = (fmean(one.val_loss for one in trainings[arm.name]) for arm in arms)
+        fewer, steps = (self.config.settings(arm).training.steps for arm in arms)
+        if fewer == steps:  # there are too few to leave some out
+            return 0.0
+        # Taking the loss as linear in log(tokens) from the fewer ones to 1 - share; three digits
+        # are enough for a margin.
+        share = log(1 - self.config.margin.tokens) / log(fewer / steps)
         return float(f"{max(0.0, short - whole) * share:.3g}")
 
 
@@ -210,7 +212,7 @@ def verdicts_of(
     searches: Mapping[str, tuning.Search],
     margin: float,
 ) -> dict[str, Verdict]:
-    """Judge arms against the first one; the reference, whose mean is the part's worth, apart."""
+    """Judge arms against the first one; the reference, which shows the part's worth, apart."""
     (control, of_control), *others = trainings.items()
     contrasts: dict[str, Contrast] = {}
     for arm, of_arm in others:
@@ -223,8 +225,8 @@ def verdicts_of(
     # It takes no share of the arms' correction.
     alone = {reference: contrasts.pop(reference)} if reference in contrasts else {}
     of_reference = judge(alone, margin, config.confidence)
-    effect = of_reference[reference].mean if alone else inf
-    return judge(contrasts, margin, config.confidence, effect) | of_reference
+    worth = of_reference.get(reference)
+    return judge(contrasts, margin, config.confidence, worth) | of_reference
 
 
 def solving_of(config: ComparisonConfig, trainings: Mapping[str, Trainings]) -> dict[str, Solving]:

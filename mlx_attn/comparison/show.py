@@ -95,14 +95,14 @@ def _more_seeds(verdict: Verdict) -> str:
     if verdict.seeds_needed >= MOST_SEEDS:
         # The error of tuning stays, however many there are.
         return f"; fewer than {MOST_SEEDS} seeds would not decide"
-    return f"; a new comparison with {verdict.seeds_needed} seeds would decide"
+    return f"; {verdict.seeds_needed} seeds would decide"
 
 
 def _margin_text(comparison: Comparison, verdict: Verdict) -> str:
     """Return the margin of a verdict with its unit and its reason."""
     margin = f"{verdict.margin:.3g} {UNIT}"
     if verdict.margin < comparison.delta:
-        return f"{margin} (half of what {_part(comparison)} worth)"
+        return f"{margin} (half of the least that {_part(comparison)} worth)"
     share = comparison.delta_tokens
     return f"{margin} ({100 * share:g} % of the tokens)" if share else margin
 
@@ -112,8 +112,12 @@ def _numbers(comparison: Comparison, verdict: Verdict, unit: str = f" {UNIT}") -
     mean, interval = signed(verdict.mean, decimals), between(verdict.interval, decimals)
     seeds = plural(len(verdict.differences), "seed")
     if interval == MISSING:
-        return f"{mean}{unit}, {seeds}, too few for an interval"
+        return f"{mean}{unit}, {seeds}, {_no_interval(verdict)}"
     return f"{mean}{unit} on average, {interval_name(comparison.confidence)} {interval}, {seeds}"
+
+
+def _no_interval(verdict: Verdict) -> str:
+    return f"too {'few' if len(verdict.differences) == 1 else 'alike'} for an interval"
 
 
 def _solving_text(comparison: Comparison, arm: str) -> str:
@@ -140,12 +144,16 @@ def _part(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[str]:
-    """Return sentences that limit the answers: the part's worth, the start, a doubtful spread."""
+    """Return sentences that limit the answers: the worth, unequal tokens, the start, a spread."""
     notes: list[str] = []
     if verdict := comparison.verdicts.get(comparison.reference):
         against = f"{comparison.reference} against {comparison.control}"
         part = _part(comparison).capitalize()
         notes.append(f"{part} worth, {against}: {_numbers(comparison, verdict)}.")
+    tokens = {arm.arm: arm.trainings[0].tokens for arm in comparison.arms}
+    for arm, read in tokens.items():
+        if read != (of_control := tokens[comparison.control]):
+            notes.append(f"{arm} is trained on {read / of_control:.3g} times the control's tokens.")
     if comparison.settings.get("start") == "zero":
         notes.append(
             "Branches start at zero here (start=zero): from the book's start a missing part may "
@@ -207,7 +215,7 @@ def verdict_lines(
 ) -> Iterator[str]:
     """Yield a line for each verdict on runs of another program, and a doubt about all."""
     for arm, verdict in verdicts.items():
-        shown = "too few for an interval"
+        shown = _no_interval(verdict)
         if verdict.interval:
             low, high = verdict.interval
             shown = f"{interval_name(confidence)} {low:+.4g} to {high:+.4g}"

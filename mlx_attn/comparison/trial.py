@@ -167,6 +167,9 @@ def _outcome(
     # In nats for texts too; their evaluation has bits per byte.
     above_floor = None if floor is None else last.val_loss - floor
     evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
+    if last.bits_per_byte:
+        nats = last.val_loss / last.bits_per_byte  # per token, of one bit per byte
+        evaluated["abilities"] = {name: nats * share for name, share in last.abilities.items()}
     return TrialResult(
         **evaluated,
         seed=trial.seed,

@@ -127,6 +127,8 @@ def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H
     T = scores.shape[-1]
     # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
     causal = np.tril(np.ones((T, T)))
+    if window := attention.config.window:
+        causal -= np.tril(causal, -window)
     mean = (scores * causal).sum(-1, keepdims=True) / causal.sum(-1, keepdims=True)
     # [B, H, T, T] -> [H, B T T]; pairs that see nothing of each other are 0 in both models.
     return ((scores - mean) * causal).swapaxes(0, 1).reshape(scores.shape[1], -1)

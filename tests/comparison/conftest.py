@@ -47,12 +47,10 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
     return TrialResult(**{**facts, **fields})
 
 
-def judge(
-    differences: Mapping[str, Sequence[float]], margin: float, worth: float = math.inf
-) -> dict[str, Verdict]:
+def judge(differences: Mapping[str, Sequence[float]], margin: float) -> dict[str, Verdict]:
     """The verdicts on arms that were not tuned."""
     contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}
-    return judge_contrasts(contrasts, margin, effect=worth)
+    return judge_contrasts(contrasts, margin)
 
 
 class Remembered(Store):

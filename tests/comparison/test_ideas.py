@@ -122,11 +122,12 @@ def test_an_idea_that_fails_is_worse_and_one_that_is_interrupted_goes_on(
     assert trained == max(0, idea.seeds - 1)
 
 
-def test_a_slower_idea_has_its_difference_at_equal_time_too(ask, shared):
+@pytest.mark.parametrize(("arm", "higher"), [("merged", 0.5), ("merged 2: merged, steps=20", 0)])
+def test_an_idea_that_takes_longer_has_its_difference_at_equal_time_too(arm, higher, ask, shared):
     shared["steps"] = 10
-    idea, _ = ask("standard", "merged")
-    # Half of its steps are done, where the formula's curve is 0.5 higher.
-    assert idea.at_equal_time == pytest.approx(idea.difference + 0.5)
+    idea, _ = ask("standard", arm)
+    # Half of its time is over: after 5 steps the formula's curve is 0.5 higher, after 10 no more.
+    assert idea.at_equal_time == pytest.approx(idea.difference + higher)
 
 
 def test_a_ledger_changed_by_hand_or_of_another_control_is_refused(ask, runner, tmp_path):

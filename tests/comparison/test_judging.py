@@ -1,8 +1,8 @@
 """Verdicts on differences whose answers are known, and the laws that all verdicts keep."""
 
 import json
-from dataclasses import asdict
-from math import inf, sqrt
+from dataclasses import asdict, replace
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -70,6 +70,12 @@ def test_all_other_arms_together_lend_two_degrees_of_freedom():
     assert found["arm"].interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
+def test_an_arm_that_equals_the_control_lends_nothing():
+    equal = Contrast(differences=(0.0,) * 5)
+    verdicts = judge({"arm": Contrast(differences=HAND), "equal": equal}, 0.001)
+    assert verdicts["arm"].interval == alone(HAND).interval
+
+
 def test_one_tuning_seed_lends_nothing_and_adds_its_share_of_the_variance():
     verdict = alone(HAND, tuning=((0.0,), (0.1,)))
     variance = 19.3e-6
@@ -103,12 +109,12 @@ def test_four_words(differences, margin, word):
     assert (verdict.seeds_needed is None) == (word != "not known" or len(differences) == 1)
 
 
-@pytest.mark.parametrize(("worth", "margin"), [(inf, 0.02), (0.1, 0.02), (0.03, 0.015), (-1, 0)])
-def test_the_margin_is_at_most_half_of_what_the_part_is_worth(worth, margin):
-    contrast = {"arm": Contrast(differences=HAND)}
-    verdict = judge(contrast, 0.02, effect=worth)["arm"]
+@pytest.mark.parametrize(("least", "margin"), [(0.1, 0.02), (0.03, 0.015), (-0.01, 0)])
+def test_the_margin_is_at_most_half_of_the_least_that_the_part_may_be_worth(least, margin):
+    reference = replace(alone(HAND), mean=0.2, interval=(least, 0.4 - least))
+    verdict = judge({"arm": Contrast(differences=HAND)}, 0.02, reference=reference)["arm"]
     assert verdict.margin == margin
-    assert verdict.share == (None if worth == inf else pytest.approx(0.0124 / worth))
+    assert verdict.share == (pytest.approx(0.0124 / 0.2) if margin else None)
     assert verdict.word == ("the same" if margin == 0.02 else "worse")
 
 

@@ -60,9 +60,10 @@ def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, compla
 @pytest.mark.parametrize(
     ("losses", "end"),
     [
-        ((1.01, 1.0, 1.02), "3 pairs); a new comparison with 10 seeds would decide"),
+        ((1.01, 1.0, 1.02), "3 pairs); 10 seeds would decide"),
         ((0.8, 1.2, 1.0), "3 pairs); fewer than 1000 seeds would not decide"),
         ((1.1,), "too few for an interval, 1 pair)"),
+        ((1.1, 1.1), "not known, +0.1 (too alike for an interval, 2 pairs)"),
     ],
 )
 def test_what_is_not_known_has_the_seeds_that_would_decide(judged, losses, end):

@@ -90,6 +90,12 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
     assert runner.done == []
 
 
+def test_only_settings_that_no_arm_changes_are_told_as_shared(protocol, runner, conclusion):
+    shared = conclusion(protocol("standard", "no-query"), runner).settings
+    assert "score" not in shared
+    assert shared["n_layers"] == 1
+
+
 def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(
     protocol, runner, conclusion
 ):

@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import single_stream
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.loop import never
 from tests.comparison.conftest import training
 
@@ -50,6 +52,13 @@ def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker
     assert not multiprocessing.active_children()
     alone = [without_time(single_stream(train_trial)(trial)) for trial in trials]
     assert [without_time(outcomes[trial]) for trial in trials] == alone
+
+
+def test_what_is_above_the_floor_and_its_parts_are_in_nats(trials):
+    ended = SimpleNamespace(steps=1, tokens=2, tok_s=1.0, seconds=1.0)
+    last = Evaluation(val_loss=3.0, bits_per_byte=1.5, abilities={"copy": 0.25, "recall": 0.625})
+    made = trial._outcome(trials[0], ended, last, [], 1.25)
+    assert (made.above_floor, made.abilities) == (1.75, {"copy": 0.5, "recall": 1.25})
 
 
 def test_processes_that_die_are_one_line(trials, store, monkeypatch):

@@ -28,8 +28,8 @@ def tracked(training: Trainer) -> list[Tracked]:
     return [report for report in train(training) if isinstance(report, Tracked)]
 
 
-def gpt(**choices: Any) -> GPT:
-    model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, "start": "book", **choices}))
+def gpt(seed: int = 0, **choices: Any) -> GPT:
+    model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, "start": "book", **choices}), seed)
     model.eval()
     return model
 
@@ -61,8 +61,9 @@ def test_tracking_does_not_change_what_is_learned(trainer):
     assert all(mx.array_equal(array, runs[1][1][name]) for name, array in runs[0][1].items())
 
 
-def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attention_moved():
-    one, other = gpt(), gpt()
+@pytest.mark.parametrize("window", [0, 3])
+def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attention_moved(window):
+    one, other = gpt(0, window=window), gpt(1, window=window)
     found = drift(one, other, mx.array(TOKENS))
     pairs = zip(
         attention_inputs(one, mx.array(TOKENS)),
@@ -73,8 +74,9 @@ def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attenti
         for head in range(2):
             S, S_other = qk_circuit(a).products[head], qk_circuit(b).products[head]
             expected = np.linalg.norm(S - S_other) / np.linalg.norm(S_other)
+            assert expected > 0.1
             assert found["matrices"][layer][head] == pytest.approx(expected)
-            scores = [seen(m, n) for m, n in ((S, x), (S_other, y))]
+            scores = [seen(m, n, window) for m, n in ((S, x), (S_other, y))]
             expected = np.linalg.norm(scores[0] - scores[1]) / np.linalg.norm(scores[1])
             assert found["scores"][layer][head] == pytest.approx(expected, rel=1e-4)
             maps = [np.array(m.weights(n))[:, head] for m, n in ((a, x), (b, y))]
@@ -82,13 +84,14 @@ def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attenti
             assert found["maps"][layer][head] == pytest.approx(moved, rel=1e-4)
 
 
-def seen(S: np.ndarray, x: mx.array) -> np.ndarray:
+def seen(S: np.ndarray, x: mx.array, window: int) -> np.ndarray:
     """x S x^T of tokens that attend to each other, less the mean of every row, written out."""
     found = []
     for text in np.array(x).astype(np.float64):
         scores = text @ S @ text.T
         for i in range(len(scores)):
-            found.extend(scores[i, : i + 1] - scores[i, : i + 1].mean())
+            row = scores[i, max(0, i + 1 - window) if window else 0 : i + 1]
+            found.extend(row - row.mean())
     return np.array(found)
 
 

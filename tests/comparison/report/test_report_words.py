@@ -1,5 +1,6 @@
 """How numbers and verdicts are put into words, and shown in a terminal."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -21,6 +22,14 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     assert notes[0].startswith("Branches start at zero here")
     assert notes[1].startswith("standard: the best learning rate is the last one tried")
     assert notes[2] == "merged-both has no result: with seed 0 it diverged: loss nan at step 3."
+
+
+def test_an_arm_that_reads_more_tokens_than_the_control_is_told(comparison):
+    made = comparison(["standard", "merged"])
+    control, arm = made.arms
+    longer = replace(arm, trainings=tuple(replace(one, tokens=250) for one in arm.trainings))
+    told = notes_of(replace(made, arms=(control, longer)))
+    assert "merged is trained on 2.5 times the control's tokens." in told
 
 
 def test_numbers_are_shown_so_that_nothing_misleads():
