@@ -90,8 +90,8 @@ def products_of(config: GPTConfig, B: int) -> Counter[Product]:
     for name, words in _COUNTED.items():
         if getattr(config, name) not in words:
             raise ConfigError(
-                f"the floor of {name}={getattr(config, name)} is not counted: leave it out, or "
-                "time it with mlx-attn bench"
+                f"the floor of {name}={getattr(config, name)} is not counted: time it with "
+                "mlx-attn bench"
             )
     T, C = config.context_length, config.emb_dim
     layer = Counter(_attention_products(config.attention(), GPT(config).trf_blocks[0].att, B, T))
@@ -363,7 +363,7 @@ def main(
     """Measure speed, floors, parts and peers."""
     given = {key: value for key, value in given.items() if value is not None}
     works = part or tuple(speed.WORKLOADS)
-    setups = speed.variant_setups(preset, given, variants, command_line.note)
+    setups = _counted(speed.variant_setups(preset, given, variants, command_line.note))
     measured: list[dict[str, Any]] = []
     for rows in measure(setups, works, seconds):
         measured += rows
@@ -380,6 +380,20 @@ def main(
         click.echo(json.dumps(facts | {"measurements": measured, "peers": compared}))
     elif compared:
         _print("compared with other programs, at the same sizes", peers_table(compared))
+
+
+def _counted(setups: Mapping[str, Setup]) -> dict[str, Setup]:
+    """Return the setups whose products are counted, and tell why the others are left out."""
+    counted: dict[str, Setup] = {}
+    for name, (config, training) in setups.items():
+        try:
+            products_of(config, training.batch_size)
+            counted[name] = config, training
+        except ConfigError as error:
+            command_line.note(f"{name} is left out: {error}")
+    if not counted:
+        raise click.UsageError("no variant is left")
+    return counted
 
 
 NOT_HERE = ("device", "help_all")

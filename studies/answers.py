@@ -255,10 +255,10 @@ def show(question: str) -> Iterator[str]:
         ConfigError: No question has this name.
     """
     lengths = Lengths.read()
+    find_row({**lengths.table.questions, "sizes": None}, question, "question")
     if question == "sizes":
         yield from chain(*(Sizes.read(name).lines() for name in trainings.SIZES))
         return
-    find_row(lengths.table.questions, question, "question")
     if question == "chapter5":
         yield from (f"{arm}: {loss:.3f} at step {n}" for arm, (loss, n) in chapter5().items())
     for cost in lengths.costs.values():
