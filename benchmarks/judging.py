@@ -5,7 +5,9 @@
 For one and three arms, with three tuning seeds and none, and 3, 5 and 10 seeds: in how many percent
 of comparisons any arm, all equal to the control, is called better or worse, if the runs of both
 forms have a shape or those of one form only; and in how many an arm is found whose loss is 1 or 1.5
-standard deviations of a difference higher. Then the scatter of repeated searches for the rates.
+standard deviations of a difference higher. Then the scatter of repeated searches for the rates, and
+how often equal forms are called better or worse by who asks again with the seeds needed, up to
+three times, of which the first are those of before.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +21,10 @@ from mlx_attn.comparison.judging import (
     OTHER_DEGREES,
     TUNING_DEGREES,
     TUNING_SHARE,
+    Contrast,
     Sample,
     holm,
+    judge,
 )
 
 Random = np.random.Generator
@@ -39,6 +43,8 @@ SHAPES: Mapping[str, Draw] = {
     ),
 }
 """Distributions of mean 0 and standard deviation 1."""
+
+MOST_AGAIN = 100  # seeds that anybody trains
 
 SHARPNESS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the best learning rate, see `excesses`
 
@@ -100,6 +106,22 @@ def found(random: Random, draw: Draw, design: Design, effect: float = 0.0) -> np
     return p_values(pairs, tuning) <= LEVEL
 
 
+def asked_again(random: Random, seeds: int, confidence: float) -> np.ndarray:
+    """Return whether one arm, equal to the control, is called better or worse: at first, at last.
+
+    Differences within half their standard deviation count as none.
+    """
+    differences, wrong = random.standard_normal(MOST_AGAIN).tolist(), list[bool]()
+    for _ in range(4):
+        contrast = {"arm": Contrast(differences=tuple(differences[:seeds]))}
+        verdict = judge(contrast, 0.5, confidence)["arm"]
+        wrong.append(verdict.word in ("better", "worse"))
+        if verdict.seeds_needed is None or verdict.seeds_needed > MOST_AGAIN:
+            break
+        seeds = verdict.seeds_needed
+    return np.array([wrong[0], wrong[-1]])
+
+
 @click.command()
 @click.argument("draws", type=click.IntRange(1), default=10_000)
 def main(draws: int) -> None:
@@ -116,6 +138,11 @@ def main(draws: int) -> None:
     for k in (1, 2, 3):
         scatter = [2 * k * excesses(random, draws, each, k).var() for each in SHARPNESS]
         click.echo(f"{k} tuning seeds: {', '.join(f'{each:.2f}' for each in scatter)}")
+    click.echo("\nasked again, at first and at last:")
+    for confidence, seeds in product((0.95, 0.98), (5, 8)):
+        wrong = [asked_again(random, seeds, confidence) for _ in range(draws // 5)]
+        first, last = 100 * np.mean(wrong, axis=0)
+        click.echo(f"confidence {confidence}, {seeds} seeds: {first:.1f}, {last:.1f}")
 
 
 if __name__ == "__main__":

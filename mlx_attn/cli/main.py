@@ -105,7 +105,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "import": "Make a run of a checkpoint of the book, GPT-2 or nanoGPT.",
     },
     "Check": {
-        "verify": "Say whether this machine computes the right thing, in ten seconds.",
+        "verify": "Say whether this machine computes the right thing.",
         "info": "Show the machine, the versions, and the fast paths available here.",
     },
 }

@@ -27,7 +27,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with every comparison.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """Say whether this machine computes the right thing, in a few seconds.
+    """Say whether this machine computes the right thing, in half a minute at most.
 
     Products, attention, decoding, losses and gradients, and training, on the processor and on the
     GPU. The text is made for a bug report. Products are float32; with

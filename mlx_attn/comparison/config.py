@@ -177,7 +177,9 @@ class ComparisonConfig:
         8, "trainings of every arm that the verdict rests on", low=1, high=TUNING_SEED
     )
     delta: str = setting(
-        "5%", "smaller differences count as none: 5% of the tokens' worth, or 0.01 in nats"
+        "5%",
+        "smaller differences count as none: the worth of 5% of the tokens, or 0.01 nats; with "
+        "--ideas none",
     )
     confidence: float = setting(0.95, "of the intervals", low=0.5, high=1 - 1e-9)
     tune: bool = setting(True, "search each arm's learning rate")

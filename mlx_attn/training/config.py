@@ -86,7 +86,7 @@ class TextConfig:
     """The text that a model is trained on."""
 
     data: str = setting("tales", "tales, a task or a corpus by name, a file, a folder, or -")
-    tokenizer: str = setting("bpe", "char, byte, bpe, unigram, gpt2, or a run's directory")
+    tokenizer: str = setting("bpe", "char, byte, bpe, unigram, gpt2, or a run or folder with one")
     vocab_size: int = setting(1024, "most tokens that bpe and unigram may use")
 
 

@@ -3,8 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_map
 
 from mlx_attn.attention import cache
+from mlx_attn.attention.attention import Attention
 from mlx_attn.cli.verify import finding_lines, verdict
 from mlx_attn.machine.device import device_name, gpu_path
 from mlx_attn.training.step import TrainStep
@@ -23,21 +25,36 @@ def stale_slot(true, self, arrays, in_order=False):
     return tuple(mx.concatenate([a[:, :, :1], a[:, :, :-1]], axis=2) for a in kept), places
 
 
+def twice_the_gradient_of_attention(true, *given, **named):
+    y = true(*given, **named)
+    return 2 * y - mx.stop_gradient(y)
+
+
+def twice_all_gradients(true, *given):
+    def differentiated(*inputs):
+        loss, gradients = true(*given)(*inputs)
+        return loss, tree_map(lambda array: 2 * array, gradients)
+
+    return differentiated
+
+
+def another_each_time(true, self, *given):
+    return true(self, *given) * (1 + 1e-5 * next(CALLS))
+
+
 CALLS = iter(range(1000))
-SABOTAGES = {
-    "attention": (mx.fast, "scaled_dot_product_attention", wrong_beyond_1024_keys),
-    "cached decoding": (cache.KVCache, "extend", stale_slot),
-    "same bits twice": (
-        TrainStep,
-        "_loss",
-        lambda true, self, *given: true(self, *given) * (1 + 1e-5 * next(CALLS)),
-    ),
-}
+SABOTAGES = [
+    ("attention", mx.fast, "scaled_dot_product_attention", wrong_beyond_1024_keys),
+    ("attention", mx.fast, "scaled_dot_product_attention", twice_the_gradient_of_attention),
+    ("attention", Attention, "mix", lambda true, *given: true(*given) * 1.001),
+    ("cached decoding", cache.KVCache, "extend", stale_slot),
+    ("golden losses", checks.nn, "value_and_grad", twice_all_gradients),
+    ("same bits twice", TrainStep, "_loss", another_each_time),
+]
 
 
-@pytest.mark.parametrize("check", SABOTAGES)
-def test_what_is_broken_makes_it_fail_and_is_named(check, monkeypatch):
-    place, name, changed = SABOTAGES[check]
+@pytest.mark.parametrize(("check", "place", "name", "changed"), SABOTAGES)
+def test_what_is_broken_makes_it_fail_and_is_named(check, place, name, changed, monkeypatch):
     true = getattr(place, name)
     monkeypatch.setattr(place, name, lambda *given, **named: changed(true, *given, **named))
     (broken,) = (c for c in checks.CHECKS if c.__name__ == check.replace(" ", "_"))
@@ -48,12 +65,16 @@ def test_what_is_broken_makes_it_fail_and_is_named(check, monkeypatch):
 
 
 def test_a_kernel_that_cannot_run_is_one_line(monkeypatch):
-    def raises(*given, **named):
-        raise RuntimeError("[metal::Device] Unable to load\n kernel steel_attention")
+    def raises(q, k, v, **named):
+        if k.shape[2] > 1024:  # after shapes that are right
+            raise RuntimeError("[metal::Device] Unable to load\n kernel steel_attention")
+        return true(q, k, v, **named)
 
+    true = mx.fast.scaled_dot_product_attention
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", raises)
-    message = "RuntimeError: [metal::Device] Unable to load kernel steel_attention"
-    assert checks.run(checks.attention).error == message
+    finding = checks.run(checks.attention)
+    assert finding.error == "RuntimeError: [metal::Device] Unable to load kernel steel_attention"
+    assert not finding.is_right
 
 
 def test_a_check_that_compares_nothing_is_not_right(monkeypatch):

@@ -1,4 +1,4 @@
-"""No out_proj: heads are concatenated and used as they are (the book's section 3.5)."""
+"""No out_proj: heads are concatenated and used as they are (the book's section 3.6.1)."""
 
 import mlx.core as mx
 
@@ -33,7 +33,7 @@ def _gain_init(config: AttentionConfig, draw: Draw) -> dict[str, mx.array]:
     "none",
     "y = g concat(heads)",
     input_weights=(),
-    source="the book, section 3.5",
+    source="the book, section 3.6.1",
     weights={"residual_gain": lambda config: mx.ones((1,)) if config.residual_gain else None},
     init=_gain_init,
     refuses=lambda config: (
