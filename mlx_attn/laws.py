@@ -15,9 +15,11 @@ from itertools import chain
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_map
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import Choice, Hook
@@ -38,7 +40,7 @@ _PIECES = ([*range(1, TOKENS)], [7, 8])
 ROUNDING, SAME = 1e-3, 1e-5
 """Differences relative to the largest number: of another order of operations, and of the same."""
 
-NOT_FINITE = "gives numbers that are not finite"
+NOT_FINITE = "gives numbers that are not finite: to a mixing, later keys have scores of -inf"
 
 Arrays = tuple[mx.array, ...]
 
@@ -160,6 +162,7 @@ def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
         _bent_maps(layer, x),
         _wrong_facts(layer, x[:1]),
         _wrong_training(layer, batch),
+        _wrong_gradients(layer, x),
     )
     return next(chain(_wrong_outputs(layer, x, y), *groups), "")
 
@@ -190,7 +193,7 @@ def _wrong_training(layer: Attention, x: Inputs) -> Iterator[str]:
 
     y = read(x)
     if not mx.isfinite(y).all():
-        yield f"{NOT_FINITE} in training"
+        yield f"in training {NOT_FINITE}"
     if x.shape[1] <= _LONG and differ(read(x), y, SAME):
         yield (
             "draws numbers in training that a resumed training would not draw again: draw them "
@@ -201,6 +204,17 @@ def _wrong_training(layer: Attention, x: Inputs) -> Iterator[str]:
     alone = read(x[:1])
     if not differ(read(x[:1], seed=1), alone, SAME):  # nothing is drawn for each sequence
         yield from _wrong_alone(alone, y)
+
+
+def _wrong_gradients(layer: Attention, x: Inputs) -> Iterator[str]:
+    """Yield the gradients of a training step that are not finite; MLX raises if there are none."""
+    gradients = nn.value_and_grad(layer, lambda x: mx.square(layer(x)).sum())(x)[1]
+    for name, gradient in named_arrays(gradients).items():
+        if not mx.isfinite(gradient).all():
+            yield (
+                f"gives gradients of {name} that are not finite: mx.where hides no infinite slope, "
+                "so replace scores of -inf before the function, not after it"
+            )
 
 
 _MIXES = "mixes the sequences of a batch"
@@ -253,6 +267,8 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
             )
             if window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
+            elif window:
+                cure = "a window hides older keys: refuse it with refuses="
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 

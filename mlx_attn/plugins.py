@@ -223,10 +223,12 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         kind, _, word = name.partition("=")
         letters = "a-z0-9-" if kind == "variant" else "a-z0-9_-"
-        if not re.fullmatch(f"[{letters}]+", word):
-            raise ConfigError(
-                f"plugin {path}: the {kind} '{word}' cannot be typed: use only {letters}"
-            )
+        alias = VARIANTS[word].alias if kind == "variant" else ""
+        for each in filter(None, (word or " ", alias)):
+            if not re.fullmatch(f"[{letters}]+", each):
+                raise ConfigError(
+                    f"plugin {path}: the {kind} '{each}' cannot be typed: use only {letters}"
+                )
         if kind == "variant":
             try:
                 for map_name, chosen in VARIANTS[word].maps.items():

@@ -294,7 +294,8 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
     A `same_as=` is taken, too, and nothing reads it.
 
     Raises:
-        ConfigError: There is no such map, its choices have no such fact, or the name is taken.
+        ConfigError: There is no such map, its choices have no such fact, a fact is of another
+            type, or the name is taken.
     """
     check_word("map", map_name, KINDS)
     kind = KINDS[map_name]
@@ -303,12 +304,25 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
     if unknown := [fact for fact in facts if fact not in known]:
         has_no = f"a choice of this map has no {' and no '.join(unknown)}"
         raise ConfigError(f"{map_name}={name}: {has_no}: it may have {', '.join(known)}")
+    for fact in fields(kind):
+        if wrong := _wrong_type(str(fact.type), facts.get(fact.name)):
+            raise ConfigError(f"{map_name}={name}: {fact.name}= must be {wrong}")
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
         register(kind(name=name, formula=formula, apply=apply, **facts))
         return apply
 
     return register_it
+
+
+def _wrong_type(declared: str, value: Any) -> str:
+    """Return the type that a fact must have; empty if it has, or is left out."""
+    if "Mapping" in declared.partition("[")[0]:
+        made = [*value.values()] if isinstance(value, Mapping) else [value]
+        return "" if value is None or all(map(callable, made)) else "functions by name"
+    if "Callable" in declared:
+        return "" if value is None or callable(value) else "a function"
+    return "a tuple of names" if "tuple" in declared and isinstance(value, str) else ""
 
 
 def row(name: str, summary: str, formula: str = "", group: str = PAPERS, **settings: Any) -> None:

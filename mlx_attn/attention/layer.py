@@ -180,7 +180,15 @@ class MapWeights(nn.Module):
                 }
             # A Linear's matrix is its "weight"; other parts are arrays themselves.
             for name, weight in drawn.items():
-                self.update({name: {"weight": weight} if "weight" in self[name] else weight})
+                part = self.get(name, mx.zeros(0))
+                is_linear = "weight" in part
+                shape = part["weight"].shape if is_linear else part.shape
+                if weight.shape != shape:
+                    raise ConfigError(
+                        f"{choice.map}={choice.name}: its init= draws '{name}' of shape "
+                        f"{weight.shape}, and the layer's has {shape}"
+                    )
+                self.update({name: {"weight": weight} if is_linear else weight})
 
     def score(
         self, x: Inputs, cache: KVCache | None = None, carry: dict[str, Any] | None = None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlx_attn.cli.options import UserPath
+from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import plural
 
@@ -21,6 +21,7 @@ Examples:
 """
 
 
+@takes_plugins
 @click.command(epilog=_EXAMPLES)
 @click.argument("source")
 @click.option("--out", "-o", type=UserPath(), help="The run's directory.")

@@ -133,12 +133,12 @@ class ModelMetrics(Evaluation):
         return {key: value for key, value in asdict(self).items() if key != "abilities"}
 
 
-def measure_model(model: GPT, evaluator: Evaluator) -> ModelMetrics:
-    """Evaluate a model, and count its parameters and cache."""
+def measure_model(model: GPT, evaluator: Evaluator, named: str = "") -> ModelMetrics:
+    """Evaluate a model of a variant, if it has this name, and count its parameters and cache."""
     cost = model_cost(model.config)
     return ModelMetrics(
         **asdict(evaluator(model)),
-        variant=variant_name(model.config.as_dict()),
+        variant=variant_name(model.config.as_dict(), named),
         tokens=evaluator.split.n_scored,
         params=cost.parameters,
         cache_bytes_per_token=cost.cache_floats * model.tok_emb.weight.itemsize,
@@ -225,7 +225,7 @@ def convert_run(
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
     tokens = _spread_windows(corpus.train, before.config.context_length, fitted)
     after = convert(before, to, rank=rank, fold_norm=fold_norm, tokens=tokens)
-    outcome = _measure_outcome(before, after, corpus, fold_norm)
+    outcome = _measure_outcome(before, after, corpus, fold_norm, run.settings.get("variant", ""))
     _check_exact(to, outcome)
     facts = {"from": str(run.path), "to": to, "rank": rank, "fold_norm": fold_norm}
     measured, best = evaluation_record(outcome.after), None
@@ -242,12 +242,14 @@ def convert_run(
     return new, outcome
 
 
-def _measure_outcome(before: GPT, after: GPT, corpus: Corpus, fold_norm: bool) -> Outcome:
+def _measure_outcome(
+    before: GPT, after: GPT, corpus: Corpus, fold_norm: bool, named: str
+) -> Outcome:
     split = validation_part(corpus, max(map(count_parameters, (before, after))))
     evaluator = Evaluator(split, before.config.context_length)
     # Folding changes S and VO but not the function, so compare with the folded model.
     errors = weight_errors(fold_norms(before) if fold_norm else before, after)
-    metrics = measure_model(before, evaluator), measure_model(after, evaluator)
+    metrics = measure_model(before, evaluator, named), measure_model(after, evaluator)
     return Outcome(*metrics, compare_logits(before, after, split), *errors)
 
 

@@ -282,12 +282,15 @@ def trace(
         ConfigError: MLX cannot write the function, or the page lacks one of its primitives.
     """
     events: list[dict[str, Any]] = []
+    mx.disable_compile()  # a fused function of weights only has no form on disk
     try:
         # On the CPU's stream MLX writes fused primitives as their elementary steps.
         with gpu_path(), mx.stream(mx.cpu):
             mx.export_function(events.append, without_gradients(function), *like)
     except ValueError as error:
         raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error
+    finally:
+        mx.enable_compile()
     used = {event["name"] for event in events if event["type"] == "primitive"}
     if missing := sorted(used - {*PRIMITIVES.split()}):
         raise ConfigError(

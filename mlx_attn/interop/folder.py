@@ -52,10 +52,12 @@ def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
     is_book, has_code = route.startswith("the book"), (place / MODEL_FILE).exists()
     notes = [f"It is {route}.", f"{parity}.", *NOTES.get(loaded.tokenizer.kind, ())]
     context = loaded.model.config.context_length
-    notes.append(
-        f"It was trained on {context} tokens at a time. Prompt and continuation together must not "
-        "be longer: past that, mlx-lm's GPT-2 raises nothing and writes nonsense."
-    )
+    notes.append(f"It was trained on {context} tokens at a time.")
+    if not has_code or loaded.model.config.position == "learned":
+        notes[-1] += (
+            " Prompt and continuation together must not be longer: past that, learned positions "
+            "end, and mlx-lm raises nothing and writes nonsense."
+        )
     if start := loaded.tokenizer.decode(loaded.start_tokens):
         notes.append(f"Every document that it was trained on began after {start!r}, as prompts do.")
     if has_code:

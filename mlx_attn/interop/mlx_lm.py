@@ -188,6 +188,11 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
         if path.name in (MODEL_FILE, *plugins):
             raise RunError(f"{path}: the folder has another file of this name: rename the plugin")
         plugins[path.name] = read_bytes(path)
+        if record["files"]:
+            raise RunError(
+                f"{path}: it opens {', '.join(record['files'])}, and an exported folder holds only "
+                "the plugin itself: write both into one file"
+            )
     name = variant_name(config.as_dict())
     code = _MODEL_PY.format(variant=name, version=__version__, plugins=[*plugins])
     return {MODEL_FILE: code.encode(), **plugins}

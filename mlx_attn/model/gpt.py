@@ -110,6 +110,8 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
+        if seed is not None:  # a user's weights may be drawn by MLX
+            mx.random.seed(seed)
         self.config = config
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)  # [V, C]
         if config.position == "learned":

@@ -240,7 +240,7 @@ def variant_name(model: Mapping[str, Any], named: str = "") -> str:
         runs = ((name, len([*run])) for name, run in groupby(str(pattern).split(",")))
         return "+".join(name if n == 1 else f"{n}x{name}" for name, n in runs)
     maps = {key: model.get(key, default) for key, default in MAPS.items()}
-    if named and VARIANTS[named].maps == maps:
+    if named in VARIANTS and VARIANTS[named].maps == maps:
         return named
     for row in VARIANTS.values():
         if row.settings == maps:

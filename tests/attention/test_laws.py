@@ -75,6 +75,11 @@ def gated(a: Any, heads: mx.array, x: mx.array) -> mx.array:
     return a.out_proj(merge_heads(heads) * mx.sigmoid(a.W_gate(x)))
 
 
+def root(a: Any, s: mx.array) -> mx.array:
+    weights = mx.sqrt(softmax(s))  # whose slope at 0, of later keys, is infinite
+    return weights / weights.sum(-1, keepdims=True)
+
+
 def sharper(a: Any, s: mx.array, kept: mx.array) -> mx.array:
     """Scale the scores of a token by what all tokens up to it have asked for."""
     total = mx.cumsum(kept, axis=2)
@@ -106,6 +111,7 @@ BROKEN = [
     ("value", of_the_token_before, VALUE, "decodes with a cache.*use --short-conv, or"),
     ("logits", lambda a, s: s + mx.random.normal(s.shape), {}, "something else each time"),
     ("logits", lambda a, s: mx.log(-mx.abs(s) - 1), {}, "gives numbers that are not finite"),
+    ("mixing", root, {}, r"gives gradients of W_\w+.weight that are not finite"),
     ("score", cosine, SCORE, BENT),
     ("value", lambda a, x, k: nn.relu(linear(a, x, k)), VALUE, BENT),
     ("output", gated, {"weights": OUTPUT}, BENT),

@@ -84,6 +84,12 @@ def test_reading_a_run_needs_the_file_and_runs_none_unasked(trained, talk, run_c
     done(run_command(*arguments, "--plugin", str(talk), input="the cat\n"))
 
 
+def test_an_export_is_imported_with_the_file_that_it_needs(trained, talk, run_command):
+    plugin = f"--plugin={talk}"
+    done(run_command("export", "runs/talk", "--to=mlx-lm", "--out=folder", plugin))
+    done(run_command("import", "folder", "--out=runs/again", plugin))
+
+
 EXAMPLE_FLAGS = {
     "talking_heads": ["--variant=talk"],
     "temperature": ["--variant=merged", "--logits=sharpness"],
@@ -195,6 +201,9 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train):
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
         (CHOICE + '@choice("loss", "l", "")\ndef f(x): return x', "map='loss' must be one of"),
+        (CHOICE + 'choice("logits", "l", "", init=1)(print)', "init= must be a function"),
+        (CHOICE + 'choice("logits", "l", "", weights={"w": 1})(print)', "functions by name"),
+        (CHOICE + 'choice("value", "l", "", input_weights="w")(print)', "a tuple of names"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, complaint):
@@ -203,6 +212,15 @@ def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, com
     assert complaint in line
     assert "line None" not in line
     assert not plugins._loaded
+
+
+def test_a_seed_decides_the_weights_that_a_file_draws(train):
+    code = "import mlx.core as mx\nweights = {'w': lambda c: mx.random.normal((1,))}\n"
+    code += "choice('logits', 'l', '', weights=weights)(lambda a, s: s * a.w)"
+    flags = ["--plugin", file(CHOICE + code), "--logits=l", "--json"]
+    same = [train(*flags, "--out", out) for out in ("a", "b")]
+    losses = [json.loads(done(one).splitlines()[-1])["val_loss"] for one in same]
+    assert losses[0] == losses[1]
 
 
 def test_a_name_that_only_a_file_knows_asks_for_the_file(train):

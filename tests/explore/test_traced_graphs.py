@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -56,6 +57,7 @@ FUNCTIONS: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
     "written": lambda x, y: x.at[:, 1].add(y[:, 0]).at[:, WHERE[0]].multiply(2.0),
     "whole numbers": lambda x, y: (4 * x).astype(mx.int32) % 3 + (9 * y).astype(mx.int32) // 2,
     "bits": lambda x, y: ((9 * y).astype(mx.int32) & 5) + ((9 * y).astype(mx.int32) | 2),
+    "a compiled function of constants": lambda x, y: x + nn.softplus(mx.ones(4)) + y,
     "nothing": lambda x, y: mx.stop_gradient(x) + mx.full((2, 3, 4), y[0, 0, 0]),
 }
 
