@@ -1,6 +1,5 @@
 """Attention against the numbers of other implementations."""
 
-import json
 import re
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention, CausalAttention, MultiHeadAttention
 from mlx_attn.attention.config import AttentionConfig
 
-GOLDEN = Path(__file__).parent.parent / "golden"
-REFERENCE = np.load(GOLDEN / "attention.npz")
-CHAPTER_3 = json.loads((GOLDEN / "ch03.json").read_text())
+REFERENCE = np.load(Path(__file__).parents[1] / "golden" / "attention.npz")
 
 CASES = {
     "causal": lambda: CausalAttention(12, 8, 10, 0.0),
@@ -68,31 +65,6 @@ def test_output_and_gradients_are_the_reference_s(case):
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
         assert largest_difference(gradient, expected[name]) < 1e-5, name
-
-
-def book_inputs() -> mx.array:
-    return mx.array(CHAPTER_3["inputs"])[None]
-
-
-def book_case(name: str) -> dict[str, np.ndarray]:
-    return {key: np.array(value) for key, value in CHAPTER_3[name].items() if key != "note"}
-
-
-@pytest.mark.parametrize("score", ["separate", "merged"])
-@pytest.mark.parametrize("case", ["self_v1_seed123", "self_v2_seed789"])
-def test_the_book_s_self_attention_without_a_mask(case, score):
-    """The last token sees all others, so its row needs no mask to be the book's.
-
-    With S = W_query W_key^T and the same scale it is the same.
-    """
-    facts = book_case(case)
-    turn = np.transpose if case == "self_v1_seed123" else np.asarray
-    weights = {f"{n}.weight": turn(facts[n]) for n in ("W_query", "W_key", "W_value")}
-    if score == "merged":
-        query, key = weights.pop("W_query.weight"), weights.pop("W_key.weight")
-        weights["S.weight"] = key.T @ query
-    module = with_weights(CausalAttention(3, 2, 6, 0.0, score=score), weights)
-    assert largest_difference(module(book_inputs())[0, -1], facts["out"][-1]) < 1e-5
 
 
 def test_three_words_of_the_source_text():

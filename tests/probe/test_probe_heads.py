@@ -20,6 +20,7 @@ from mlx_attn.probe.heads import (
     previous,
     probe,
     prompt_tokens,
+    repeated_sequences,
     uniform_map,
     uniform_statistics,
 )
@@ -83,6 +84,16 @@ def test_every_variant_has_a_map_per_head(variant):
     assert found.spectra["S"]["effective_rank"].shape == (3, 4)
     assert found.spectra["VO"]["alignment"].shape == (3, 4, 4)
     assert found.statistics["entropy"].shape == (3, 4)
+
+
+def test_induction_is_measured_on_tokens_that_come_twice():
+    gpt, repeated = model(n_heads=2, start="book"), repeated_sequences(20, 12)
+    once, again = np.split(repeated, 2, axis=1)
+    assert (once == again).all()
+    assert [len({*row}) for row in once.tolist()] == [6] * len(once)
+    expected = induction(attention_maps(gpt, repeated)).mean(1)
+    found = probe(gpt, np.arange(10)[None]).statistics["induction"]
+    np.testing.assert_allclose(found, expected)
 
 
 def test_maps_are_those_that_the_model_computes_with():

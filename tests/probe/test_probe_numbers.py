@@ -20,6 +20,7 @@ from mlx_attn.probe.show import (
     heads_table,
     legend,
     number,
+    patterns,
     record,
     save_figures,
     save_tracks,
@@ -53,10 +54,20 @@ def lines(shown: RenderableType) -> list[str]:
 def test_it_is_said_when_weights_do_not_add_up_to_one(found):
     probed = found(mixing="sink")
     low, high = probed.row_sums
-    assert 0 < low < high < 1
+    sums = probed.maps.sum(-1, dtype=np.float64)
+    assert 0 < low == sums.min() < high == sums.max() < 1
     words = f"add up to between {low:.2f} and {high:.2f} here, not to 1 (mixing=sink)"
     assert words in caveat(probed)
     assert record(probed)["row_sums"] == (low, high)
+
+
+def test_the_head_that_shows_a_pattern_most_clearly_is_named_with_its_share(found):
+    probed, shares = found(), np.full((2, 3), 0.1)
+    shares[1, 2] = 0.61
+    statistics = {**probed.statistics, "previous": shares, "first": 0.6 * shares}
+    alike = {**probed.uniform, "previous": 0.25, "first": 0.25, "induction": 1.0}
+    said = "head 2 attends to the previous token most: 61 %, where attending to all alike is 25 %."
+    assert patterns(replace(probed, statistics=statistics, uniform=alike)) == f"Layer 1, {said}"
 
 
 def test_json_holds_every_number_of_every_head(found):
@@ -82,9 +93,9 @@ def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, tmp_
         assert head["VO"] is None
     assert facts["alignment"]["VO"] is None
     assert f"No V_h O_h is shown: {reason}." in legend(probed)[-1]
-    shown = "".join(lines(heads_table(probed)))
-    assert number(probed.statistics["entropy"][1, 3]) in shown
-    assert "…" not in shown  # it fits a terminal of 80 columns whole
+    *_, row, _ = shown = [line.split() for line in lines(heads_table(probed)) if line.strip()]
+    assert row[:3] == ["1", "3", number(probed.statistics["entropy"][1, 3])]
+    assert "…" not in str(shown)  # it fits a terminal of 80 columns whole
     assert {path.stem for path in save_figures(probed, tmp_path)} == {"maps"}
 
 

@@ -96,8 +96,9 @@ def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(gpt):
     typed = list(run_of(run.model, BYTES).stream("\nOnce", GREEDY, 6))
     assert [step.token for step in steps] == [step.token for step in typed]
     assert steps[0].statistics.prompt_tokens == len("\nOnce")
-    batch = run.stream("Once", GREEDY, 6, count=2)
+    batch = [*run.stream("Once", SamplerConfig(temp=0.0, seed=5), 6, count=2)]
     assert [step.token for step in batch if step.number == 1] == [step.token for step in steps]
+    assert [step.statistics.seed for step in batch[:2]] == [5, 6]
     assert LoadedRun(Run(Path("x"), {}), gpt(), BYTES).start_tokens == []
 
 

@@ -77,9 +77,11 @@ def test_markup_in_names_and_settings_is_text(comparison):
 
 def test_every_seed_is_drawn_in_the_forest_plot_and_printed(no_figures, comparison):
     made = comparison(seeds=4)
-    drawn = [np.size(line.get_xdata()) for line in forest_figure(made).axes[0].lines]
+    drawn = [np.array(line.get_xdata()) for line in forest_figure(made).axes[0].lines]
     # The line at zero; for each of three arms its seeds, its interval and its mean.
-    assert drawn == [2, *(3 * [4, 2, 1])]
+    assert [len(one) for one in drawn] == [2, *(3 * [4, 2, 1])]
+    means = [verdict.mean for verdict in made.verdicts.values()]
+    assert [one[0] for one in drawn if len(one) == 1] == pytest.approx(means)
     page = as_html(made)
     differences = [d for verdict in made.verdicts.values() for d in verdict.differences]
     assert all(f"<td>{difference:+.3f}</td>" in page for difference in differences)
