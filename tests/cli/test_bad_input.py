@@ -52,11 +52,7 @@ REFUSALS = [
     ("train --batch-size 1000000 --emb-dim 4096", 2, "use fewer or narrower layers"),
     ("train --steps 0", 2, "nothing bounds the training"),
     ("train --preset nanno", 2, "unknown preset 'nanno': did you mean 'nano'?"),
-    (
-        "train --tokenizer word",
-        2,
-        "unknown tokenizer 'word': choose from char, byte, bpe, unigram, gpt2",
-    ),
+    ("train --tokenizer word", 2, "unknown tokenizer 'word': choose from char, byte, bpe, uni"),
     (
         "train --merge-qk --no-query",
         2,
@@ -66,7 +62,6 @@ REFUSALS = [
     ("train merged", 2, "extra argument (merged): write --variant merged (see"),
     ("train story.txt", 2, "write --data story.txt"),
     ("compare standard merged", 2, "write --variants standard,merged"),
-    ("compare merged", 2, "write --variants standard,merged"),
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
@@ -107,7 +102,6 @@ REFUSALS = [
     ("compare --variants standard,no-quary", 2, "did you mean 'no-query'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
     ("compare --on ray://a", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
-    ("compare --on ssh:localhost", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
 ]

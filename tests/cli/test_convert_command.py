@@ -44,6 +44,7 @@ def test_a_converted_run_is_listed_as_it_was_measured(place):
     (run, _) = summarise_runs(place / "runs")
     assert (run.name, run.is_unfinished) == ("nano-merged", False)
     assert (run.val_loss, run.parameters) == (made["after"]["val_loss"], made["after"]["params"])
+    assert made["loss_change"] == run.val_loss - made["before"]["val_loss"]
 
 
 def test_a_run_is_not_converted_onto_itself(place):
