@@ -28,11 +28,14 @@ class AttentionCost:
 
 
 def attention_cost(config: AttentionConfig) -> AttentionCost:
-    """Count one layer of this configuration, from the shapes of its maps."""
+    """Count one layer of this configuration, from the shapes of its maps.
+
+    A window is counted as if only the keys that it shows were multiplied.
+    """
     layer = Attention(config)
-    sizes = {name: array.size for name, array in named_arrays(layer.trainable_parameters()).items()}
+    arrays = named_arrays(layer.trainable_parameters())
     # Matrices multiply a token; biases and gains are only counted.
-    matrices = sum(n for name, n in sizes.items() if name.endswith("weight"))
+    matrices = sum(w.size for name, w in arrays.items() if name.endswith("weight") and w.ndim > 1)
     _, key_width = layer.maps.score.shape(config)
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
@@ -45,7 +48,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     of_tokens = cached if config.caches_tokens else 0
     of_text = sum(rows.size for rows in cache.rows) + cached - of_tokens
     return AttentionCost(
-        parameters=sum(sizes.values()),
+        parameters=sum(array.size for array in arrays.values()),
         multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
         cache_floats=of_tokens,
         state_floats=of_text,

@@ -71,7 +71,7 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
             module.init_weights(replace(draw, path=name))
         elif isinstance(module, nn.Embedding):
             module.weight = draw.normal(name, module.weight.shape, _GPT2_STD if is_small else 1.0)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear) or hasattr(module, "dense_weight"):  # or one in slices
             if ".att." not in name:  # an attention layer draws its own
                 ends_branch = name.endswith("ff.layers.2") or (
                     name == "out_head" and start == "zero"

@@ -66,7 +66,9 @@ def forecast(trainer: Trainer) -> Forecast:
     share = validation_seconds / config.eval_every if config.eval_every else 0
     fit = ceil(by_clock / (step_seconds + share)) if config.minutes else left
     steps = min(left, fit) if trainer.steps else fit
-    validations = ceil(steps / config.eval_every) if config.eval_every else min(steps, 1)
+    done, every = trainer.progress.step, config.eval_every
+    on_the_way = ceil((done + steps) / every) - done // every if every else 1  # and at the end
+    validations = on_the_way if steps else 0
     return Forecast(
         step_seconds=step_seconds,
         validation_seconds=validation_seconds,

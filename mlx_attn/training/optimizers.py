@@ -26,7 +26,7 @@ Vector = Float[mx.array, "_"]  # a vector of any length
 
 
 class AdamW:
-    """AdamW (arXiv:1711.05101, algorithm 2), on a few vectors of all parameters.
+    """AdamW (arXiv:1711.05101, with PyTorch's decay), on a few vectors of all parameters.
 
         m <- beta1 m + (1 - beta1) g
         v <- beta2 v + (1 - beta2) g^2
@@ -194,8 +194,8 @@ class Muon:
 def newton_schulz(stack: Stack) -> Stack:
     """Iterate X <- a X + b (X X^T) X + c (X X^T)^2 X, from X of norm 1; rows at most columns.
 
-    The coefficients lift small singular values fast and leave all of them between 0.7 and 1.2; more
-    than five iterations would not bring them closer to 1.
+    The coefficients lift small singular values fast and leave those above 0.005 between 0.68 and
+    1.16; more than five iterations would not bring them closer to 1.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = stack / (mx.sqrt(mx.square(stack).sum(axis=(1, 2), keepdims=True)) + 1e-7)
@@ -305,16 +305,16 @@ def learning_rate_factor(config: TrainConfig, step: int, steps: int, seconds: fl
     `steps`, if it has a bound in steps.
     """
     # Linear warm-up. Its first factor is above 0, so that no step is wasted.
-    if step < config.warmup:
-        return (step + 1) / (config.warmup + 1)
-    spent = (step - config.warmup) / max(1, steps - config.warmup) if steps else 0.0
+    warm = min(1.0, (step + 1) / (config.warmup + 1))
+    after = max(0, step - config.warmup)
+    spent = after / max(1, steps - config.warmup) if steps else 0.0
     # With two bounds, the one that ends the training first sets the rate.
     if config.minutes:
         spent = max(spent, seconds / (60 * config.minutes))
     spent, floor = min(1.0, spent), config.min_lr / config.lr
     if config.schedule == "cosine":
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent))
+        return warm * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * spent)))
     cooldown = {"wsd": COOLDOWN, "linear": 1.0, "constant": 0.0}[config.schedule]
     if spent > 1 - cooldown:
-        return floor + (1 - floor) * (1 - spent) / cooldown
-    return 1.0
+        return warm * (floor + (1 - floor) * (1 - spent) / cooldown)
+    return warm

@@ -42,7 +42,8 @@ def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1
     reads_keys=True,
     remembers=_reflections,
     multiply_adds=lambda config: (
-        inverse_cost(config) + 3 * config.n_maps * config.context_length * _path_width(config)
+        inverse_cost(config)
+        + config.n_maps * config.context_length * (config.context_length + 2 * _path_width(config))
     ),
     refuses=lambda config: (
         ""

@@ -42,5 +42,5 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
 
 def inverse_cost(config: AttentionConfig) -> int:
     """Count, per token at full context, k k^T, the inverse, and its product with q k^T."""
-    T = config.context_length
-    return config.n_maps * (T * config.head_dim + T * T // 3 + T * T)
+    T, width = config.context_length, config.choice("score").shape(config)[1]
+    return config.n_maps * (T * width + T * T // 3 + T * T)
