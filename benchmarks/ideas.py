@@ -146,7 +146,7 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
 @click.command()
 @click.argument("nights", type=click.IntRange(1), default=2000)
 def main(nights: int) -> None:
-    """Print how many nights keep a null, and the real changes found, for each kind of NIGHTS."""
+    """Print how many nights keep a null, and the real changes found, of NIGHTS of each kind."""
     click.echo(f"{'nights, rule, worth in standard deviations':44} null  real  trainings  minutes")
     for name, kind in KINDS.items():
         for rule in RULES if name == "normal" else ("ideas", "one run"):

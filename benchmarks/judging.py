@@ -140,7 +140,7 @@ def main(draws: int) -> None:
         click.echo(f"{k} tuning seeds: {', '.join(f'{each:.2f}' for each in scatter)}")
     click.echo("\nasked again, at first and at last:")
     for confidence, seeds in product((0.95, 0.98), (5, 8)):
-        wrong = [asked_again(random, seeds, confidence) for _ in range(draws // 5)]
+        wrong = [asked_again(random, seeds, confidence) for _ in range(max(1, draws // 5))]
         first, last = 100 * np.mean(wrong, axis=0)
         click.echo(f"confidence {confidence}, {seeds} seeds: {first:.1f}, {last:.1f}")
 

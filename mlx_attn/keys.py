@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import field, fields
+from pathlib import Path
 from sys import float_info
 from typing import Any
 
@@ -76,7 +77,7 @@ def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str
         if key not in known:
             raise ConfigError(f"unknown setting '{key}'{did_you_mean(key, known)}")
         kind = known[key]
-        number: Any = plain(value)
+        number: Any = str(value) if isinstance(value, Path) else plain(value)
         if kind is float and type(number) is int and abs(number) < 2**63:
             number = float(number)
         if kind is tuple and isinstance(number, list | tuple):

@@ -27,6 +27,7 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Inputs, Scores, attention_scores, merge_heads
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.operations import multiply_heads
+from mlx_attn.model.init import kept_random_state
 
 TOKENS, WINDOW = 12, 5
 """The length of the first texts of a trial, and its window if the layer has one."""
@@ -40,7 +41,7 @@ _PIECES = ([*range(1, TOKENS)], [7, 8])
 ROUNDING, SAME = 1e-3, 1e-5
 """Differences relative to the largest number: of another order of operations, and of the same."""
 
-NOT_FINITE = "gives numbers that are not finite: to a mixing, later keys have scores of -inf"
+NOT_FINITE = "gives numbers that are not finite (a mixing reads -inf for later keys)"
 
 Arrays = tuple[mx.array, ...]
 
@@ -59,8 +60,8 @@ def check_choices(layer: Attention) -> None:
 
     Raises:
         ConfigError: A map returns another shape than it must.
-        LawBroken: It leaks later tokens, is random, decodes differently from a full pass, or is
-            declared affine and is not.
+        LawBroken: It leaks later tokens, is random, decodes differently from a full pass, has
+            gradients that are not finite, or is declared affine and is not.
     """
     _check_shapes(layer)
     foreign = [choice for choice in layer.maps.all if choice.foreign_functions]
@@ -69,22 +70,18 @@ def check_choices(layer: Attention) -> None:
     if key in _passed:
         return
     _passed[key] = foreign  # now, because the trial makes such layers
-    states: Any = mx.random.state
-    high, low = np.array(states[0]).tolist()
     try:
-        try:
-            broken = _broken_law_of(_small(layer.config), foreign)
-        except Exception:  # the choices may be written for these sizes only
-            broken = _broken_law_of(layer.config, foreign)
+        with kept_random_state():
+            try:
+                broken = _broken_law_of(_small(layer.config), foreign)
+            except Exception:  # the choices may be written for these sizes only
+                broken = _broken_law_of(layer.config, foreign)
         if broken:
             names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
             raise LawBroken(f"{names} {broken}")
     except BaseException:
         del _passed[key]
         raise
-    finally:
-        # A script's draws must not depend on a trial. A seed's two halves are the state after it.
-        mx.random.seed(high << 32 | low)
 
 
 def _broken_law_of(config: AttentionConfig, foreign: list[Choice]) -> str:
@@ -207,13 +204,15 @@ def _wrong_training(layer: Attention, x: Inputs) -> Iterator[str]:
 
 
 def _wrong_gradients(layer: Attention, x: Inputs) -> Iterator[str]:
-    """Yield the gradients of a training step that are not finite; MLX raises if there are none."""
+    """Yield the gradients of a training step that are not finite; MLX raises if one is lacking."""
+    if not named_arrays(layer.trainable_parameters()):
+        return
     gradients = nn.value_and_grad(layer, lambda x: mx.square(layer(x)).sum())(x)[1]
     for name, gradient in named_arrays(gradients).items():
         if not mx.isfinite(gradient).all():
             yield (
                 f"gives gradients of {name} that are not finite: mx.where hides no infinite slope, "
-                "so replace scores of -inf before the function, not after it"
+                "so change what goes into the function, not what comes out (scores of -inf)"
             )
 
 
@@ -268,7 +267,7 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
             if window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             elif window:
-                cure = "a window hides older keys: refuse it with refuses="
+                cure += "; if only a window breaks it, refuse that with refuses="
             yield f"computes something else when it decodes with a cache, by {off}: {cure}"
 
 

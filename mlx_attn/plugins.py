@@ -108,13 +108,15 @@ def _load(path: Path) -> Plugin:
 
 
 def _files_beside(path: Path) -> dict[str, str]:
-    """Return the digests of the files below its folder that a file has opened."""
+    """Return the digests of the files below its folder, but of packages, that a file has opened."""
     # A module that was imported before is read from its bytecode.
     sources = {
         Path(source_from_cache(file)) if file.parent.name == "__pycache__" else file
         for file in _opened[path]
     }
     below = sorted(file for file in sources if path.parent in file.parents and file.is_file())
+    own = Path(__file__).parent
+    below = [f for f in below if own not in f.parents and "site-packages" not in f.parts]
     return {str(file.relative_to(path.parent)): _digest(file) for file in below}
 
 

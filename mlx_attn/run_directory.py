@@ -100,7 +100,7 @@ class Run:
     @property
     def name(self) -> str:
         """The directory's name."""
-        return self.path.name
+        return self.path.name or self.path.resolve().name  # of "."
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
@@ -172,6 +172,11 @@ class Run:
     def add_report(self, record: Mapping[str, Any]) -> None:
         """Add a report to metrics.jsonl."""
         self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
+
+    @property
+    def reports_size(self) -> int:
+        """Bytes of metrics.jsonl."""
+        return (self.path / "metrics.jsonl").stat().st_size
 
     def add_sample(self, step: int, text: str) -> None:
         """Add a sample of the model's text after a step to samples.txt."""

@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 
 import mlx_attn
 from mlx_attn.api.loaded import LoadedModel
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run, open_run
@@ -74,13 +74,16 @@ def test_a_training_starts_from_another_run(kept, model):
 
 
 def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings, tmp_path):
-    for event in mlx_attn.train(tmp_path / "left", **settings):
+    left = mlx_attn.train(tmp_path / "left", **settings)
+    for event in left:
         if isinstance(event, Stepped) and event.step == 4:
             break
     first, *_, last = mlx_attn.resume(tmp_path / "left")
     assert isinstance(first, Started)
     assert isinstance(last, Ended)
     assert (first.step, last.steps) == (3, 6)
+    with pytest.raises(RunError, match="left has been trained by another since"):
+        left.run()
 
 
 def test_a_resumed_training_has_the_best_weights_of_the_run_even_if_it_validates_nothing(kept):

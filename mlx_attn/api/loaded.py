@@ -14,7 +14,7 @@ from jaxtyping import Float, Float32
 from mlx_attn.arrays import count_parameters
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 from mlx_attn.errors import ConfigError, plural, python_words
-from mlx_attn.keys import plain
+from mlx_attn.keys import keys_of, validate
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
 from mlx_attn.probe.show import draw_maps, heads_table
@@ -25,6 +25,9 @@ from mlx_attn.text.corpus import Split
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
+
+_SAMPLER = keys_of(SamplerConfig) | {"seed": int}
+_COUNTS = {"count": int, "max_tokens": int}
 
 
 @python_words()
@@ -79,8 +82,11 @@ class LoadedModel(LoadedRun):
         Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
         errors as of `generate`.
         """
-        config, texts = SamplerConfig(**{k: plain(v) for k, v in sampler.items()}), [""] * count
-        for step in self.stream(prompt, config, max_tokens, stop, count):
+        given = {key: value for key, value in sampler.items() if value is not None}
+        config = SamplerConfig(**validate(given, _SAMPLER))
+        counts = validate({"count": count, "max_tokens": max_tokens}, _COUNTS)
+        texts, stops = [""] * counts["count"], (stop,) if isinstance(stop, str) else stop
+        for step in self.stream(prompt, config, counts["max_tokens"], stops, counts["count"]):
             texts[step.number] += step.text
         return texts
 

@@ -46,12 +46,17 @@ class Training:
     overwrite: bool = False
     init_from: str | Path | None = None
     events: list[Event] = field(default_factory=list)
+    _reports: int = field(default=0, init=False, repr=False)  # bytes of them when it was left
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
-            for event in train_recorded(self.trainer):
-                self.events.append(event)
-                yield event
+            try:
+                for event in train_recorded(self.trainer):
+                    self.events.append(event)
+                    yield event
+            finally:
+                if self.trainer.run:
+                    self._reports = self.trainer.run.reports_size
 
     def run(self) -> "Training":
         """Train to the end."""
@@ -72,9 +77,10 @@ class Training:
         Raises:
             RunError: The training has not begun.
         """
-        if not self.events:
+        if not self.events and not self.trainer.progress.step:
             raise RunError("this training has not begun: iterate over it, or call run()")
         if self.trainer.run and self.trainer.progress.best:
+            self._check_kept()
             return load(self.trainer.run.path)
         self.trainer.model.eval()
         run = Run(Path(self.trainer.settings.variant), self._record())
@@ -87,6 +93,7 @@ class Training:
             yield
         elif self.trainer.run:
             with held(self.trainer.run) as run:
+                self._check_kept()
                 if not self.events:
                     _continue(self.trainer, run)
                     # The files that it began with stay recorded.
@@ -97,6 +104,12 @@ class Training:
             record, tokenizer = self._record(), self.trainer.corpus.tokenizer
             with new_run(self.out, record, self.overwrite, tokenizer) as self.trainer.run:
                 yield
+
+    def _check_kept(self) -> None:
+        """Refuse a directory that another training has written to since this one was left."""
+        run = self.trainer.run
+        if self.events and run and run.reports_size != self._reports:
+            raise RunError(f"{run.path} has been trained by another since: resume() or load() it")
 
     def _record(self) -> dict[str, Any]:
         corpus = self.trainer.corpus

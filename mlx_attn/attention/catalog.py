@@ -305,7 +305,7 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
         has_no = f"a choice of this map has no {' and no '.join(unknown)}"
         raise ConfigError(f"{map_name}={name}: {has_no}: it may have {', '.join(known)}")
     for fact in fields(kind):
-        if wrong := _wrong_type(str(fact.type), facts.get(fact.name)):
+        if fact.name in facts and (wrong := _wrong_type(str(fact.type), facts[fact.name])):
             raise ConfigError(f"{map_name}={name}: {fact.name}= must be {wrong}")
 
     def register_it(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -316,12 +316,16 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
 
 
 def _wrong_type(declared: str, value: Any) -> str:
-    """Return the type that a fact must have; empty if it has, or is left out."""
+    """Return the type that a fact must have; empty if it has."""
+    if value is None and declared.endswith("None"):
+        return ""
     if "Mapping" in declared.partition("[")[0]:
         made = [*value.values()] if isinstance(value, Mapping) else [value]
-        return "" if value is None or all(map(callable, made)) else "functions by name"
+        return "" if all(map(callable, made)) else "functions by name"
     if "Callable" in declared:
-        return "" if value is None or callable(value) else "a function"
+        return "" if callable(value) else "a function"
+    if "bool" in declared:
+        return "" if isinstance(value, bool) else "True or False"
     return "a tuple of names" if "tuple" in declared and isinstance(value, str) else ""
 
 

@@ -181,12 +181,12 @@ class MapWeights(nn.Module):
             # A Linear's matrix is its "weight"; other parts are arrays themselves.
             for name, weight in drawn.items():
                 part = self.get(name, mx.zeros(0))
-                is_linear = "weight" in part
-                shape = part["weight"].shape if is_linear else part.shape
-                if weight.shape != shape:
+                is_linear = isinstance(part, nn.Module) and "weight" in part
+                array = part["weight"] if is_linear else part
+                if isinstance(array, mx.array) and weight.shape != array.shape:
                     raise ConfigError(
                         f"{choice.map}={choice.name}: its init= draws '{name}' of shape "
-                        f"{weight.shape}, and the layer's has {shape}"
+                        f"{weight.shape}, and the layer's has {array.shape}"
                     )
                 self.update({name: {"weight": weight} if is_linear else weight})
 

@@ -178,8 +178,8 @@ class ComparisonConfig:
     )
     delta: str = setting(
         "5%",
-        "smaller differences count as none: the worth of 5% of the tokens, or 0.01 nats; with "
-        "--ideas none",
+        "smaller differences count as none: the worth of 5% of the tokens, or 0.01 nats; --ideas "
+        "has no default",
     )
     confidence: float = setting(0.95, "of the intervals", low=0.5, high=1 - 1e-9)
     tune: bool = setting(True, "search each arm's learning rate")

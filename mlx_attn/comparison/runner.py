@@ -126,8 +126,9 @@ def worker_pool(size: int) -> Iterator[Any]:
     try:
         yield pool
     except futures.BrokenExecutor as error:
-        why = "a process that trains was killed, perhaps for memory; try --jobs 1"
-        raise RunError(f"{why}; {KEPT}") from error
+        why = "a process that trains was killed, perhaps for memory; try"
+        guard = "in a script the call must be under if __name__ == '__main__'"
+        raise RunError(f"{why} --jobs 1; {KEPT}", f"{why} jobs=1; {guard}; {KEPT}") from error
     finally:
         for child in set(multiprocessing.active_children()) - others:
             # A pool's own shutdown would wait for the running trainings.

@@ -7,6 +7,7 @@ A pass is traced for a few text lengths; shorter texts are padded at the end, wh
 does not see. The page's switches are further inputs of it.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -290,7 +291,8 @@ def trace(
     except ValueError as error:
         raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error
     finally:
-        mx.enable_compile()
+        if "MLX_DISABLE_COMPILE" not in os.environ:
+            mx.enable_compile()
     used = {event["name"] for event in events if event["type"] == "primitive"}
     if missing := sorted(used - {*PRIMITIVES.split()}):
         raise ConfigError(

@@ -179,8 +179,8 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
     """Return model.py and the plugins that it loads, by file name.
 
     Raises:
-        RunError: A plugin's file cannot be read, has changed since it was loaded, or has the name
-            of another file of the folder.
+        RunError: A plugin's file cannot be read, has changed since it was loaded, opens others, or
+            has the name of another file of the folder.
     """
     plugins: dict[str, bytes] = {}
     for record in used_plugins(config.as_dict()):
@@ -191,7 +191,7 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
         if record["files"]:
             raise RunError(
                 f"{path}: it opens {', '.join(record['files'])}, and an exported folder holds only "
-                "the plugin itself: write both into one file"
+                "the plugin itself: write all into one file"
             )
     name = variant_name(config.as_dict())
     code = _MODEL_PY.format(variant=name, version=__version__, plugins=[*plugins])

@@ -15,7 +15,7 @@ from mlx_attn.machine.graphs import Differentiable
 from mlx_attn.machine.layers import LayerNorm, RMSNorm, TokenTable
 from mlx_attn.machine.operations import gelu
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.init import initialise
+from mlx_attn.model.init import initialise, kept_random_state
 
 
 @Differentiable
@@ -110,14 +110,14 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
-        if seed is not None:  # a user's weights may be drawn by MLX
-            mx.random.seed(seed)
         self.config = config
         self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)  # [V, C]
         if config.position == "learned":
             self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)  # [T, C]
         self.drop_emb = nn.Dropout(config.drop_rate)
-        self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
+        with kept_random_state():  # a user's weights may be drawn by MLX
+            mx.random.seed((seed or 0) % 2**64)
+            self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
         self.final_norm = _norm_layer(config)
         if not config.tied_head:  # else `unembed` reads logits with the token embeddings
             self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)

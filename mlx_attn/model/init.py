@@ -7,8 +7,11 @@ forms (common random numbers). Philox computes with integers, and NumPy computes
 them, so one seed is one model on every machine; MLX's own normal numbers differ between processors.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -59,6 +62,17 @@ class NamedInit:
         # A hash per name: adding a weight to the model changes no other weight's numbers.
         digest = blake2b(f"{self.seed} {full_name}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Restore MLX's random state after the block, on which a script's draws must not depend."""
+    states: Any = mx.random.state
+    high, low = np.array(states[0]).tolist()
+    try:
+        yield
+    finally:
+        mx.random.seed(high << 32 | low)  # a seed's two halves are the state after it
 
 
 def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:

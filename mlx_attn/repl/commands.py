@@ -182,7 +182,7 @@ def _model(session: Session, argument: str) -> None:
 
 
 def _vs(session: Session, argument: str) -> None:
-    if argument == "off":
+    if argument.lower() == "off":
         session.other_run = None
     elif argument:
         session.other_run = _find(session, argument, session.run)

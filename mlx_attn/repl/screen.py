@@ -141,6 +141,7 @@ def open_history(directory: Path | None = None) -> History:
     try:
         make_directory(path.parent, mode=0o700)
         path.touch(mode=0o600)
+        path.open("r+b").close()
     except (OSError, RunError):
         return InMemoryHistory()
     return FileHistory(str(path))

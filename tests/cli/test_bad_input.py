@@ -26,7 +26,6 @@ def run(trained, in_a_copy) -> Path:
     folder = in_a_copy(trained)
     (folder / "one.txt").write_text("a")
     (folder / "capitals.txt").write_text(STORY.upper())
-    (folder / "loop").symlink_to("loop")
     unsaved = shutil.ignore_patterns("checkpoint")
     shutil.copytree(folder / "runs" / "base", folder / "unsaved", ignore=unsaved)
     return folder / "runs" / "base"
@@ -42,23 +41,15 @@ REFUSALS = [
     ("cha", 2, "unknown command 'cha': did you mean 'chat'?"),
     ("--nope", 2, "No such option '--nope' (see 'mlx-attn --help')"),
     ("train --steps many", 2, "'--steps': 'many' is not a valid integer (see 'mlx-attn train"),
-    ("train --stepz 3", 2, "No such option '--stepz'"),
     ("train stray", 2, "Got unexpected extra argument (stray)"),
     ("train --data one.txt", 1, "1 character, too few"),
     ("train --data ''", 2, "names no file"),
     ("train --data the-verdct", 1, "no such file, folder or corpus: did you mean 'the-verdict'?"),
     ("train --config none.toml", 1, "none.toml: cannot be read"),
-    ("train --config loop", 1, "loop: cannot be read"),
     ("train --batch-size 1000000 --emb-dim 4096", 2, "use fewer or narrower layers"),
     ("train --steps 0", 2, "nothing bounds the training"),
-    ("train --preset nanno", 2, "unknown preset 'nanno': did you mean 'nano'?"),
     ("train --tokenizer word", 2, "unknown tokenizer 'word': choose from char, byte, bpe, uni"),
-    (
-        "train --merge-qk --no-query",
-        2,
-        "--merge-qk and --no-query do not combine: each says what the score map is, merged or "
-        "no_query: leave one out",
-    ),
+    ("train --merge-qk --no-query", 2, "--merge-qk and --no-query do not combine: each says"),
     ("train merged", 2, "extra argument (merged): write --variant merged (see"),
     ("train story.txt", 2, "write --data story.txt"),
     ("compare standard merged", 2, "write --variants standard,merged"),
@@ -70,17 +61,9 @@ REFUSALS = [
     ("train --resume nothing", 1, "there is no run"),
     ("train --resume .", 1, "not a run directory"),
     ("train --resume base --init-from base", 2, "leave out --out, --name, --config and --init-"),
-    (
-        "train --resume unsaved",
-        1,
-        "unsaved has no checkpoint: there is nothing to resume from; --i",
-    ),
+    ("train --resume unsaved", 1, "no checkpoint: there is nothing to resume from; --init-from"),
     ("train --resume base --lr 1", 2, "lr=1.0 cannot change"),
-    (
-        "train --resume base --data capitals.txt",
-        1,
-        "runs/base was trained on another text than capitals.txt holds",
-    ),
+    ("train --resume base --data capitals.txt", 1, "another text than capitals.txt holds"),
     ("train --init-from base --variant no-query", 2, "no start for score='no_query'"),
     ("train --init-from base --data capitals.txt", 1, "another vocabulary"),
     ("sample bas", 1, "there is no run 'bas', here or in runs: did you mean 'base'?"),

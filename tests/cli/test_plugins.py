@@ -12,6 +12,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn import plugins
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import CHOICES, choice
 from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
@@ -219,7 +220,7 @@ def test_a_seed_decides_the_weights_that_a_file_draws(workshop):
     code += "choice('logits', 'l', '', weights=weights)(lambda a, s: s * a.w)"
     settings = {"plugins": file(CHOICE + code), "logits": "l", **TINY_SETTINGS}
     models = (mlx_attn.train(**settings).trainer.model for _ in range(2))
-    one, other = (model.trf_blocks[0].att.w.item() for model in models)
+    one, other = (named_arrays(model)["trf_blocks.0.att.w"].item() for model in models)
     assert one == other
 
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 from dataclasses import asdict, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -55,9 +56,9 @@ def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker
 
 
 def test_what_is_above_the_floor_and_its_parts_are_in_nats(trials):
-    ended = SimpleNamespace(steps=1, tokens=2, tok_s=1.0, seconds=1.0)
+    ended: Any = SimpleNamespace(steps=1, tokens=2, tok_s=1.0, seconds=1.0)
     last = Evaluation(val_loss=3.0, bits_per_byte=1.5, abilities={"copy": 0.25, "recall": 0.625})
-    made = trial._outcome(trials[0], ended, last, [], 1.25)
+    made: Any = trial._outcome(trials[0], ended, last, [], 1.25)
     assert (made.above_floor, made.abilities) == (1.75, {"copy": 0.5, "recall": 1.25})
 
 

@@ -66,6 +66,19 @@ def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     assert page.run(EFFECT).startswith("nothing off")
 
 
+def test_the_head_that_the_answer_names_is_the_one_whose_loss_rises_most(page):
+    without = """explorer.panes[0].thumbs.map(({ layer, head }) => {
+      const edits = explorer.intact(), [{ tokens }] = explorer.state.readings;
+      edits.heads[`${layer}.${head}`] = { off: true, scores: true, temperature: 1, rank: Infinity };
+      return explorer.lossOf(explorer.models[0].trace(tokens, edits));
+    })"""
+    losses = page.run(without)
+    intact = page.run("explorer.lossOf(explorer.state.readings[0].plain)")
+    layer, head = divmod(losses.index(max(losses)), 2)
+    told = f"layer {layer}, head {head} most here: +{max(losses) - intact:.3f} nats"
+    assert settled(page, f"{ANSWER}.includes({told!r})")
+
+
 def write(page, text: str) -> None:
     field = "document.getElementById('text')"
     page.run(f"{field}.value = {text!r}; {field}.dispatchEvent(new Event('input'))")

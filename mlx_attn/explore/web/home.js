@@ -6,7 +6,7 @@ const [HEIGHT, LEFT, BOTTOM] = [250, 44, 30];
 
 /** Returns the indices of the models in the page's address; [] for the list of all runs. */
 export function modelsInAddress(rows) {
-  const names = new URLSearchParams(location.hash.slice(1)).getAll("run");
+  const names = [...new Set(new URLSearchParams(location.hash.slice(1)).getAll("run"))];
   const found = names.map((name) => rows.find((row) => row.name === name)?.model);
   return found.filter((place) => Number.isInteger(place)).slice(0, 2);
 }

@@ -132,6 +132,7 @@ function showEffect() {
   const lines = state.readings.map(({ plain, trace }, i) => {
     const [before, loss] = [lossOf(plain), lossOf(trace)];
     const name = models.length > 1 ? `${models[i].manifest.name}: ` : "";
+    if (Number.isNaN(before)) return `${name}${isIntact() ? "nothing" : "something"} off`; // no token is scored
     return isIntact() ? `${name}nothing off, loss ${number(before)}` : `${name}loss ${number(before)} → ${number(loss)} (${signed(loss - before)})`;
   });
   byId("effect").replaceChildren(...lines.map((line) => element("span", {}, line)));
