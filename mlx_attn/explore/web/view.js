@@ -111,6 +111,7 @@ function needed(i) {
   if (places.length < 2 || worths.length < places.length) return "";
   const most = Math.max(...worths);
   const { layer, head } = places[worths.indexOf(most)];
+  if (most <= 0) return ` It needs none of its ${places.length} heads here: without any one the loss is no higher.`;
   return ` Of its ${places.length} heads it needs layer ${layer}, head ${head} most here: ${signed(most, 3)} nats without it.`;
 }
 
