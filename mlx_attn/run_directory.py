@@ -175,8 +175,9 @@ class Run:
 
     @property
     def reports_size(self) -> int:
-        """Bytes of metrics.jsonl."""
-        return (self.path / "metrics.jsonl").stat().st_size
+        """Bytes of metrics.jsonl; 0 if there is none."""
+        path = self.path / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
 
     def add_sample(self, step: int, text: str) -> None:
         """Add a sample of the model's text after a step to samples.txt."""

@@ -77,6 +77,7 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings, tmp_p
     left = mlx_attn.train(tmp_path / "left", **settings)
     for event in left:
         if isinstance(event, Stepped) and event.step == 4:
+            assert left.model.run.path == tmp_path / "left"
             break
     first, *_, last = mlx_attn.resume(tmp_path / "left")
     assert isinstance(first, Started)

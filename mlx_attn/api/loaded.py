@@ -85,7 +85,7 @@ class LoadedModel(LoadedRun):
         given = {key: value for key, value in sampler.items() if value is not None}
         config = SamplerConfig(**validate(given, _SAMPLER))
         counts = validate({"count": count, "max_tokens": max_tokens}, _COUNTS)
-        texts, stops = [""] * counts["count"], (stop,) if isinstance(stop, str) else stop
+        texts, stops = [""] * counts["count"], (stop,) if isinstance(stop, str) else stop or ()
         for step in self.stream(prompt, config, counts["max_tokens"], stops, counts["count"]):
             texts[step.number] += step.text
         return texts

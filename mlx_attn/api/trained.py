@@ -46,17 +46,14 @@ class Training:
     overwrite: bool = False
     init_from: str | Path | None = None
     events: list[Event] = field(default_factory=list)
-    _reports: int = field(default=0, init=False, repr=False)  # bytes of them when it was left
+    # Bytes of the run's reports when it was left; None while it trains.
+    _reports: int | None = field(default=None, init=False, repr=False)
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
-            try:
-                for event in train_recorded(self.trainer):
-                    self.events.append(event)
-                    yield event
-            finally:
-                if self.trainer.run:
-                    self._reports = self.trainer.run.reports_size
+            for event in train_recorded(self.trainer):
+                self.events.append(event)
+                yield event
 
     def run(self) -> "Training":
         """Train to the end."""
@@ -80,8 +77,9 @@ class Training:
         if not self.events and not self.trainer.progress.step:
             raise RunError("this training has not begun: iterate over it, or call run()")
         if self.trainer.run and self.trainer.progress.best:
+            loaded = load(self.trainer.run.path)
             self._check_kept()
-            return load(self.trainer.run.path)
+            return loaded
         self.trainer.model.eval()
         run = Run(Path(self.trainer.settings.variant), self._record())
         return LoadedModel(run, self.trainer.model, self.trainer.corpus.tokenizer)
@@ -99,16 +97,27 @@ class Training:
                     # The files that it began with stay recorded.
                     record = {k: v for k, v in self._record().items() if k != "plugins"}
                     self.trainer.run = run.with_settings({**run.settings, **record})
-                yield
+                with self._noted():
+                    yield
         else:
             record, tokenizer = self._record(), self.trainer.corpus.tokenizer
-            with new_run(self.out, record, self.overwrite, tokenizer) as self.trainer.run:
+            made = new_run(self.out, record, self.overwrite, tokenizer)
+            with made as self.trainer.run, self._noted():
                 yield
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note, when the block ends, how much this training has written."""
+        self._reports = None
+        try:
+            yield
+        finally:
+            self._reports = self.trainer.run.reports_size if self.trainer.run else None
 
     def _check_kept(self) -> None:
         """Refuse a directory that another training has written to since this one was left."""
         run = self.trainer.run
-        if self.events and run and run.reports_size != self._reports:
+        if self.events and run and self._reports not in (None, run.reports_size):
             raise RunError(f"{run.path} has been trained by another since: resume() or load() it")
 
     def _record(self) -> dict[str, Any]:

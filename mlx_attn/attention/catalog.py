@@ -14,7 +14,7 @@ from inspect import unwrap
 from typing import Any, ClassVar, TypeVar
 
 from mlx_attn.errors import ConfigError, find_row
-from mlx_attn.keys import check_word
+from mlx_attn.keys import check_word, plain
 
 OfConfig = Callable[[Any], Any]
 """A function of an `AttentionConfig`."""
@@ -325,7 +325,7 @@ def _wrong_type(declared: str, value: Any) -> str:
     if "Callable" in declared:
         return "" if callable(value) else "a function"
     if "bool" in declared:
-        return "" if isinstance(value, bool) else "True or False"
+        return "" if isinstance(plain(value), bool) else "True or False"
     return "a tuple of names" if "tuple" in declared and isinstance(value, str) else ""
 
 

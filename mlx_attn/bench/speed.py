@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.arrays import named_arrays
+from mlx_attn.attention.attention import text_mask
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
@@ -296,7 +297,9 @@ def measurement(
 
 def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Workload, int]:
     """A work that has been done twice, and the most bytes of arrays that the second time took."""
-    # Garbage that is freed during the measurement would be missing from the difference.
+    # What is freed during the measurement would be missing from the difference: garbage, and the
+    # masks of earlier models, which give way to this one's.
+    text_mask.cache_clear()
     gc.collect()
     before = mx.get_active_memory()
     work = WORKLOADS[kind](config, training)
