@@ -16,7 +16,8 @@ from mlx_attn.comparison.report import conclude
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import open_comparison
 from mlx_attn.comparison.stages import ComparisonEvent
-from mlx_attn.errors import python_words
+from mlx_attn.errors import ConfigError, python_words
+from mlx_attn.keys import validate
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
@@ -80,6 +81,12 @@ def compare(
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
+    if wrong := [arm for arm in arms if not isinstance(arm, str)]:
+        raise ConfigError(
+            f'{wrong[0]!r} is not an arm: name each, as in compare("standard", "merged")'
+        )
+    if validate({"jobs": jobs}, {"jobs": int})["jobs"] < 0:
+        raise ConfigError(f"jobs={jobs} must be at least 0, which is one for every core")
     load_named_plugins(plugins, settings)
     place = files.user_path(out) if out else None
     settings |= {"arms": arms} if arms else {}
