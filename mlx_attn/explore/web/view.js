@@ -195,7 +195,7 @@ function workOn() {
 
 /** Measures one further head. */
 function measureHead() {
-  const at = state.readings.findIndex(({ tokens, worths }, i) => tokens.length > 1 && worths.length < panes[i].thumbs.length);
+  const at = state.readings.findIndex(({ plain, worths }, i) => !Number.isNaN(lossOf(plain)) && worths.length < panes[i].thumbs.length);
   if (at < 0) return;
   const { plain, worths } = state.readings[at];
   const heads = panes[at].thumbs;
