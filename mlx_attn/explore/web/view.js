@@ -235,20 +235,20 @@ function attempt(act) {
 
 /** Keeps the choice after the pointer leaves. */
 function hold() {
-  state.held = { token: state.token, layer: state.layer, head: state.head };
+  state.held = { token: state.token, target: state.target, layer: state.layer, head: state.head };
 }
 
 function choose({ token, target, layer, head, held, leave }) {
-  if (leave) ({ token, layer, head } = state.held);
-  if (token !== undefined) {
-    const longest = Math.max(...state.readings.map(({ tokens }) => tokens.length));
-    state.token = Math.min(Math.max(token, 0), longest - 1);
-    state.target = target === undefined ? undefined : Math.max(target, 0);
-  }
+  if (leave) ({ token, target, layer, head } = state.held);
   if (layer !== undefined) {
     const layers = Math.max(...models.map((model) => model.layers.length));
     const count = Math.max(...models.map((model) => model.layers[0].count));
     Object.assign(state, { layer: Math.min(Math.max(layer, 0), layers - 1), head: Math.min(Math.max(head, 0), count - 1), target: undefined });
+  }
+  if (token !== undefined) {
+    const longest = Math.max(...state.readings.map(({ tokens }) => tokens.length));
+    state.token = Math.min(Math.max(token, 0), longest - 1);
+    state.target = target === undefined ? undefined : Math.max(target, 0);
   }
   if (held) {
     state.started = true;
