@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from mlx_attn.attention.catalog import choice, row
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length, write_strength
+from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length
 from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 from mlx_attn.machine.operations import softmax
@@ -22,9 +22,9 @@ def _path_width(config: AttentionConfig) -> int:
 
 
 def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
-    """Return beta and w of each token, side by side."""
-    beta = 2 * write_strength(layer, x)  # up to a whole reflection
-    return mx.concatenate([beta, unit_length(split_heads(layer["W_path"](x), beta.shape[1]))], -1)
+    """Return what gives beta and w of each token, side by side."""
+    parts = (layer["W_beta"](x), layer["W_path"](x))
+    return mx.concatenate([split_heads(y, layer.config.n_maps) for y in parts], -1)
 
 
 @choice(
@@ -58,7 +58,9 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
     The product is I - W^T M W with M = (I + tril(diag(beta) W W^T, -1))^-1 diag(beta), so the score
     of i and j loses tril(q W^T) M tril(W k^T, -1).
     """
-    beta, w = reflections[..., :1], reflections[..., 1:]  # [B, H, T, 1], [B, H, T, width]
+    # Here, in float32: of rounded beta and w the products of a thousand would grow or vanish.
+    beta = 2 * mx.sigmoid(reflections[..., :1])  # [B, H, T, 1], up to a whole reflection
+    w = unit_length(reflections[..., 1:])  # [B, H, T, width]
     k = mx.repeat(k, q.shape[1] // k.shape[1], axis=1)  # for the heads that share it
     # [B, H, T, T], for all T tokens, the cached ones too.
     M = unit_lower_inverse(mx.tril(beta * (w @ w.swapaxes(2, 3)), -1)) * beta.swapaxes(2, 3)
