@@ -1,7 +1,7 @@
 """Gated delta networks (arXiv:2412.06464) with convolutions, and norm and gate after the heads.
 
 The authors' code also divides q by sqrt(D) before the state is read, has another eps in the norms,
-and wider values than keys.
+wider values than keys, and draws what convolutions, rates and steps of the decay start with.
 """
 
 import mlx.core as mx

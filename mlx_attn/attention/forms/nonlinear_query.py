@@ -1,4 +1,7 @@
-"""A narrow network of x, added to x, in the place of W_query (arXiv:2603.13381)."""
+"""A narrow network of x, added to x, in the place of W_query (arXiv:2603.13381).
+
+The author's gelu is the exact one; this is the book's.
+"""
 
 import mlx.nn as nn
 

@@ -1,7 +1,7 @@
 """PaTH (arXiv:2505.16381): tokens between query and key reflect, in place of positions.
 
-The paper's w has a low rank and a short convolution, its beta a bias; with `forgetting`, it also
-scales the gates.
+The paper's w has a low rank and a short convolution, its beta a bias, and heads that share a key
+share both; with `forgetting`, it also scales the gates.
 """
 
 import mlx.core as mx

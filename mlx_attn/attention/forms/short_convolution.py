@@ -3,7 +3,9 @@
     y_t <- f(c_0 y_t + c_1 y_(t-1) + c_2 y_(t-2) + c_3 y_(t-3)), for each number of y
 
 f is the identity in Canon-B layers (arXiv:2512.17351), silu in gated delta networks
-(arXiv:2412.06464). y is 0 before a text, and the weights c start as the identity.
+(arXiv:2412.06464). y is 0 before a text, and the weights c start as the identity; the authors'
+start at random, in Canon layers added to the identity. A key that is the value, too, is convolved
+twice.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""Every key is weighed by itself, without a sum to share: sigmoid attention (arXiv:2409.04431)."""
+"""Every key is weighed by itself, without a sum to share: sigmoid attention (arXiv:2409.04431).
+
+The authors' code keeps b at one number; here each head trains its own.
+"""
 
 import math
 
