@@ -1,4 +1,8 @@
-"""The key is the value, too (arXiv:2606.04032, arXiv:2606.21848): half the cache."""
+"""The key is the value, too (arXiv:2606.04032): half the cache.
+
+Of keyless attention (arXiv:2606.21848) this is depth 2; at depth 3 a trained matrix stands between
+query and value.
+"""
 
 from mlx_attn.attention.catalog import FORMS, choice, row
 from mlx_attn.attention.config import AttentionConfig
@@ -24,7 +28,7 @@ def _needs_other_keys(config: AttentionConfig) -> str:
     "v_h = k_h",
     input_weights=(),
     reads_keys=True,
-    source="Kayyam et al., arXiv:2606.04032; keyless attention, arXiv:2606.21848",
+    source="Kayyam et al., arXiv:2606.04032; keyless attention (depth 2), arXiv:2606.21848",
     refuses=_needs_other_keys,
 )
 def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
@@ -34,7 +38,7 @@ def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
 
 row(
     "key-as-value",
-    "the key is used as the value: half the cache; `keyless` is another name for it",
+    "the key is used as the value: half the cache; also called `keyless`",
     group=FORMS,
     value="key",
     alias="keyless",
