@@ -11,7 +11,7 @@ from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.machine import operations
 from mlx_attn.machine.operations import attention_cpu, fused_attention
-from tests.attention.conftest import layer_of
+from tests.attention.conftest import layer_of, text
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
@@ -28,13 +28,13 @@ def test_a_type_stays_and_scores_too_large_for_an_exponential_are_weighed(dtype,
     assert mx.isfinite(y)
 
 
-def test_bfloat16_forgets_like_float32_at_the_end_of_a_long_text():
-    module = layer_of(logits="forget")
-    x = mx.random.normal((1, 512, module.config.d_in), key=mx.random.key(0))
-    expected = module.weights(x)[..., -1, :]
+@pytest.mark.parametrize("choice", [{"logits": "forget"}, {"mixing": "path"}], ids=str)
+def test_bfloat16_keeps_its_digits_to_the_end_of_a_long_text(choice):
+    module, x = layer_of(**choice), text(T=512)
+    expected = module(x)[:, -64:]
     module.set_dtype(mx.bfloat16)
-    found = module.weights(x.astype(mx.bfloat16))[..., -1, :].astype(mx.float32)
-    np.testing.assert_allclose(found, expected, atol=0.05)
+    error = module(x.astype(mx.bfloat16))[:, -64:] - expected
+    assert mx.square(error).sum() < 0.01**2 * mx.square(expected).sum()
 
 
 # Metal.
