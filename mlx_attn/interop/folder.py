@@ -84,7 +84,8 @@ model.load_state_dict(load_file("model.safetensors"))
 
 def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
     """Return the command that continues a prompt, in the folder itself."""
-    prompt = "\n" if loaded.tokenizer.kind in ("char", "symbols") else f"{start}One rainy day"
+    is_small = loaded.tokenizer.kind in ("char", "symbols")  # which may lack any letter
+    prompt = loaded.tokenizer.decode([0]) if is_small else f"{start}One rainy day"
     room = max(1, min(100, loaded.model.config.context_length - 8))
     trust = " --trust-remote-code" if has_code else ""
     return (

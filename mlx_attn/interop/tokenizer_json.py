@@ -20,6 +20,9 @@ _UNDERLINE = "\u2581"
 _SPACE_AND_WORD = r"[\n\x00]| ?[^ \n\x00]{1,1000}| "
 """Splits a text into words for SentencePiece; the same pattern as `mlx_attn.text.subwords`."""
 
+_REPLACE = {"type": "Replace", "pattern": {"String": _UNDERLINE}, "content": " "}
+_JOIN = {"type": "Sequence", "decoders": [_REPLACE, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+"""Joins tokens as SentencePiece does: mlx-lm tries any other decoder on letters of its own."""
 
 _NUL = {"byte": "\u0100", "bpe": "<0x00>", "unigram": "<0x00>"}
 """The token of the byte 0, which ends a text where no other does: mlx_lm.lora needs one."""
@@ -72,10 +75,12 @@ def _split(pattern: str) -> _Json:
 def _words(tokenizer: Tokenizer, pattern: str) -> _Json:
     """Return a vocabulary of whole words: each piece that the pattern matches is a token."""
     words = {piece.decode(): token for token, piece in enumerate(tokenizer.vocabulary)}
+    newline = {**_REPLACE, "pattern": {"String": "\n"}, "content": ""}  # mlx_lm.generate reads one
     return {
         "model": {"type": "WordLevel", "vocab": words, "unk_token": ""},
         "pre_tokenizer": _split(pattern),
-        "decoder": {"type": "Fuse"},
+        "decoder": _JOIN,
+        "normalizer": None if "\n" in words else newline,
     }
 
 
@@ -100,15 +105,16 @@ def _pieces(tokenizer: Tokenizer) -> _Json:
         model = {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": rows[0][0]}
         model |= {"byte_fallback": True, "fuse_unk": True}
     underlined = {"type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": "never"}
-    replace = {"type": "Replace", "pattern": {"String": _UNDERLINE}, "content": " "}
     cut = {"type": "Sequence", "pretokenizers": [_split(_SPACE_AND_WORD)]}
     cut["pretokenizers"].append({**underlined, "split": False})
-    join = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]}
-    return {"model": model, "pre_tokenizer": cut, "decoder": join}
+    return {"model": model, "pre_tokenizer": cut, "decoder": _JOIN}
 
 
 NOTES = {
-    "char": ["Characters that the training text did not hold cannot be read."],
+    "char": [
+        "Of what the training text did not hold, newlines are left out and other characters "
+        "cannot be read. U+2581 is written as a space."
+    ],
     "bpe": ["A text that holds U+2581 itself does not come back; all others do."],
     "unigram": [
         "A text that holds U+2581, or byte tokens spelled out such as <0x41>, is read otherwise "

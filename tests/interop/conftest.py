@@ -15,7 +15,7 @@ from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from mlx_attn.training.config import resolve
 from tests.runs import create_run
 
-TEXT = "The quick  brown fox isn't lazy.\n\nIt jumps over 13 dogs, naïve ones too. " * 40
+TEXT = "The quick  brown fox isn't lazy.\n\nIt jumps over 13 dogs; naïve ones too. " * 40
 SIZES = {"context_length": 48, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
 GPT2 = {"position": "learned", "norm": "layernorm", "activation": "gelu", "bias": True}
 

@@ -92,13 +92,14 @@ FORMS: dict[str, Callable[[], dict[str, Any]]] = {
     "a recurrent state": lambda: VARIANTS["gated-deltanet"].settings,
     "a window": lambda: {"position": "rope", "window": 5},
     "a plugin": lambda: VARIANTS["talk"].settings,
+    "characters": lambda: {"kind": "char", "tied_head": True},  # mlx-lm reads letters of its own
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_mlx_lm_writes_the_text_that_sampling_writes_alone_and_in_a_batch(form, make_run, out):
     load_plugins(CLONE / "examples" / "talking_heads.py")
-    loaded, prompts = make_run("bpe", **form()), ["It jumps over", "fox"]
+    loaded, prompts = make_run(**{"kind": "bpe", **form()}), ["It jumps over", "fox"]
     streams = [loaded.stream(prompt, SamplerConfig(temp=0.0), 20) for prompt in prompts]
     # mlx-lm stops at the end token, the byte 0, which a model with random weights may write.
     ours = [[*takewhile(lambda step: step.text != "\0", steps)] for steps in streams]
