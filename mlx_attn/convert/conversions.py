@@ -1,7 +1,7 @@
 """The conversions: their target forms, the identities behind them, and their refusals."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mlx_attn.attention.config import AttentionConfig
@@ -37,13 +37,13 @@ class Conversion:
             raise ConfigError(f"rank {rank} must be from 1 to emb_dim={config.d_in}")
         reason = next(filter(None, (refusal(config) for refusal in self.refusals)), "")
         keys = {} if reason else self.keys(config, rank)
-        # This applies to every rewriting of scores, whatever the target.
-        if changes_scores(config, replace(config, **keys)):
+        changed = {key: value for key, value in keys.items() if getattr(config, key) != value}
+        # This applies to every rewriting of scores, before the sizes of the target are checked.
+        if changed.keys() & {"score", "head_dim", "n_kv_heads", "latent_dim"}:
             reason = _of_scores(config)
         if reason:
             raise ConfigError(f"--to {self.name}: {reason}")
-        # Only keys that really change; an empty result means that nothing is to do.
-        return {key: value for key, value in keys.items() if getattr(config, key) != value}
+        return changed
 
 
 def changes_scores(config: AttentionConfig, target: AttentionConfig) -> bool:

@@ -12,7 +12,7 @@ from mlx_attn.model.gpt import GPT
 
 from .conftest import SMALL
 
-OF_SCORES = ("merged", "merged-both")
+OF_SCORES = ("merged", "merged-both", "mla")
 
 
 def model(**settings) -> GPT:
