@@ -203,7 +203,10 @@ def _state_of_folder(folder: Path) -> Arrays:
                 f"{folder}: there is no file '{name}' in this folder; save the model with "
                 "safe_serialization=True"
             )
-        state |= load_arrays(folder / name)[0]
+        arrays = load_arrays(folder / name)[0]
+        if both := state.keys() & arrays.keys():
+            raise RunError(f"{folder}: two of its files hold {min(both)}: save the model again")
+        state |= arrays
     return state
 
 

@@ -298,9 +298,11 @@ def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     assert agrees(folder, model)
-    for other in ("gone.safetensors", "../model.safetensors"):  # only files of the folder
+    (folder / "twice.safetensors").hardlink_to(folder / "model-0.safetensors")
+    faults = {name: f"no file '{name}' in this folder" for name in ("gone", "../model.safetensors")}
+    for other, fault in (faults | {"twice.safetensors": "two of its files hold"}).items():
         index.write_text(json.dumps({"weight_map": {**places, "wte.weight": other}}))
-        with pytest.raises(RunError, match=f"there is no file '{other}' in this folder"):
+        with pytest.raises(RunError, match=fault):
             find_checkpoint(str(folder))
 
 
