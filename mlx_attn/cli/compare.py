@@ -26,6 +26,7 @@ from mlx_attn.cli.options import (
 from mlx_attn.cli.output import emit, note
 from mlx_attn.comparison.config import MADE_HERE, ComparisonConfig
 from mlx_attn.files import lock
+from mlx_attn.keys import check_number
 
 if TYPE_CHECKING:
     from mlx_attn.comparison.judging import Verdict
@@ -186,6 +187,7 @@ def _judge_trainings(
     from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import stderr_console
 
+    check_number("minutes", limit or 0, 0, 1e8)  # as far as the system's timer goes
     settings = _settings_asked(ideas, **options)
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     out = out or (RUNS / "ideas" if ideas else None)
