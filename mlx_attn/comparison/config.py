@@ -64,7 +64,7 @@ def arm_from(text: str) -> Arm:
     Before the colon is its name, after it a variant (else standard) and settings; without a colon
     the text is both.
     """
-    name, _, description = text.partition(":")
+    name, _, description = validate({"arm": text}, {"arm": str})["arm"].partition(":")
     parts: list[str] = []
     for part in filter(None, map(str.strip, (description or text).split(","))):
         # The variants of a pattern stay together.
@@ -216,8 +216,10 @@ class ComparisonConfig:
         # A number is a margin in nats.
         given |= {"delta": str(plain(given["delta"]))} if "delta" in given else {}
         shared = {key: plain(one) for key, one in settings.items() if key not in known}
-        chosen = arms_from(shared.pop("arms", DEFAULT_ARMS))
-        reference = shared.pop("reference", "auto")
+        arms, reference = shared.pop("arms", DEFAULT_ARMS), shared.pop("reference", "auto")
+        if not isinstance(arms, list | tuple):
+            raise ConfigError(f"arms={arms!r} must be a list, such as ['standard', 'merged']")
+        chosen = arms_from(arms)
         without = reference_arm(chosen) if reference == "auto" else None
         if reference not in ("auto", "none"):
             without = arm_from(reference)
