@@ -19,6 +19,7 @@ from mlx_attn.cli.options import (
     Named,
     SectionedCommand,
     UserPath,
+    given,
     layers_of,
     options_from,
     settings_in,
@@ -217,7 +218,7 @@ def _settings_asked(
     """Return the settings of a comparison; ideas have a rule of their own, and no tuning."""
     environment, flags = layers_of(options)
     settings = {**(settings_in(config) if config else {}), **environment, **flags}
-    if named := [*(variants.split(",") if variants else ()), *arms]:
+    if named := [*(variants.split(",") if variants is not None else ()), *arms]:
         settings["arms"] = named
     if ideas:
         _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
@@ -257,9 +258,8 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_co
     others -= {"results", "delta", "confidence", "as_json", "exit_code"}
     _refuse("--from judges finished runs and trains none", others)
     # Nothing is trained, so the default cannot be one in tokens.
-    config = ComparisonConfig(
-        arms=(), delta=delta or _FROM_DELTA, confidence=confidence or ComparisonConfig.confidence
-    )
+    asked = given({"delta": delta, "confidence": confidence})
+    config = ComparisonConfig(arms=(), **{"delta": _FROM_DELTA, **asked})
     if not config.margin.nats:
         raise click.UsageError(f"--from {_NO_TOKENS}")
     losses = read_losses(file)

@@ -49,13 +49,14 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     from mlx_attn.training.evaluation import Evaluator
 
     run = find_run(run_name)
-    name, way_out = str(data or run.settings.get("corpus") or ""), "name one with --data"
-    if not data and name in ("", "standard input"):
+    name = str(run.settings.get("corpus") or "") if data is None else data
+    way_out = "name one with --data"
+    if data is None and name in ("", "standard input"):
         raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")
     source = sources.read_source(name, data_directory(), progress=download_lines(note))
     note(*source.notes)
     is_own = source.digest == run.settings.get("digest")
-    if not data and not is_own:
+    if data is None and not is_own:
         raise RunError(f"{name}: not the text that {run.path} was trained on: {way_out}")
     is_part = is_own or not source.text
     split = corpus.read_split(source, run.load_tokenizer(), is_part)

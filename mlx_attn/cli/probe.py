@@ -56,9 +56,10 @@ def command(
 
     source = find_run(run)
     if track:
-        _show_track(source, find_run(against) if against else None, prompt, figures, as_json)
+        other = None if against is None else find_run(against)
+        _show_track(source, other, prompt, figures, as_json)
         return
-    if against:
+    if against is not None:
         raise click.UsageError("--against compares tracked trainings: add --track")
     probed = heads.probe(source.load_model(), _tokens(source, prompt, windows))
     files = show.save_figures(probed, figures) if figures else []

@@ -103,6 +103,8 @@ def _training(dry_run: bool, options: dict[str, Any]) -> "Training":
 
 def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
     name = asked["name"]
+    if "" in asked.values():
+        raise ConfigError("--name, --resume and --init-from name a run: '' is none")
     if asked["resume"] and any(asked[key] for key in _ASKED[1:]):
         raise ConfigError(
             "--resume continues a run in place: leave out --out, --name, --config and --init-from"

@@ -104,9 +104,9 @@ def find_tokenizer(source: Checkpoint, named: str | None = None, cut: bool = Fal
     """
     size = source.model.config.vocab_size
     folder = source.path if source.path.is_dir() else source.path.parent
-    tokenizer = _named_tokenizer(named) if named else _tokenizer_in(folder)
+    tokenizer = _named_tokenizer(named) if named is not None else _tokenizer_in(folder)
     fits = tokenizer is not None and tokenizer.vocab_size == size
-    if not named and not fits and size in _GPT2_ROWS:
+    if named is None and not fits and size in _GPT2_ROWS:
         tokenizer = _named_tokenizer("gpt2")
     if tokenizer is None:
         raise ConfigError(
