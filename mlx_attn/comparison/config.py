@@ -219,6 +219,8 @@ class ComparisonConfig:
         arms, reference = shared.pop("arms", DEFAULT_ARMS), shared.pop("reference", "auto")
         if not isinstance(arms, list | tuple):
             raise ConfigError(f"arms={arms!r} must be a list, such as ['standard', 'merged']")
+        if fixed := sorted({"variant", *MADE_HERE} & {*shared}):
+            raise ConfigError(f"the comparison itself sets {', '.join(fixed)}: leave that out")
         chosen = arms_from(arms)
         without = reference_arm(chosen) if reference == "auto" else None
         if reference not in ("auto", "none"):
