@@ -355,7 +355,10 @@ def settings_in(
         for key, value in content.items():
             if isinstance(value, dict) and key not in _TABLES:
                 raise ConfigError(f"unknown table [{key}]{did_you_mean(key, _TABLES)}")
-            settings |= value if isinstance(value, dict) else {key: value}
+            table = value if isinstance(value, dict) else {key: value}
+            if twice := sorted(settings.keys() & table):
+                raise ConfigError(f"{', '.join(twice)}: set twice, and tables only group settings")
+            settings |= table
         check(settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
