@@ -47,7 +47,7 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     takes_text = any(option.name == "prompt" for option in ctx.command.params)
     if takes_text and name and " " in name and not user_path(name).exists():
         raise click.UsageError(f"there is no run '{name}': a text goes after --prompt", ctx)
-    if name is not None or len(run_names()) < 2:
+    if name is not None or ctx.params.get("as_list") or len(run_names()) < 2:
         return name
     run = find_run()
     text = run.settings.get("corpus") or run.settings["text"].get("data", "")
