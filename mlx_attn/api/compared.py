@@ -81,10 +81,6 @@ def compare(
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
-    if wrong := [arm for arm in arms if not isinstance(arm, str)]:
-        raise ConfigError(
-            f'{wrong[0]!r} is not an arm: name each, as in compare("standard", "merged")'
-        )
     if validate({"jobs": jobs}, {"jobs": int})["jobs"] < 0:
         raise ConfigError(f"jobs={jobs} must be at least 0, which is one for every core")
     load_named_plugins(plugins, settings)

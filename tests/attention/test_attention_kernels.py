@@ -3,7 +3,6 @@
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 
 from mlx_attn.attention.attention import Attention, causal_mask
