@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -60,7 +61,7 @@ def signals_interrupt(seconds: float = 0) -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise OutOfTime if number == signal.SIGALRM else KeyboardInterrupt
 
-    with _handled((*_ENDING, signal.SIGALRM), interrupt):
+    with _handled((signal.SIGINT, *_ENDING, signal.SIGALRM), interrupt):
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             yield
@@ -69,7 +70,7 @@ def signals_interrupt(seconds: float = 0) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(signals: Sequence[int], handler: Callable[[int, object], None]) -> Iterator[None]:
+def _handled(signals: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
     heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heard}
     try:
@@ -248,12 +249,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
     try:
         try:
-            group.main(arguments, prog_name=_NAME)
+            with _handled((signal.SIGINT,), _interrupt):
+                group.main(arguments, prog_name=_NAME)
         finally:
             _end_at_next_interrupt()
     except KeyboardInterrupt:  # before a command has begun, after it has ended, or just now
         _end_at_next_interrupt()
         sys.exit(INTERRUPTED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; end the process where an import would lose it, or be left broken."""
+    while frame:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _end_at_next_interrupt() -> None:
