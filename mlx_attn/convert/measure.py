@@ -216,10 +216,8 @@ def convert_run(
         RunError: `corpus` is not the run's text, or files cannot be read or written.
     """
     run.check_corpus(corpus, _WAY_OUT)
-    if out.resolve() == run.path.resolve():
-        raise ConfigError(
-            f"{out} is the run that is converted, which is kept: name another directory with --out"
-        )
+    if out.exists() and out.samefile(run.path):  # the disk of a Mac may ignore case
+        raise ConfigError(f"{out} is the run that is converted: name another directory with --out")
     check_free(out, overwrite)
     before = run.load_model()
     fitted = max(_FITTED_TOKENS, 4 * before.config.emb_dim)
