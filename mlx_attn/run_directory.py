@@ -33,19 +33,19 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
+_BEFORE_CONFIG = ("tokenizer.*", ".*.tmp", ".DS_Store")
+"""The files of a run that was killed while it was made, and the Finder's; config.json is last."""
 _RUN_FILES = (
     CONFIG,
+    *_BEFORE_CONFIG,
     "metrics.jsonl",
     "samples.txt",
-    "tokenizer.*",
     "model.safetensors",
     "checkpoint",
     "track",
     "report.html",
     "explore.html",
 )
-_BEFORE_CONFIG = ("tokenizer.*", ".*.tmp")
-"""The files of a run that was killed while it was made: config.json is written last."""
 
 _SAVED_WITH = "config"  # in the header of the weights
 _SAMPLE_HEADING = re.compile(r"^--- step (\d+)$", re.MULTILINE)

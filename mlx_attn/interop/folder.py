@@ -130,7 +130,7 @@ def _why_not_replaced(out: Path, overwrite: bool) -> str:
         return "is a file, and an export is a folder:"
     if not overwrite:
         return "exists: --overwrite replaces it,"
-    is_export = (out / _LIST).is_file() or not any(out.iterdir())
+    is_export = (out / _LIST).is_file() or {path.name for path in out.iterdir()} <= {".DS_Store"}
     return "" if is_export else "was not written by export, so --overwrite leaves it alone:"
 
 
@@ -142,7 +142,7 @@ def _replace(out: Path, new: Path) -> None:
     listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
     old, named = _names(out), _names(new)
     written = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
-    for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes the last
+    for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes .DS_Store
         if name in named or name.startswith(f"{OWN}/"):
             raise RunError(
                 f"{out / name} was changed since the export, or is not of it: move it elsewhere, "

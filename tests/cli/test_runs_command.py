@@ -49,8 +49,7 @@ def several(workshop):
     for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
         run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
-        reason = "interrupted" if name == "c" else "done"
-        run.add_report({"event": "end", "steps": 12, "reason": reason})
+        run.add_report({"event": "end", "steps": 12, "reason": {"c": "interrupted"}.get(name)})
         for file in run.path.iterdir():
             os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
     return workshop
@@ -80,6 +79,7 @@ def test_rm_removes_what_is_named_after_a_yes_and_nothing_after_a_no(several, ru
     assert run_command("runs", "rm", "a", input="n\n").exit_code == 1
     assert (several / "runs" / "a" / "model.safetensors").exists()
     (several / "runs" / "a" / "notes.md").write_text("mine")
+    (several / "runs" / "b" / ".DS_Store").touch()
     result = run_command("runs", "rm", "a", "runs/b", input="y\n")
     assert result.stdout == "removed runs/a; notes.md stays there\nremoved runs/b\n"
     assert sorted(path.name for path in (several / "runs").iterdir()) == ["a", "c"]
