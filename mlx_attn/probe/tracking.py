@@ -116,7 +116,7 @@ def save_snapshot(run: Run, model: GPT, step: int) -> None:
 
 def snapshots(run: Run) -> dict[int, Path]:
     """Return the saved weights of a run, by step in order."""
-    files = {int(file.stem): file for file in (run.path / "track").glob("*.safetensors")}
+    files = {int(file.stem): file for file in (run.path / "track").glob("[0-9]*.safetensors")}
     return dict(sorted(files.items()))
 
 
