@@ -146,7 +146,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name; an error suggests the nearest name."""
-        name = _ALIASES.get(args[0], args[0])
+        ctx.meta[_NAME], name = args, _ALIASES.get(args[0], args[0])
         if name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"unknown command '{args[0]}'{did_you_mean(name, _NAMES)}", ctx)
         return super().resolve_command(ctx, args)
@@ -191,7 +191,9 @@ def _usage(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context:
         flag, extra = _FLAGS.get(context.info_name or ""), re.search(r"unexpected.+\((.+)\)", line)
-        if flag and extra:
+        if "#" in context.meta.get(_NAME, ()):
+            more = "; zsh passes comments on: 'setopt interactive_comments' ends that"
+        elif flag and extra:
             names = extra[1].split()
             if Path(names[0]).exists():
                 flag = "--data"
@@ -214,8 +216,7 @@ def _expected(error: Exception) -> tuple[str, int]:
         case MemoryError():
             return "out of memory: use smaller sizes", 1
         case OSError():
-            place = error.filename or "reading or writing failed"
-            return f"{place}: {error.strerror or error}", 1
+            return f"{error.filename or 'reading or writing failed'}: {error.strerror or error}", 1
         case RuntimeError() | ImportError():
             from mlx_attn.machine.advice import advice_about
 
