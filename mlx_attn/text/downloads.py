@@ -70,6 +70,8 @@ def fetch(download: Download, directory: Path, progress: Progress | None = None)
         raise _failure(download, path, answer) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
+        if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+            reason = f"{reason}; on a Mac, run python.org's 'Install Certificates.command'"
         raise _failure(download, path, f"cannot be fetched ({reason})") from error
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError) as error:
         raise _failure(download, path, f"the download is damaged ({error})") from error
@@ -91,10 +93,8 @@ def _received(download: Download, progress: Progress | None) -> bytes:
 
 def _failure(download: Download, path: Path, fault: str) -> RunError:
     form = f"{download.member} of that archive" if download.member else "the file"
-    return RunError(
-        f"{download.url}: {fault}; try again, or put {form} at {path} by hand, or "
-        f"{download.instead}"
-    )
+    way_out = f"try again, or put {form} at {path} by hand, or {download.instead}"
+    return RunError(f"{download.url}: {fault}; {way_out}")
 
 
 _TABLE = package_table("mlx_attn.text", "corpora")
