@@ -122,10 +122,10 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise Locked(
-                f"{folder} is in use by another process: wait until that ends or stop it, or name "
-                "another directory"
-            ) from error
+            way_out = "wait until that ends or stop it, or name another directory"
+            raise Locked(f"{folder} is in use by another process: {way_out}") from error
+        except OSError as error:  # as of a shared disk that knows no locks
+            raise unwritable(folder, error) from error
         for left_behind in folder.rglob(f".*{_TEMPORARY}"):
             left_behind.unlink(missing_ok=True)
         try:
