@@ -97,6 +97,14 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, wo
     assert "Traceback" not in process.stderr.read()
 
 
+def test_ctrl_c_in_an_import_that_loses_it_ends_the_process(python, workshop):
+    lost = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
+    (workshop / "lost.py").write_text(lost)
+    (workshop / "mine.py").write_text("import lost")
+    process = python("-m", "mlx_attn", "train", "--plugin=mine.py", *TINY_FLAGS, *ENDLESS)
+    assert ended(process) == (130, "", [])
+
+
 def test_a_second_signal_quits_at_once(train, monkeypatch):
     def interrupted(trainer):
         raise KeyboardInterrupt

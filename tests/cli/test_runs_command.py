@@ -49,7 +49,8 @@ def several(workshop):
     for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
         run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
-        run.add_report({"event": "end", "steps": 12, "reason": {"c": "interrupted"}.get(name)})
+        reason = "interrupted" if name == "c" else "done"
+        run.add_report({"event": "end", "steps": 12, "reason": reason})
         for file in run.path.iterdir():
             os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
     return workshop
