@@ -223,6 +223,11 @@ def test_a_choice_that_declares_what_is_so_is_taken(own, map_name, apply, facts)
     assert own(map_name, apply, **facts)
 
 
+def test_the_rounding_of_tf32_breaks_no_law(own, monkeypatch):
+    monkeypatch.setattr(laws, "products", lambda: "TF32")
+    assert own("logits", lambda a, s: 2.005 * s, {}, score_factor=lambda a: mx.array([2.0] * 4))
+
+
 RETURNED = (
     r"score=own must return, of 2 sequences of 3 tokens, the shape \(2, 4, 3, any\), "
     r"\(2, -4, 3, any\) \(-n: any divisor of n\), and returned \(2, 3, 16\), \(2, 3, 16\)"
@@ -300,11 +305,6 @@ def test_a_choice_for_one_size_only_is_tried_at_that_size(own):
 
 @pytest.mark.parametrize("context_length", [1, 2])
 def test_fewer_keys_than_heads_are_taken_at_any_length(own, context_length):
-    weights = {"W": lambda c: nn.Linear(c.d_in, c.d_in // 2)}
-    settings = {"context_length": context_length}
-    assert own(
-        "score",
-        lambda a, x: (split_heads(x, 4), split_heads(a.W(x), 2)),
-        settings,
-        weights=weights,
-    )
+    W = {"W": lambda c: nn.Linear(c.d_in, c.d_in // 2)}
+    size = {"context_length": context_length}
+    assert own("score", lambda a, x: (split_heads(x, 4), split_heads(a.W(x), 2)), size, weights=W)
