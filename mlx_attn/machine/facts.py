@@ -50,15 +50,14 @@ def usable_memory() -> int:
     """Return the bytes that this process may use.
 
     It is the machine's memory, or a lower limit of the shell, of a container, or on a Mac's GPU the
-    working set that Metal recommends.
+    working set that Metal recommends; on an NVIDIA GPU its own memory.
     """
     limits = [machine_memory(), resource.getrlimit(resource.RLIMIT_AS)[0]]
     with contextlib.suppress(OSError, ValueError):  # "max": unlimited
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    if device_name() == "gpu":
-        facts: Any = mx.device_info()
-        limits.append(int(facts.get("max_recommended_working_set_size", 0)))
-    return min(limit for limit in limits if limit > 0)
+    facts: Any = mx.device_info() if device_name() == "gpu" else {}
+    limits.append(int(facts.get("max_recommended_working_set_size", 0)))
+    return int(facts.get("total_memory", 0)) or min(limit for limit in limits if limit > 0)
 
 
 def chip_name() -> str:

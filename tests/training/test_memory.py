@@ -13,7 +13,7 @@ from mlx_attn.training.trainer import check_memory
 TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
 
 
-def test_a_limit_of_the_shell_counts(monkeypatch):
+def test_a_limit_of_the_shell_counts(monkeypatch, on_processor):
     assert 2**29 < usable_memory() <= machine_memory()
     monkeypatch.setattr("resource.getrlimit", lambda kind: (10**6, 10**6))
     with pytest.raises(ConfigError, match=r"there are 0\.0 GB"):
