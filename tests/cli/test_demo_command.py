@@ -12,7 +12,8 @@ from tests.cli.conftest import TINY_SETTINGS
 @pytest.fixture
 def showing(workshop, run_command, monkeypatch, in_this_process, no_figures):
     """Runs a demo of trainings that take a moment, without a browser."""
-    monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **TINY_SETTINGS})
+    tiny = {key: value for key, value in TINY_SETTINGS.items() if "every" not in key}
+    monkeypatch.setattr(demo, "RECIPE", {"preset": "nano", **tiny})
     monkeypatch.setattr(demo, "SEEDS", 2)
     return lambda *flags: run_command("demo", "--no-browser", *flags)
 
