@@ -1,13 +1,11 @@
 """The home page of runs, and the numbers of every head in the page of one."""
 
-import re
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mlx_attn.explore.page import MODULES, head_numbers, home_of, page_script, render_home
+from mlx_attn.explore.page import head_numbers, home_of, render_home
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import open_run
 from mlx_attn.runs import summarise_runs
@@ -66,15 +64,13 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
 def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
     assert sorted(page.run(NAMES)) == ["a", "b", "c", "half"]
     assert "5 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
+    assert "b, 1.400 nats per token" in page.run("document.getElementById('answers').innerText")
+    page.run("document.querySelectorAll('.group th button')[1].click()")
+    assert page.run(NAMES) == ["b", "a", "half", "c"]
+    page.run("document.querySelectorAll('.group input').forEach((box) => box.click())")
+    assert page.run("document.getElementById('compare').getAttribute('href')") == "#run=b&run=a"
     assert page.said == []
     assert len(page.requests) == 1
-
-
-def test_no_two_modules_declare_one_name():
-    """They are joined to one script, in which a second declaration is a syntax error."""
-    declared = re.findall(r"^(?:async )?(?:const|let|class|function) (\w+)", page_script(), re.M)
-    assert len(MODULES.split()) > 10
-    assert [name for name, count in Counter(declared).items() if count > 1] == []
 
 
 def test_every_cell_is_the_number_that_probe_prints(make_run):

@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_attn.activations import run_with_cache
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.text.foreign import ForeignTokenizer
@@ -100,13 +100,6 @@ def test_all_models_of_one_page(names, make_run, show):
     assert apart({name: make_run(**MODELS[name]) for name in names}, show) == {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [24, 40, 96])
-def test_all_variants_of_widths_that_are_no_powers_of_two(width, make_run, show):
-    runs = {name: make_run(variant=name, emb_dim=width, n_heads=2) for name in VARIANTS}
-    assert apart(runs, show) == {}
-
-
 def test_numbers_that_are_not_finite_are_no_result(make_run, show):
     page = show(make_run())
     edit = '{ heads: { "0.0": { off: false, scores: true, temperature: NaN, rank: Infinity } } }'
@@ -163,26 +156,19 @@ def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
 # Switches.
 
 
-def loss_without(run, layer: int, head: int) -> float:
-    """The loss of MLX with the output of one head set to zero."""
-    model = run.load_model()
-    attention = Attention(model.trf_blocks[layer].att.config)
-    attention.update(model.trf_blocks[layer].att.parameters())
-    output = attention.output
-
-    def without(heads, x=None):
-        kept = mx.arange(heads.shape[1])[:, None, None] != head
-        return output(heads * kept, x)
-
-    model.trf_blocks[layer].att, attention.output = attention, without
-    return loss_of(model, run)
+def computed(run, text=TEXT, edits=None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The loss of each token but the first, and every activation of the pass."""
+    tokens = run.load_tokenizer().encode(text)
+    logits, made = run_with_cache(run.load_model(), mx.array(tokens)[None], edits)
+    logs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0]
+    losses = -logs[np.arange(len(tokens) - 1), tokens[1:]]
+    return losses, {name: np.array(value)[0] for name, value in made.items()}
 
 
-def loss_of(model, run) -> float:
-    ids = mx.array(run.load_tokenizer().encode(TEXT))
-    logits = model(ids[None])[0]
-    logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    return -float(np.array(mx.take_along_axis(logs[:-1], ids[1:, None], axis=-1)).mean())
+def without(layer: int, head: int):
+    """The edit that sets the output of one head to zero."""
+    name = f"trf_blocks.{layer}.att.context_vec"
+    return {name: lambda heads: heads * (mx.arange(heads.shape[1])[:, None, None] != head)}
 
 
 @pytest.mark.parametrize("variant", ["standard", "differential"])
@@ -192,7 +178,8 @@ def test_a_head_switched_off_is_a_head_set_to_zero(variant, make_run, show):
     for layer, head in [(0, 1), (1, 0)]:
         off = "{ off: true, scores: true, temperature: 1, rank: Infinity }"
         found = page.run(trace(TEXT, f'{{ heads: {{ "{layer}.{head}": {off} }} }}'))
-        assert found["loss"] == pytest.approx(loss_without(run, layer, head), abs=TOLERANCE)
+        losses, _ = computed(run, edits=without(layer, head))
+        assert found["loss"] == pytest.approx(losses.mean(), abs=TOLERANCE)
 
 
 def test_without_a_mask_every_token_sees_all(make_run, show):

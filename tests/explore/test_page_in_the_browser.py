@@ -2,13 +2,16 @@
 
 import re
 import time
+from functools import partial
 
+import numpy as np
 import pytest
 
 import mlx_attn
 from mlx_attn.runs import load_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.text.tokenizers import train_tokenizer
+from tests.explore.test_page_computes_what_mlx_computes import computed, without
 
 TEXT = "Ben sees one of them; then it is gone?"
 
@@ -66,22 +69,27 @@ def test_a_switch_changes_the_loss_at_once_and_back(name, page):
     assert page.run(EFFECT).startswith("nothing off")
 
 
-def test_the_head_that_the_answer_names_is_the_one_whose_loss_rises_most(page):
-    without = """explorer.panes[0].thumbs.map(({ layer, head }) => {
-      const edits = explorer.intact(), [{ tokens }] = explorer.state.readings;
-      edits.heads[`${layer}.${head}`] = { off: true, scores: true, temperature: 1, rank: Infinity };
-      return explorer.lossOf(explorer.models[0].trace(tokens, edits));
-    })"""
-    losses = page.run(without)
-    intact = page.run("explorer.lossOf(explorer.state.readings[0].plain)")
-    layer, head = divmod(losses.index(max(losses)), 2)
-    told = f"layer {layer}, head {head} most here: +{max(losses) - intact:.3f} nats"
-    assert settled(page, f"{ANSWER}.includes({told!r})")
-
-
 def write(page, text: str) -> None:
     field = "document.getElementById('text')"
     page.run(f"{field}.value = {text!r}; {field}.dispatchEvent(new Event('input'))")
+
+
+def test_the_number_of_a_head_is_the_loss_without_it(page, make_run):
+    run, places = make_run(), [*np.ndindex(2, 2)]
+    for text in (TEXT, "Ann has nine"):
+        write(page, text)
+        before = computed(run, text)[0].mean()
+        after = [computed(run, text, without(*place))[0].mean() for place in places]
+        rises = [loss - before for loss in after]
+        layer, head = places[np.argmax(rises)]
+        told = f"layer {layer}, head {head} most here: +{max(rises):.3f} nats"
+        assert settled(page, f"{ANSWER}.includes({told!r})")
+        worths = page.run("[...document.querySelectorAll('.worth')].map((w) => w.innerText)")
+        assert worths == [f"{rise:+.3f}".replace("-", "\u2212") for rise in rises]
+    page.run("document.querySelectorAll('.head')[2].click()")
+    switch(page, "off")
+    change = f"{rises[2]:+.3f}".replace("-", "\u2212")
+    assert page.run(EFFECT) == f"loss {before:.3f} → {after[2]:.3f} ({change})"
 
 
 @pytest.mark.parametrize("text", ["", "é"])
@@ -153,16 +161,70 @@ def test_markup_in_a_text_stays_text(make_run, show):
     assert page.run('document.getElementById("text").value') == text
 
 
-def test_two_runs_are_compared_head_by_head_and_token_by_token(make_run, show):
-    page = show(make_run("one"), make_run("two", variant="merged"), texts=[TEXT])
-    apart = "explorer.apart"
-    largest = page.run(f"Math.max(...{apart}.gaps.map(Math.abs))")
-    losses = "explorer.state.readings.map(({trace}) => explorer.losses(trace))"
-    expected = page.run(f"(([a, b]) => Math.max(...a.map((v, i) => Math.abs(v - b[i]))))({losses})")
-    assert largest == expected > 0
-    weights = "explorer.state.readings.map(({trace}) => trace.blocks[1][9].weights[0])"
-    distance = f"(([a, b]) => a.reduce((d, v, j) => d + Math.abs(v - b[j]) / 2, 0))({weights})"
-    assert page.run(f"{apart}.rows[2][9]") == pytest.approx(page.run(distance))
+def numbers_of(page, step: int) -> list[list[float]]:
+    """The numbers of a step's table, percents as shares of 100."""
+    page.run(f'document.querySelectorAll("#steps button")[{step - 1}].click()')
+    rows = "[...document.querySelectorAll('.numbers tbody tr')]"
+    cells = page.run(f"{rows}.map((row) => row.innerText.split('\\t').slice(1))")
+    return [[float(text.strip("<\xa0%").replace("\u2212", "-")) for text in row] for row in cells]
+
+
+def test_the_tables_of_all_steps_are_what_the_model_computes(make_run, show):
+    run = make_run(n_heads=4, n_kv_heads=2, position="alibi")
+    page, (losses, all_made) = show(run, texts=[TEXT]), computed(run, TEXT)
+    page.run("document.querySelectorAll('.head')[7].click()")
+    page.run("document.querySelector('.tokens [data-token=\"9\"]').click()")
+    start = "trf_blocks.1."
+    made = {name.removeprefix(start): value for name, value in all_made.items()}
+    att, i, h = run.load_model().trf_blocks[1].att, 9, 3
+    weights, size = made["att.attn_weights"][h, i, : i + 1], partial(np.linalg.norm, axis=-1)
+    order = np.argsort(-weights)
+    q, k, v = (made[f"att.{name}"] for name in ("queries", "keys", "values"))
+    dots, w, length = k[1, order] @ q[h, i], weights[order], size(v[1, order])
+    scores, s = att.config.scale * dots, made["att.masked"][h, i, order]
+    heads, parts = made["att.context_vec"][:, i], np.array(att.out_proj.weight).T.reshape(4, 4, -1)
+    stream = np.array([made[n][i] for n in ("x", "att.out", "x_mid", "ff", "x_out")])
+    logits = np.sort(made["logits"][i])[::-1]
+    columns = {
+        3: (dots, scores),
+        4: (scores, -att.slopes[h] * (i - order), s),
+        5: (s, 100 * w),
+        6: (100 * w, length, w * length),
+        7: (size(heads), size(np.einsum("hd,hdc->hc", heads, parts))),
+        8: (size(stream), stream @ stream[0] / size(stream) / size(stream[0])),
+        9: (logits, 100 * np.exp(logits) / np.exp(logits).sum()),
+    }
+    for step, expected in columns.items():
+        expected = np.stack(expected, 1)[:12]
+        np.testing.assert_allclose(numbers_of(page, step), expected, 0.06, 0.06, err_msg=str(step))
+    titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
+    assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
+
+
+def test_the_losses_of_two_runs_are_compared_token_by_token(make_run, show):
+    runs = make_run("one"), make_run("two", variant="merged")
+    page, ((a, made), (b, other)) = show(*runs, texts=[TEXT]), (computed(run, TEXT) for run in runs)
+    gaps, names = a - b, np.where(a > b, "two", "one")
+    told = [f"{names[i]} predicts it better by {abs(gaps[i]):.3f} nats" for i in range(len(gaps))]
+    assert page.run("[...explorer.apart.find('.tokens').children].map((t) => t.title)")[1:] == told
+    order = np.argsort(-abs(gaps))[:5]
+    largest = "".join(f"“{TEXT[i + 1]}”: {names[i]} by {abs(gaps[i]):.3f}" for i in order)
+    won = f"two predicts {(gaps > 0).sum()} of {len(gaps)} tokens better. "
+    shown = page.run("explorer.apart.find('.largest').textContent").replace("␣", " ")
+    assert shown == f"{won}The largest differences, in nats: {largest}"
+    weights = [[m[f"trf_blocks.{n}.att.attn_weights"] for n in (0, 1)] for m in (made, other)]
+    distances = np.abs(np.subtract(*weights)).sum(-1).mean(-1) / 2
+    layer, head = np.unravel_index(distances.argmax(), (2, 2))
+    differs = f"Layer {layer}, head {head} differs most: it gives {100 * distances.max():.0f}\xa0%"
+    assert settled(page, f"{ANSWER}.includes({differs!r})")
+    better, worse = ("two", "one") if gaps.mean() > 0 else ("one", "two")
+    by = f"{abs(gaps.mean()):.3f} nats per token (± {2 * gaps.std(ddof=1) / len(gaps) ** 0.5:.3f})"
+    assert f"{better} predicts this text better than {worse}, by {by}" in page.run(ANSWER)
+    at, gap = TEXT[order[0] + 1], f"{abs(gaps[order[0]]):.3f}"
+    assert f"most at “{at}”, which {names[order[0]]} predicts better by {gap}" in page.run(ANSWER)
+    assert f"{a.mean() / np.log(2):.3f} bits per byte" in page.run(ANSWER)
+    page.run("explorer.apart.find('.tokens').children[9].click()")
+    assert page.run("explorer.panes[0].context.i") == 8
 
 
 def test_one_token_tells_a_difference_and_no_spread(make_run, show):
