@@ -199,6 +199,11 @@ def test_the_tables_of_all_steps_are_what_the_model_computes(make_run, show):
         np.testing.assert_allclose(numbers_of(page, step), expected, 0.06, 0.06, err_msg=str(step))
     titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
     assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
+    place = "(({ i, j, h }) => [i, j, h])(explorer.panes[0].context)"
+    assert page.run(place) == [i, order[0], h]
+    for chosen in ("token: 9, target: 2, held: true", "layer: 0, head: 1", "leave: true"):
+        page.run(f"explorer.panes[0].choose({{ {chosen} }})")
+    assert page.run(place) == [i, 2, h]
 
 
 def test_the_losses_of_two_runs_are_compared_token_by_token(make_run, show):
