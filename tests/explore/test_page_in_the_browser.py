@@ -169,46 +169,67 @@ def numbers_of(page, step: int) -> list[list[float]]:
     return [[float(text.strip("<\xa0%").replace("\u2212", "-")) for text in row] for row in cells]
 
 
-def test_the_tables_of_all_steps_are_what_the_model_computes(make_run, show):
+@pytest.fixture
+def steps(make_run, show):
+    """A page at layer 1, head 3 and token 9, with its run and what the run computes there."""
     run = make_run(n_heads=4, n_kv_heads=2, position="alibi")
-    page, (losses, all_made) = show(run, texts=[TEXT]), computed(run, TEXT)
+    page = show(run, texts=[TEXT])
     page.run("document.querySelectorAll('.head')[7].click()")
     page.run("document.querySelector('.tokens [data-token=\"9\"]').click()")
-    start = "trf_blocks.1."
-    made = {name.removeprefix(start): value for name, value in all_made.items()}
-    att, i, h = run.load_model().trf_blocks[1].att, 9, 3
-    weights, size = made["att.attn_weights"][h, i, : i + 1], partial(np.linalg.norm, axis=-1)
+    return page, run, *computed(run, TEXT)
+
+
+def test_the_tables_of_all_steps_are_what_the_model_computes(steps):
+    page, run, _, activations = steps
+    i, h, att = 9, 3, run.load_model().trf_blocks[1].att
+    made = {name.removeprefix("trf_blocks.1."): value for name, value in activations.items()}
+    size = partial(np.linalg.norm, axis=-1)
+    # The tokens of most weight, first; the last two heads share the keys and values of group 1.
+    weights = made["att.attn_weights"][h, i, : i + 1]
     order = np.argsort(-weights)
-    q, k, v = (made[f"att.{name}"] for name in ("queries", "keys", "values"))
-    dots, w, length = k[1, order] @ q[h, i], weights[order], size(v[1, order])
-    scores, s = att.config.scale * dots, made["att.masked"][h, i, order]
-    heads, parts = made["att.context_vec"][:, i], np.array(att.out_proj.weight).T.reshape(4, 4, -1)
-    stream = np.array([made[n][i] for n in ("x", "att.out", "x_mid", "ff", "x_out")])
+    q, k, v = made["att.queries"][h, i], made["att.keys"][1, order], made["att.values"][1, order]
+    w, s, length = weights[order], made["att.masked"][h, i, order], size(v)
+    scores = att.config.scale * k @ q
+    heads, maps = made["att.context_vec"][:, i], np.array(att.out_proj.weight).T.reshape(4, 4, -1)
+    stream = np.array([made[name][i] for name in ("x", "att.out", "x_mid", "ff", "x_out")])
     logits = np.sort(made["logits"][i])[::-1]
     columns = {
-        3: (dots, scores),
+        3: (k @ q, scores),
         4: (scores, -att.slopes[h] * (i - order), s),
         5: (s, 100 * w),
         6: (100 * w, length, w * length),
-        7: (size(heads), size(np.einsum("hd,hdc->hc", heads, parts))),
+        7: (size(heads), size(np.einsum("hd,hdc->hc", heads, maps))),
         8: (size(stream), stream @ stream[0] / size(stream) / size(stream[0])),
         9: (logits, 100 * np.exp(logits) / np.exp(logits).sum()),
     }
     for step, expected in columns.items():
-        expected = np.stack(expected, 1)[:12]
-        np.testing.assert_allclose(numbers_of(page, step), expected, 0.06, 0.06, err_msg=str(step))
+        found = numbers_of(page, step)
+        np.testing.assert_allclose(found, np.stack(expected, 1)[:12], 0.06, 0.06, err_msg=str(step))
+
+
+def test_the_title_of_a_token_is_its_loss(steps):
+    page, _, losses, _ = steps
     titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
     assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
-    place = "(({ i, j, h }) => [i, j, h])(explorer.panes[0].context)"
-    assert page.run(place) == [i, order[0], h]
+
+
+def test_a_chosen_cell_stays_after_the_pointer_was_over_a_head(steps):
+    page, *_ = steps
     for chosen in ("token: 9, target: 2, held: true", "layer: 0, head: 1", "leave: true"):
         page.run(f"explorer.panes[0].choose({{ {chosen} }})")
-    assert page.run(place) == [i, 2, h]
+    place = "(({ i, j, layer, h }) => [i, j, layer, h])(explorer.panes[0].context)"
+    assert page.run(place) == [9, 2, 1, 3]
 
 
-def test_the_losses_of_two_runs_are_compared_token_by_token(make_run, show):
+@pytest.fixture
+def two(make_run, show):
+    """A page of two runs, with what each computes."""
     runs = make_run("one"), make_run("two", variant="merged")
-    page, ((a, made), (b, other)) = show(*runs, texts=[TEXT]), (computed(run, TEXT) for run in runs)
+    return show(*runs, texts=[TEXT]), *(computed(run, TEXT) for run in runs)
+
+
+def test_the_losses_of_two_runs_are_compared_token_by_token(two):
+    page, (a, _), (b, _) = two
     gaps, names = a - b, np.where(a > b, "two", "one")
     told = [f"{names[i]} predicts it better by {abs(gaps[i]):.3f} nats" for i in range(len(gaps))]
     assert page.run("[...explorer.apart.find('.tokens').children].map((t) => t.title)")[1:] == told
@@ -217,19 +238,28 @@ def test_the_losses_of_two_runs_are_compared_token_by_token(make_run, show):
     won = f"two predicts {(gaps > 0).sum()} of {len(gaps)} tokens better. "
     shown = page.run("explorer.apart.find('.largest').textContent").replace("␣", " ")
     assert shown == f"{won}The largest differences, in nats: {largest}"
-    weights = [[m[f"trf_blocks.{n}.att.attn_weights"] for n in (0, 1)] for m in (made, other)]
-    distances = np.abs(np.subtract(*weights)).sum(-1).mean(-1) / 2
-    layer, head = np.unravel_index(distances.argmax(), (2, 2))
-    differs = f"Layer {layer}, head {head} differs most: it gives {100 * distances.max():.0f}\xa0%"
-    assert settled(page, f"{ANSWER}.includes({differs!r})")
+    at, gap = TEXT[order[0] + 1], f"{abs(gaps[order[0]]):.3f}"
+    assert f"most at “{at}”, which {names[order[0]]} predicts better by {gap}" in page.run(ANSWER)
+    page.run("explorer.apart.find('.tokens').children[9].click()")
+    assert page.run("explorer.panes[0].context.i") == 8
+
+
+def test_the_answer_on_two_runs_is_their_mean_difference_with_twice_its_standard_error(two):
+    page, (a, _), (b, _) = two
+    gaps = a - b
     better, worse = ("two", "one") if gaps.mean() > 0 else ("one", "two")
     by = f"{abs(gaps.mean()):.3f} nats per token (± {2 * gaps.std(ddof=1) / len(gaps) ** 0.5:.3f})"
     assert f"{better} predicts this text better than {worse}, by {by}" in page.run(ANSWER)
-    at, gap = TEXT[order[0] + 1], f"{abs(gaps[order[0]]):.3f}"
-    assert f"most at “{at}”, which {names[order[0]]} predicts better by {gap}" in page.run(ANSWER)
     assert f"{a.mean() / np.log(2):.3f} bits per byte" in page.run(ANSWER)
-    page.run("explorer.apart.find('.tokens').children[9].click()")
-    assert page.run("explorer.panes[0].context.i") == 8
+
+
+def test_the_head_that_differs_most_gives_most_of_its_weight_to_other_tokens(two):
+    page, (_, one), (_, other) = two
+    names = [f"trf_blocks.{layer}.att.attn_weights" for layer in (0, 1)]
+    moved = [np.abs(one[name] - other[name]).sum(-1).mean(-1) / 2 for name in names]  # [layer][H]
+    layer, head = np.unravel_index(np.argmax(moved), (2, 2))
+    told = f"Layer {layer}, head {head} differs most: it gives {100 * np.max(moved):.0f}\xa0%"
+    assert settled(page, f"{ANSWER}.includes({told!r})")
 
 
 def test_one_token_tells_a_difference_and_no_spread(make_run, show):
