@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY_FLAGS, refused
-
-RUN = "runs/tiny"
-
-
-@pytest.fixture(scope="module")
-def trained(made_once) -> Path:
-    """A folder with a run."""
-    return made_once(["train", *TINY_FLAGS, "--out", RUN, "-q"])
+from mlx_attn.text.characters import ByteTokenizer
+from tests.cli.conftest import refused, untrained_run
 
 
 def test_an_endless_pipe_or_prompt_is_not_read_to_the_end(workshop, run_command, monkeypatch):
@@ -43,10 +36,11 @@ def test_a_foreign_config_does_not_steer_the_terminal(workshop, run_command, com
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
-def test_an_output_that_cannot_be_written_is_one_line_and_no_success(trained):
-    line = f"echo e | '{sys.executable}' -m mlx_attn repl {RUN} -m 1 > /dev/full"
+def test_an_output_that_cannot_be_written_is_one_line_and_no_success(workshop):
+    untrained_run(workshop / "tiny", ByteTokenizer())
+    line = f"echo e | '{sys.executable}' -m mlx_attn repl tiny -m 1 > /dev/full"
     streams = {"capture_output": True, "text": True, "timeout": 300}
-    result = subprocess.run(["sh", "-c", line], cwd=trained, **streams)
+    result = subprocess.run(["sh", "-c", line], cwd=workshop, **streams)
     errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert result.returncode == 1
     assert errors == ["Error: reading or writing failed: No space left on device"]
