@@ -14,11 +14,9 @@ import mlx_attn
 from mlx_attn import plugins
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import CHOICES, choice
-from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
-from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import open_run
-from mlx_attn.training.config import resolve
 from mlx_attn.training.show import what_next
 from tests.cli.conftest import TINY_SETTINGS, done, refused
 
@@ -138,18 +136,6 @@ def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_comm
     assert shown.returncode == 0, shown.stderr
     start = "Warning: talk.py has changed since this run was trained (sha256 "
     assert shown.stderr.count(start) == 1
-
-
-def test_trainings_with_another_version_of_a_file_are_others(workshop, talk):
-    def digest(variant: str) -> str:
-        load_plugins([talk])
-        return make_trial("arm", resolve({"variant": variant}), 0, 1.0, "text").digest
-
-    before = {variant: digest(variant) for variant in ("standard", "talk")}
-    assert before["talk"] == digest("talk")
-    talk.write_text(talk.read_text() + "# improved\n")
-    assert before["talk"] != digest("talk")
-    assert before["standard"] == digest("standard")
 
 
 # Positions in the heads.
