@@ -3,9 +3,7 @@
 import pytest
 
 from mlx_attn.comparison.config import arm_from, arms_from, reference_arm
-from mlx_attn.comparison.plan import make_trial
 from mlx_attn.errors import ConfigError
-from mlx_attn.training.config import resolve
 
 ARMS = {
     "no_query": ("no-query", {"variant": "no-query"}),
@@ -45,15 +43,6 @@ def test_an_arm_is_a_variant_and_settings_and_may_have_a_name(text, arm):
 def test_arms_that_cannot_be_compared_are_refused_with_the_reason(texts, complaint):
     with pytest.raises(ConfigError, match=complaint):
         arms_from(texts)
-
-
-def digest(**settings) -> str:
-    return make_trial("arm", resolve({"preset": "shakespeare", **settings}), 0, 1.0, "text").digest
-
-
-def test_other_settings_are_another_trial():
-    assert digest(position="rope") != digest(position="alibi")
-    assert digest(window=8) != digest()
 
 
 @pytest.mark.parametrize(
