@@ -1,13 +1,10 @@
-"""Verdicts on differences whose answers are known, and the laws that all verdicts keep."""
+"""Verdicts on differences whose answers are known."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from mlx_attn.comparison.judging import (
@@ -24,10 +21,6 @@ from mlx_attn.comparison.result import MOST_SEEDS, Solving, Verdict
 HAND = (0.010, 0.012, 0.009, 0.011, 0.020)
 """Mean 0.0124; deviations -24, -4, -34, -14, 76 times 1e-4, their squares' sum 77.2e-6."""
 
-losses = st.lists(st.integers(-1024, 1024).map(lambda n: n / 1024), min_size=2, max_size=8)
-arms = st.dictionaries(st.sampled_from(["merged", "no-query", "key"]), losses, min_size=1)
-margins = st.integers(0, 512).map(lambda n: n / 1024)
-
 
 def alone(differences, margin=0.001, **facts) -> Verdict:
     return judge({"arm": Contrast(differences=tuple(differences), **facts)}, margin)["arm"]
@@ -38,15 +31,6 @@ def test_a_single_arm_is_judged_by_student_s_paired_t():
     assert verdict.p_holm == pytest.approx(expected[1])
     assert verdict.interval == pytest.approx(expected.confidence_interval(0.95))
     assert (verdict.word, verdict.lent) == ("worse", 0)
-
-
-@given(st.lists(st.floats(0.9, 1.0), min_size=3, max_size=10), st.sampled_from([-3.0, 0.01, 1.0]))
-@settings(max_examples=100)
-def test_seeds_that_agree_to_ten_percent_exclude_zero(shares, size):
-    verdict = alone([size * share for share in shares])
-    low, high = verdict.interval or (0, 0)
-    assert low * high > 0
-    assert verdict.word == ("worse" if size > 0 else "better")
 
 
 def test_tuning_pairs_lend_their_degrees_of_freedom_and_no_more_than_eight():
@@ -98,6 +82,7 @@ def test_p_values_are_corrected_by_holm():
         (HAND, 0.0165, "worse"),
         ((-0.01, 0.02, 0.0), 0.01, "not known"),
         ((0.0, 0.0, 0.0), 0.01, "the same"),
+        ((0.1, 0.1, 0.1), 0.01, "worse"),
         ((0.0, 0.0, 0.0), 0.0, "not known"),
         ((0.1,), 0.01, "not known"),
     ],
@@ -135,19 +120,6 @@ def test_a_difference_of_zero_needs_the_seeds_that_show_it_within_the_margin():
     sample = Sample(seeds=3, mean=0.0, variance=1.0, lent=0, tuning_seeds=0)
     assert 30 < sample.seeds_needed(0.5, 0.05, 0.05) < 40
     assert sample.seeds_needed(0.0, 0.05, 0.05) == MOST_SEEDS
-
-
-@given(arms, margins)
-@settings(max_examples=60)
-def test_swapping_the_arms_swaps_better_and_worse(found, margin):
-    contrasts = {arm: Contrast(differences=tuple(each)) for arm, each in found.items()}
-    mirrored = {arm: Contrast(differences=tuple(-d for d in each)) for arm, each in found.items()}
-    swapped = {"better": "worse", "worse": "better"}
-    verdicts, others = judge(contrasts, margin), judge(mirrored, margin)
-    for arm, verdict in verdicts.items():
-        assert others[arm].word == swapped.get(verdict.word, verdict.word)
-        assert others[arm].p_holm == pytest.approx(verdict.p_holm)
-        json.dumps(asdict(verdict), allow_nan=False)
 
 
 def test_a_task_is_judged_by_how_many_seeds_solve_it():
