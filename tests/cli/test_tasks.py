@@ -19,20 +19,14 @@ def recall(workshop, run_command, monkeypatch):
     return lambda *flags: run_command("train", "--data", "recall", *SMALL, *flags)
 
 
-@pytest.mark.parametrize(
-    ("task", "name"),
-    [("recall", "recall"), ("recall:pairs=2,keys=3", "recall-pairs-2-keys-3")],
-    ids=["its sizes", "other sizes"],
-)
-def test_a_task_needs_no_other_choice_and_its_run_is_named_for_its_sizes(
-    recall, workshop, task, name
-):
-    *_, validation, end = map(json.loads, recall("--json", "--data", task).stdout.splitlines())
+def test_a_task_needs_no_other_choice_and_its_run_is_named_for_its_sizes(recall, workshop):
+    lines = recall("--json", "--data", "recall:pairs=2,keys=3").stdout.splitlines()
+    *_, validation, end = map(json.loads, lines)
     assert end["above_floor"] == end["val_loss"]
     assert None not in (validation["accuracy"], end["accuracy"])
-    assert end["run"] == f"runs/{name}-standard"
+    assert end["run"] == "runs/recall-pairs-2-keys-3-standard"
     config = json.loads((workshop / end["run"] / "config.json").read_text())
-    assert config["model"]["context_length"] == (33 if task == name else 9)
+    assert config["model"]["context_length"] == 9
 
 
 def test_tasks_are_listed_with_what_they_separate_and_described_with_their_floor(
