@@ -18,9 +18,8 @@ SMALL = [
 
 
 @pytest.fixture
-def compare(workshop, run_command, in_this_process, monkeypatch):
+def compare(workshop, run_command, in_this_process, no_figures):
     """Compares two variants, and draws no figures; later flags win."""
-    monkeypatch.setattr("mlx_attn.comparison.report.figure_for_page", lambda draw: "<svg></svg>")
     return lambda *flags: run_command("compare", "--variants=standard,no-query", *SMALL, *flags)
 
 
