@@ -42,7 +42,6 @@ def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judg
     ("text", "error", "complaint"),
     [
         ("", RunError, "it lacks arm, seed, loss"),
-        ("arm,seed,loss\na,0,one\n", RunError, "line 2: loss 'one' is not a number"),
         ("arm,seed,loss\na,0,1\na,0,2\n", RunError, "line 3: a has seed 0 twice"),
         ("arm,seed,loss\na,0,1\n", ConfigError, "needs two arms: got a"),
         ("arm,seed,loss\na,0,1\nb,1,1\n", ConfigError, "no seed in common"),
