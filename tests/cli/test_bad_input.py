@@ -24,7 +24,6 @@ def trained(made_once) -> Path:
 def run(trained, in_a_copy) -> Path:
     """A finished run, in a folder with texts and files that cannot be used."""
     folder = in_a_copy(trained)
-    (folder / "one.txt").write_text("a")
     (folder / "capitals.txt").write_text(STORY.upper())
     unsaved = shutil.ignore_patterns("checkpoint")
     shutil.copytree(folder / "runs" / "base", folder / "unsaved", ignore=unsaved)
@@ -42,7 +41,6 @@ REFUSALS = [
     ("--nope", 2, "No such option '--nope' (see 'mlx-attn --help')"),
     ("train --steps many", 2, "'--steps': 'many' is not a valid integer (see 'mlx-attn train"),
     ("train stray", 2, "Got unexpected extra argument (stray)"),
-    ("train --data one.txt", 1, "1 character, too few"),
     ("train --data ''", 2, "names no file"),
     ("train --data the-verdct", 1, "no such file, folder or corpus: did you mean 'the-verdict'?"),
     ("train --config none.toml", 1, "none.toml: cannot be read"),
@@ -59,8 +57,6 @@ REFUSALS = [
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
     ("train --out runs/base", 1, "runs/base exists: --resume runs/base continues it, --overwrite"),
     ("train --out story.txt --overwrite", 1, "story.txt"),
-    ("train --resume nothing", 1, "there is no run"),
-    ("train --resume .", 1, "not a run directory"),
     ("train --resume base --init-from base", 2, "leave out --out, --name, --config and --init-"),
     ("train --resume unsaved", 1, "no checkpoint: there is nothing to resume from; --init-from"),
     ("train --resume base --lr 1", 2, "lr=1.0 cannot change"),
@@ -68,7 +64,6 @@ REFUSALS = [
     ("train --init-from base --variant no-query", 2, "no start for score='no_query'"),
     ("train --init-from base --data capitals.txt", 1, "another vocabulary"),
     ("sample bas", 1, "there is no run 'bas', here or in runs: did you mean 'base'?"),
-    ("sample -p XQZ", 2, "'Q', 'X', 'Z'"),
     ("sample -p -", 1, "not UTF-8 (invalid start byte at byte 1)"),
     ("sample -n 5000", 2, "num_samples=5000 must be at least 1 and at most 4096"),
     ("convert base", 2, "--to FORM"),
@@ -82,7 +77,6 @@ REFUSALS = [
     ("runs nowhere", 1, "there is no such directory"),
     ("runs --sort los", 2, "did you mean 'loss'?"),
     ("bench --seconds=nan", 2, "Invalid value for '--seconds'"),
-    ("compare --variants standard,no-quary", 2, "did you mean 'no-query'"),
     ("compare --scales 1,a", 2, "numbers between commas"),
     ("compare --on ray://a", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
