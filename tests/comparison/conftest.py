@@ -87,9 +87,9 @@ class FormulaRunner(Runner):
         done: The trials trained.
     """
 
-    def __init__(self, store: Store, noise: float = 0.0, fails_after: float = math.inf):
+    def __init__(self, store: Store, noise: float = 0.0):
         super().__init__(store, jobs=2)
-        self.noise, self.fails_after = noise, fails_after
+        self.noise, self.fails_after = noise, math.inf
         self.effects: dict[str, float] = {}
         self.best_rates: dict[str, float] = {}
         self.diverges: tuple[str, ...] = ()
@@ -156,16 +156,6 @@ def protocol(shared: dict[str, Any]) -> Callable[..., ComparisonConfig]:
 def brief(protocol) -> ComparisonConfig:
     """A protocol of four trainings: two arms, two seeds."""
     return protocol(seeds=2, scales=(1.0,))
-
-
-@pytest.fixture
-def runners(tmp_path: Path) -> Callable[..., FormulaRunner]:
-    """Makes runners that work by the formula, each with a folder of its own."""
-
-    def make(folder: str = "trainings", **facts: Any) -> FormulaRunner:
-        return FormulaRunner(Store(tmp_path / folder), **facts)
-
-    return make
 
 
 @pytest.fixture
