@@ -20,24 +20,13 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(order):
     """It neither reads nor moves the random state of the model."""
     mx.random.seed(99)
     untouched = mx.random.uniform().item()
-    batches = [starts(order, seed, step) for seed in range(4) for step in (0, 1, 15, 30)]
+    cases = [(seed, step) for seed in (0, 1, 2, 2**32 - 1) for step in (0, 1, 15, 30)]
+    batches = [starts(order, *case) for case in cases]
+    assert {len(batch) for batch in batches} == {order.batch_size}
     assert len({tuple(batch) for batch in batches}) == len(batches)
     mx.random.seed(99)
-    again = [starts(order, seed, step) for seed in range(4) for step in (0, 1, 15, 30)]
-    assert again == batches
+    assert [starts(order, *case) for case in cases] == batches
     assert mx.random.uniform().item() == untouched
-
-
-@settings(max_examples=50)
-@given(st.integers(2, 400), st.integers(1, 20), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_every_window_and_its_targets_lie_inside_the_text(n_tokens, T, batch_size, seed):
-    if n_tokens <= T:
-        return
-    for order in (RandomWindows(n_tokens, T, batch_size), EpochWindows(n_tokens, T, batch_size)):
-        batch = starts(order, seed, 1)
-        assert len(batch) == order.batch_size
-        assert min(batch) >= 0
-        assert max(batch) + T + 1 <= n_tokens
 
 
 @pytest.mark.parametrize(
