@@ -75,12 +75,10 @@ def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lowe
     [
         (Diverged("loss nan at step 3"), True),
         (training(), False),
-        (task_training(accuracy=0.5), True),
-        (task_training(accuracy=0.995), False),
     ],
-    ids=["diverged", "a text", "not solved", "solved"],
+    ids=["diverged", "a text"],
 )
-def test_a_training_fails_if_it_diverges_or_does_not_solve_its_task(outcome, failed):
+def test_a_training_that_diverges_fails_and_one_of_a_text_does_not(outcome, failed):
     assert has_failed(outcome) == failed
 
 
