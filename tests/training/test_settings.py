@@ -40,13 +40,6 @@ def test_a_budget_replaces_the_budgets_below_it(budget):
     assert {key: value for key, value in bounds.items() if value} == budget
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_is_what_its_row_sets(name):
-    settings, row = resolve({"variant": name}), VARIANTS[name].settings
-    assert {key: settings.model[key] for key in row} == row
-    assert settings.variant == name
-
-
 def test_maps_beside_a_variant_replace_its_own_and_are_named_by_themselves():
     assert resolve({"variant": "merged", "output": "none"}).variant == "merged-no-out-proj"
     assert resolve({"output": "none"}, {"variant": "merged"}).variant == "merged"
