@@ -1,5 +1,4 @@
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run
+from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import Tokenizer
 from tests.runs import SIZES, STORY, TINY, create_run
 
@@ -50,34 +50,14 @@ def untrained_run(path: Path, tokenizer: Tokenizer, **record: Any) -> Run:
     return run
 
 
-@pytest.fixture(scope="module")
-def made_once(tmp_path_factory) -> Callable[..., Path]:
-    """Makes a folder with a story and what these commands leave there, once for all tests.
-
-    A test may change a copy of it: `in_a_copy`.
-    """
-
-    def make(*commands: list[str]) -> Path:
-        folder = tmp_path_factory.mktemp("made")
-        (folder / "story.txt").write_text(STORY)
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            settle(folder, monkeypatch)
-            for command in commands:
-                done(invoke(*command))
-        return folder
-
-    return make
-
-
 @pytest.fixture
-def in_a_copy(tmp_path, monkeypatch) -> Callable[[Path], Path]:
-    """Copies a folder and works there."""
-
-    def copy(folder: Path) -> Path:
-        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-        return settle(tmp_path, monkeypatch)
-
-    return copy
+def nano(workshop) -> Path:
+    """A directory with one untrained run, runs/nano, and its text."""
+    corpus = prepare("story.txt", "char")
+    settings = {"text": {"data": "story.txt", "tokenizer": "char"}, "training": {"steps": 1}}
+    path = workshop / "runs" / "nano"
+    untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
+    return workshop
 
 
 @pytest.fixture

@@ -11,19 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY_FLAGS, refused
+from tests.cli.conftest import TINY_FLAGS, done, invoke, refused, settle
 from tests.runs import STORY
 
 
 @pytest.fixture(scope="module")
-def trained(made_once) -> Path:
-    return made_once(["train", *TINY_FLAGS, "--quiet", "--name=base"])
+def trained(tmp_path_factory) -> Path:
+    """A folder with a story and a run, made once; tests change a copy of it."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "story.txt").write_text(STORY)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        settle(folder, monkeypatch)
+        done(invoke("train", *TINY_FLAGS, "--quiet", "--name=base"))
+    return folder
 
 
 @pytest.fixture
-def run(trained, in_a_copy) -> Path:
+def run(trained, tmp_path, monkeypatch) -> Path:
     """A finished run, in a folder with texts and files that cannot be used."""
-    folder = in_a_copy(trained)
+    folder = settle(shutil.copytree(trained, tmp_path, dirs_exist_ok=True), monkeypatch)
     (folder / "capitals.txt").write_text(STORY.upper())
     unsaved = shutil.ignore_patterns("checkpoint")
     shutil.copytree(folder / "runs" / "base", folder / "unsaved", ignore=unsaved)

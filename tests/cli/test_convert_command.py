@@ -2,54 +2,41 @@ import json
 import re
 from functools import partial
 
-import pytest
-
 from mlx_attn.run_directory import open_run
 from mlx_attn.runs import summarise_runs
-from mlx_attn.text.corpus import prepare
-from tests.cli.conftest import invoke, refused, untrained_run
+from tests.cli.conftest import invoke, refused
 
 convert = partial(invoke, "convert")
 
 
-@pytest.fixture
-def place(workshop):
-    """A directory with one untrained run, runs/nano, and its text."""
-    corpus = prepare("story.txt", "char")
-    settings = {"text": {"data": "story.txt", "tokenizer": "char"}, "training": {"steps": 1}}
-    path = workshop / "runs" / "nano"
-    untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
-    return workshop
-
-
-def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(place):
+def test_the_new_run_and_what_changed_go_to_stdout_and_it_converts_further(nano):
     result = convert("nano", "--to", "merged")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("runs/nano-merged\n")
     for fact in ("standard -> merged", "validation loss", "largest logit difference", "parameters"):
         assert fact in result.stdout
-    assert open_run(place / "runs" / "nano-merged").load_model().config.score == "merged"
+    assert open_run(nano / "runs" / "nano-merged").load_model().config.score == "merged"
     back = convert("nano-merged", "--to", "separate", "--rank", "8", "--out", "back", "--json")
     assert json.loads(back.stdout)["logit_difference"] < 1e-5
 
 
-def test_a_form_that_is_not_the_same_function_is_said_to_be_another(place):
+def test_a_form_that_is_not_the_same_function_is_said_to_be_another(nano):
     line = convert("nano", "--to", "no-out-proj").stderr
     assert re.match("no-out-proj: not the same function: the heads' matrices differ by [1-9]", line)
     assert "mlx-attn train --resume runs/nano-no-out-proj" in line
 
 
-def test_a_converted_run_is_listed_as_it_was_measured(place):
+def test_a_converted_run_is_listed_as_it_was_measured(nano):
     made = json.loads(convert("nano", "--to", "merged", "--json").stdout)
-    (run, _) = summarise_runs(place / "runs")
+    (run, _) = summarise_runs(nano / "runs")
     assert (run.name, run.is_unfinished) == ("nano-merged", False)
     assert (run.val_loss, run.parameters) == (made["after"]["val_loss"], made["after"]["params"])
     assert made["loss_change"] == run.val_loss - made["before"]["val_loss"]
 
 
-def test_a_run_is_not_converted_onto_itself(place):
-    before = {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()}
+def test_a_run_is_not_converted_onto_itself(nano):
+    before = {file: file.read_bytes() for file in (nano / "runs" / "nano").iterdir()}
     out = "runs/../runs/nano"
     line = refused(convert("nano", "--to", "merged", "--out", out, "--overwrite"), 2)
     assert f"{out} is the run that is converted" in line
-    assert {file: file.read_bytes() for file in (place / "runs" / "nano").iterdir()} == before
+    assert {file: file.read_bytes() for file in (nano / "runs" / "nano").iterdir()} == before
