@@ -103,7 +103,7 @@ def test_the_margin_is_at_most_half_of_the_least_that_the_part_may_be_worth(leas
     assert verdict.word == ("the same" if margin == 0.02 else "worse")
 
 
-@pytest.mark.parametrize(("mean", "margin"), [(0.4, 0.0), (0.8, 0.0), (1.5, 0.0), (0.3, 0.6)])
+@pytest.mark.parametrize(("mean", "margin"), [(0.4, 0.0), (-0.8, 0.0), (1.5, 0.0), (0.3, 0.6)])
 def test_as_many_seeds_as_are_needed_decide_four_times_out_of_five(mean, margin):
     sample = Sample(seeds=3, mean=mean, variance=1.0, lent=6, tuning_seeds=0)
     seeds, random = sample.seeds_needed(margin, 0.05, 0.05), np.random.default_rng(0)
