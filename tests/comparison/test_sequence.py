@@ -43,11 +43,13 @@ def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
 
 
 def test_an_idea_wilder_than_the_control_has_a_wider_interval():
+    own = differences(5, 0.0)
     tame, wild = (
-        look_at([scale * x for x in differences(5, 0.0)], VARIANCE, 0.001).interval
-        for scale in (1.0, 10.0)
+        look_at([scale * x for x in own], VARIANCE, 0.001).interval for scale in (1.0, 10.0)
     )
-    assert wild[1] - wild[0] > 5 * (tame[1] - tame[0])
+    variances = [4 * scale * float(np.var(own, ddof=1)) + 2 * VARIANCE for scale in (1, 100)]
+    widened = (wild[1] - wild[0]) / (tame[1] - tame[0])
+    assert widened == pytest.approx((variances[1] / variances[0]) ** 0.5)
 
 
 def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
