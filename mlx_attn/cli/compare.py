@@ -188,7 +188,7 @@ def _judge_trainings(
     from mlx_attn.runs import RUNS
     from mlx_attn.ui.terminal import stderr_console
 
-    check_number("minutes", limit or 0, 0, 1e8)  # as far as the system's timer goes
+    check_number("minutes", limit or 0, 0, 1e6)  # a Mac's timer goes to 1e8 seconds
     settings = _settings_asked(ideas, **options)
     asked = shlex.join(["mlx-attn", *sys.argv[1:]])
     out = out or (RUNS / "ideas" if ideas else None)
