@@ -86,10 +86,11 @@ def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
     """Return the command that continues a prompt, in the folder itself."""
     is_small = loaded.tokenizer.kind in ("char", "symbols")  # which may lack any letter
     prompt = loaded.tokenizer.decode([0]) if is_small else f"{start}One rainy day"
+    written = prompt.encode("unicode_escape").decode().replace("'", r"\'")
     room = max(1, min(100, loaded.model.config.context_length - 8))
     trust = " --trust-remote-code" if has_code else ""
     return (
-        f"```sh\nmlx_lm.generate --model . --prompt $'{prompt.encode('unicode_escape').decode()}' "
+        f"```sh\nmlx_lm.generate --model . --prompt $'{written}' "
         f"-m {room}{trust} --ignore-chat-template\n```"
     )
 
