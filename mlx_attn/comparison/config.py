@@ -224,7 +224,7 @@ class ComparisonConfig:
         chosen = arms_from(arms)
         without = reference_arm(chosen) if reference == "auto" else None
         if reference not in ("auto", "none"):
-            without = arm_from(reference)
+            without = arm_from(validate({"reference": reference}, {"reference": str})["reference"])
         slug = re.sub(r"[^a-z0-9]+", "-", "-".join(arm.name for arm in chosen).lower())
         return cls(
             arms=chosen,
