@@ -16,8 +16,8 @@ from mlx_attn.comparison.report import conclude
 from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import open_comparison
 from mlx_attn.comparison.stages import ComparisonEvent
-from mlx_attn.errors import ConfigError, python_words
-from mlx_attn.keys import validate
+from mlx_attn.errors import python_words
+from mlx_attn.keys import check_number, validate
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
@@ -81,8 +81,7 @@ def compare(
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
-    if validate({"jobs": jobs}, {"jobs": int})["jobs"] < 0:
-        raise ConfigError(f"jobs={jobs} must be at least 0, which is one for every core")
+    check_number("jobs", validate({"jobs": jobs}, {"jobs": int})["jobs"], 0)
     load_named_plugins(plugins, settings)
     place = files.user_path(out) if out else None
     settings |= {"arms": arms} if arms else {}
