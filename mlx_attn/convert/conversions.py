@@ -8,6 +8,7 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError, find_row
 
 _Keys = Mapping[str, Any]
+_SCORE_KEYS = ("score", "head_dim", "n_kv_heads")  # of a configuration, beside a latent's width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Conversion:
         keys = {} if reason else self.keys(config, rank)
         changed = {key: value for key, value in keys.items() if getattr(config, key) != value}
         # This applies to every rewriting of scores, before the sizes of the target are checked.
-        if changed.keys() & {"score", "head_dim", "n_kv_heads", "latent_dim"}:
+        if changed.keys() & {*_SCORE_KEYS, "latent_dim"}:
             reason = _of_scores(config)
         if reason:
             raise ConfigError(f"--to {self.name}: {reason}")
@@ -48,7 +49,7 @@ class Conversion:
 
 def changes_scores(config: AttentionConfig, target: AttentionConfig) -> bool:
     """Return True if a conversion rewrites the score map."""
-    return _differ(config, target, "score", "head_dim", "n_kv_heads")
+    return _differ(config, target, *_SCORE_KEYS)
 
 
 def changes_output(config: AttentionConfig, target: AttentionConfig) -> bool:

@@ -38,7 +38,7 @@ def key_as_value(layer: MapWeights, x: Inputs, k: Keys) -> Values:
 
 row(
     "key-as-value",
-    "the key is used as the value: half the cache; also called `keyless`",
+    "the key is used as the value: half the cache; also called keyless",
     group=FORMS,
     value="key",
     alias="keyless",
