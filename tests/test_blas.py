@@ -44,6 +44,24 @@ def test_with_and_without_it_products_agree(before, cache):
         assert with_library["library"] == "scipy-openblas32"
 
 
+@on_linux
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        ('char *openblas_get_corename(void) { return "Prescott"; }', "scipy-openblas32"),
+        ('char *openblas_get_corename(void) { return "SkylakeX"; }', "the system's"),
+        ("int mkl_get_version;", "the system's"),
+    ],
+)
+def test_a_library_older_than_the_processor_is_passed_over(source, taken, cache, tmp_path):
+    system = tmp_path / "libsystem.so"
+    subprocess.run(
+        ["gcc", "-shared", "-x", "c", "-", "-o", system], input=source.encode(), check=True
+    )
+    before = f"from mlx_attn.machine import blas\nblas._CANDIDATES = ({str(system)!r},)\n"
+    assert product("", before)["library"] == taken.replace("the system's", str(system))
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -2,10 +2,11 @@
 
 The Linux wheel of MLX links the reference BLAS, whose matrix product is some forty times slower
 than OpenBLAS. A symbol that is already loaded globally wins, so loading OpenBLAS first replaces it
-and changes no other code. The system's library comes first. Without one, OpenBLAS comes from
-the wheel `scipy-openblas32`, which is OpenBLAS with a prefix on every symbol: the three functions
-that MLX calls are compiled once, as forwarding functions, and kept in the user's cache. On macOS
-MLX uses Accelerate and Metal, and this module does nothing.
+and changes no other code. The system's library comes first. Without one, or with one that is
+older than the processor, OpenBLAS comes from the wheel `scipy-openblas32`, which is OpenBLAS with a
+prefix on every symbol: the three functions that MLX calls are compiled once, as forwarding
+functions, and kept in the user's cache. On macOS MLX uses Accelerate and Metal, and this module
+does nothing.
 """
 
 import ctypes
@@ -28,6 +29,8 @@ _CANDIDATES = (
     f"{sys.prefix}/lib/libmkl_rt.so.3",
 )
 """The last is what `pip install mkl` leaves in a virtual environment."""
+_UNKNOWN = b"Prescott"
+"""The kernels, of 2004, that an OpenBLAS takes on x86-64 for a processor that it does not know."""
 _WHEEL = "scipy_openblas32"
 _HINT = (
     "without OpenBLAS and a C compiler training is about ten times slower here: apt install "
@@ -71,11 +74,12 @@ def preload() -> Blas:
     if "mlx.core" in sys.modules:
         warnings.warn(_TOO_LATE, stacklevel=3)
         return Blas(None, _TOO_LATE)
-    name = next(filter(_load, (wish,) if wish else _CANDIDATES), None)
+    name = next(filter(_load, (wish,) if wish else filter(_knows_processor, _CANDIDATES)), None)
     if wish and not name:
         return Blas(None, f"{wish} cannot be loaded")
     if not name and (library := _forwarding_library()) and _load(str(library)):
         name = "scipy-openblas32"
+    name = name or next(filter(_load, _CANDIDATES), None)
     if not name:
         return Blas(None, _HINT)
     get_threads = _openblas("get_num_threads")
@@ -101,6 +105,18 @@ def _openblas(function: str) -> Any:
     """Return a function of the loaded OpenBLAS, with or without the wheel's prefix, or None."""
     names = (f"openblas_{function}", f"scipy_openblas_{function}")
     return next((getattr(_handle, name) for name in names if hasattr(_handle, name)), None)
+
+
+def _knows_processor(name: str) -> bool:
+    """Return True if the library is there and has kernels for this processor."""
+    try:
+        library = ctypes.CDLL(name)  # for this question alone: nobody else finds its symbols
+    except OSError:
+        return False
+    if not hasattr(library, "openblas_get_corename"):
+        return True
+    library.openblas_get_corename.restype = ctypes.c_char_p
+    return library.openblas_get_corename() != _UNKNOWN
 
 
 def _load(name: str) -> bool:
