@@ -6,8 +6,9 @@ and validate on a few windows; the results are extrapolated to the model's depth
 four layers, or whose layers follow a pattern of variants, is measured itself.
 
 So is a batch, if a processor can read it in a second or so. Of a larger one some windows are
-measured, and half of them. If two windows are too long for that, two shorter ones are measured in a
-model of two layers, operations and weights are counted for the rest, and memory is not known.
+measured: each takes the same time, and the same memory beside that of weights and optimizer. If two
+windows are too long for that, two shorter ones are measured in a model of two layers, operations
+and weights are counted for the rest, and memory is not known.
 """
 
 import gc
@@ -18,6 +19,7 @@ from math import ceil
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float
+from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.streams import compiles_step, cores, first_step_compiles, parts_take_less
@@ -31,12 +33,13 @@ from mlx_attn.training.trainer import Trainer
 _PARTS = 2  # the most micro-batches that are measured; their gradients add up
 _DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
 _STEPS = 3  # the most steps to time, after a first one whose memory is measured
-_ENOUGH = 0.3  # seconds: a first step that took longer is not repeated, if nothing was compiled
-_WORK = 14e9  # the most multiply-adds of a forward pass to measure on a processor
+_ENOUGH = 0.8  # seconds after which no step is repeated, if nothing was compiled
+_WORK = 12e9  # the most multiply-adds of a forward pass to measure on a processor
 _FEW_WINDOWS = 2.5  # times as many, so that two windows are read whole
 
 _Measured = Float[np.ndarray, " numbers"]
-"""Seconds of the gradients, of the optimizer and of a validation; peak bytes of the first two."""
+"""Seconds of the gradients, of the optimizer and of a validation; bytes of weights and optimizer,
+of what the gradients' peak adds, and of the optimizer's peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ def forecast(trainer: Trainer) -> Forecast:
     MLX's random state does change; a training seeds every step itself.
     """
     config = trainer.config
-    gradients, update, validation_seconds, *peaks = _measure(trainer).tolist()
+    gradients, update, validation_seconds, kept, added, peak = _measure(trainer).tolist()
     step_seconds = gradients * config.accumulate / min(config.accumulate, _PARTS) + update
     left = max(trainer.steps - trainer.progress.step, 0)
     # The minutes hold earlier sessions and all validations but the last, which always takes place.
@@ -75,7 +78,7 @@ def forecast(trainer: Trainer) -> Forecast:
         seconds=steps * step_seconds + validations * validation_seconds,
         steps=steps,
         validations=validations,
-        peak_memory=round(max(peaks)),
+        peak_memory=round(max(kept + added, peak)),
     )
 
 
@@ -100,10 +103,9 @@ def _measure(trainer: Trainer) -> _Measured:
     def of_depth(depth: int) -> _Measured:
         if fits >= B * T or B <= 2:
             return measured(depth, B)
-        half = max(1, fits // T // 2 // cores() * cores())
-        less, more = measured(depth, half), measured(depth, 2 * half)
+        some = max(windows, fits // T // cores() * cores())
         # Neither the optimizer nor a validation depends on the batch.
-        return more + np.maximum(more - less, 0) * (B - 2 * half) / half * [1, 0, 0, 1, 1]
+        return measured(depth, some) * [B / some, 1, 1, 1, B / some, 1]
 
     windows = min(B, 2)
     if windows * T > _FEW_WINDOWS * fits:
@@ -112,7 +114,7 @@ def _measure(trainer: Trainer) -> _Measured:
         work, weights = (a / b for a, b in zip(*costs, strict=True))
         tokens = B * T / (windows * small.context_length)
         found = measured(small.n_layers, windows, small.context_length)
-        return found * [work * tokens, weights, work, 0, 0]
+        return found * [work * tokens, weights, work, 0, 0, 0]
     if not is_deep:
         return of_depth(layers)
     # Two points of each line: the slope is the cost of a layer, the rest does not depend on depth.
@@ -143,25 +145,29 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     mx.clear_cache()
     others, compiles = mx.get_active_memory(), first_step_compiles(settings.training.compile)
     trainer = Trainer(settings, _without_documents(corpus), draw=False)
-    peaks: list[int] = []
+    # Weights of zero take as long as others in a step, and less to make.
+    trainer.model.update(tree_map(mx.zeros_like, trainer.model.parameters()))
+    trainer.optimizer.read()
     mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
+    kept, peaks = mx.get_active_memory(), []
     seconds: list[tuple[float, float]] = []
-    while not seconds or (len(seconds) <= _STEPS and (compiles or sum(seconds[-1]) < _ENOUGH)):
+    while not seconds or (len(seconds) <= _STEPS and (compiles or np.sum(seconds) < _ENOUGH)):
         mx.reset_peak_memory()
         began = time.perf_counter()
         # The optimizer begins when all gradients are ready.
         loss, gradients = trainer.step.gradients(trainer.starts())
         mx.eval(loss, gradients)
         between = time.perf_counter()
-        peaks.append(mx.get_peak_memory() - others)
+        peaks.append(mx.get_peak_memory())
         mx.reset_peak_memory()
         mx.eval(trainer.step.update(gradients), trainer.step.state)
         seconds.append((between - began, time.perf_counter() - between))
-        peaks.append(mx.get_peak_memory() - others)
+        peaks.append(mx.get_peak_memory())
         del gradients
     # The median ignores a step that something else on the machine delayed; the first may compile.
     timed = np.median(seconds[1:] or seconds, axis=0)
-    return np.array([*timed, _validation_seconds(trainer, tokens, compiles), *peaks[:2]])
+    validation = _validation_seconds(trainer, tokens, compiles)
+    return np.array([*timed, validation, kept - others, peaks[0] - kept, peaks[1] - others])
 
 
 def _validation_seconds(trainer: Trainer, tokens: int, compiles: bool) -> float:

@@ -34,7 +34,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
 # The forecast, and the memory that a training takes.
 
 
-@pytest.mark.parametrize("work", [14e9, 16e6], ids=["the whole batch", "two parts of it"])
+@pytest.mark.parametrize("work", [12e9, 16e6], ids=["the whole batch", "a part of it"])
 def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
     trainer, no_lookahead, monkeypatch, work
 ):
@@ -53,12 +53,26 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
 
 
 def test_the_minutes_hold_earlier_sessions_and_validations(trainer, monkeypatch):
-    costs = np.array([1.0, 0.0, 8.0, 0.0, 0.0])  # a step takes a second, a validation eight
+    costs = np.array([1.0, 0.0, 8.0, 0.0, 0.0, 0.0])  # a step takes a second, a validation eight
     monkeypatch.setattr("mlx_attn.training.forecast._measure", lambda trainer: costs)
     training = trainer(steps=0, minutes=1.0, eval_every=4)
     training.progress.seconds = 30.0
     expected = forecast(training)
     assert (expected.steps, expected.validations) == (10, 3)
+
+
+def test_of_a_large_batch_each_window_takes_the_same_time_and_memory(trainer, monkeypatch):
+    def measured(settings, corpus, tokens):
+        windows = settings.training.batch_size
+        assert 2 <= windows < 96
+        return np.array([windows, 7, 8, 9, windows, 1])
+
+    monkeypatch.setattr("mlx_attn.training.forecast.parts_take_less", lambda: True)
+    monkeypatch.setattr("mlx_attn.training.forecast._WORK", 16e6)
+    monkeypatch.setattr("mlx_attn.training.forecast._measure_batch", measured)
+    expected = forecast(trainer(batch_size=96, n_layers=6, emb_dim=32))
+    assert (expected.step_seconds, expected.validation_seconds) == (96 + 7, 8)
+    assert expected.peak_memory == 9 + 96
 
 
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
@@ -67,7 +81,7 @@ def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkey
 
     def measured(settings, corpus, tokens):
         tried.append((settings.training.batch_size, settings.model["n_layers"]))
-        return np.array([1.0, 0.0, 1.0, 9e9, 9e9])
+        return np.array([1.0, 0.0, 1.0, 9e9, 9e9, 9e9])
 
     monkeypatch.setattr("mlx_attn.training.forecast.parts_take_less", lambda: True)
     monkeypatch.setattr("mlx_attn.training.forecast._WORK", 5e4)
