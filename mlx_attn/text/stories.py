@@ -73,7 +73,6 @@ class Fragment(NamedTuple):
     text: str  # the text; ASCII
     ability: int
     log_probability: float = 0.0  # in nats; 0 if nothing is chosen
-    referent: str = ""  # the variable or remembered text that it mentions, if any
 
     def __call__(self, state: "_State") -> None:
         """Write it."""
@@ -224,7 +223,7 @@ def _choice(name: str, form: str) -> Piece:
     def table(*given: Word) -> list[tuple[Word, Fragment]]:
         words = [word for word in variable.words if variable.allowed(word, *given)]
         ability, nats = variable.determined if len(words) == 1 else FREE, log(1 / len(words))
-        return [(word, Fragment(word.form(form), ability, nats, name)) for word in words]
+        return [(word, Fragment(word.form(form), ability, nats)) for word in words]
 
     def sample(state: _State) -> None:
         rows = table(*[state.bound[other] for other in variable.given if other in state.bound])
@@ -237,7 +236,7 @@ def _choice(name: str, form: str) -> Piece:
 def _reference(name: str, form: str) -> Piece:
     """Return a piece that writes a form of the word that a variable is bound to."""
     ability, words = _ABILITIES.get(form, RECALL), VARIABLES[name].words
-    fragments = {word: Fragment(word.form(form), ability, referent=name) for word in words}
+    fragments = {word: Fragment(word.form(form), ability) for word in words}
     return lambda state: state.fragments.append(fragments[state.bound[name]])
 
 
@@ -255,9 +254,7 @@ def _capture(name: str, pieces: Iterable[Piece]) -> Piece:
 
 def _repetition(name: str) -> Piece:
     """Return a piece that writes a remembered text, word for word."""
-    return lambda state: state.fragments.append(
-        Fragment(state.bound[name].text, COPY, referent=name)
-    )
+    return lambda state: state.fragments.append(Fragment(state.bound[name].text, COPY))
 
 
 def sample(draw: Callable[[], float]) -> list[Fragment]:
@@ -276,15 +273,13 @@ class Span:
     """Bytes `start` to `end` of a story, which call for one ability.
 
     `log_probability` (nats) belongs to the free choice made here; it is 0 if the text before
-    decides. `distance` counts the bytes back to the last mention of the span's referent; it is None
-    if the span refers to nothing that was mentioned before.
+    decides.
     """
 
     start: int
     end: int
     ability: str
     log_probability: float
-    distance: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +314,10 @@ def generate_story(random: random.Random) -> Story:
     text = "".join([fragment.text for fragment in fragments])
     nats = sum(fragment.log_probability for fragment in fragments)
     spans: list[Span] = []
-    mentioned: dict[str, int] = {}  # where each referent was mentioned last
     start = 0
-    for piece, ability, log_probability, referent in fragments:
-        end = start + len(piece)
-        # A copy repeats text that was mentioned word for word: look for that text itself.
-        if ability == COPY:
-            mentioned[referent] = text.rindex(piece, 0, start)
-        distance = start - mentioned[referent] if referent in mentioned else None
-        if referent:
-            mentioned[referent] = start
-        spans.append(Span(start, end, ABILITIES[ability], log_probability, distance))
-        start = end
+    for piece, ability, log_probability in fragments:
+        spans.append(Span(start, start + len(piece), ABILITIES[ability], log_probability))
+        start += len(piece)
     return Story(text, tuple(spans), nats)
 
 
@@ -346,7 +333,7 @@ def generate_stories(
     length = 0
     while length < n_bytes:
         starts.append(length)
-        for text, ability, log_probability, _ in sample(draw):
+        for text, ability, log_probability in sample(draw):
             texts.append(text)
             abilities.append(ability)
             nats[ability] += log_probability
