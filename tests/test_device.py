@@ -10,7 +10,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import device, facts, streams
+from mlx_attn.machine import blas, device, facts
 from mlx_attn.machine.device import (
     code_path,
     forced_path,
@@ -82,7 +82,7 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypat
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
 def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, monkeypatch):
     loss, activation, x = mx.zeros(2), mx.zeros((2, 5000)), mx.ones((2, 5000))
-    monkeypatch.setattr(streams, "_threads", lambda: 5)
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas(None, "", threads=5))
     monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: loss)
     monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: activation)
     with forced_path(path):

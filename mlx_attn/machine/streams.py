@@ -6,7 +6,7 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial, reduce, wraps
+from functools import partial, reduce, wraps
 from itertools import islice
 from typing import Any
 
@@ -32,12 +32,9 @@ class _ThisThread(threading.local):
 _this_thread = _ThisThread()
 
 
-_threads = cache(lambda: blas.preload().threads)
-
-
 def cores() -> int:
     """Return how many streams can run in parallel; 1 if MLX divides the work itself."""
-    return _threads() if on_linux_cpu() and not _this_thread.undivided else 1
+    return blas.preload().threads if on_linux_cpu() and not _this_thread.undivided else 1
 
 
 def num_shards(pieces: int) -> int:
