@@ -14,9 +14,9 @@ from typing import Any
 
 import mlx.core as mx
 from jaxtyping import Float
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import Arrays
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.machine.streams import in_turns, num_shards, parallel_map
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
@@ -243,15 +243,14 @@ class GroupedOptimizer:
             "rest": partial(adamw, peak=lr, decay=decay if config.decay == "all" else 0.0),
         }
         weights: dict[str, Arrays] = {group: {} for group in makes}
-        named: Any = tree_flatten(model.trainable_parameters(), destination={})
-        for name, array in named.items():
+        for name, array in named_arrays(model.trainable_parameters()).items():
             weights[_group_of(name, array, config)][name] = array
         self.groups = {group: makes[group](arrays) for group, arrays in weights.items() if arrays}
         self._give()
 
     def read(self) -> None:
         """Take over the model's weights, which something else has set."""
-        weights: Any = tree_flatten(self.model.trainable_parameters(), destination={})
+        weights = named_arrays(self.model.trainable_parameters())
         for group in self.groups.values():
             group.read(weights)
         self._give()
@@ -274,7 +273,7 @@ class GroupedOptimizer:
         Args:
             gradients: Of all trained parameters, as a tree like the model's.
         """
-        named: Any = tree_flatten(gradients, destination={})
+        named = named_arrays(gradients)
         packed = [group.packed(named) for group in self.groups.values()]
         # One norm over all weights, so that clipping does not change the direction.
         squares = in_turns(lambda array: mx.square(array).sum(), chain(*packed))
