@@ -126,8 +126,6 @@ def _task(task: tasks.Task) -> Source:
 
 def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
     """Return a text as a source, nine tenths of it for training; refuse one without content."""
-    if not text:
-        raise RunError(f"{name}: the text is empty; give one of at least {_SHORTEST} characters")
     if len(text) < _SHORTEST:
         count = plural(len(text), "character")
         raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")

@@ -33,7 +33,7 @@ def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the text is empty"),
+        (b"", "0 characters, too few: give at least 20"),
         (b"too short", "9 characters, too few: give at least 20"),
         (b"a" * 1000, "every character is 'a'"),
         (b"text and\0 more" * 9, "not a text, byte 8 is NUL"),
