@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,9 @@ class Graph:
         self,
         function: Callable[..., list[mx.array]],
         like: Sequence[mx.array],
-        runs: Iterator[int] | None = None,
+        runs: Iterator[int],
     ):
-        self._function, self._runs = without_gradients(function), runs or count(1)
+        self._function, self._runs = without_gradients(function), runs
         self._waits = compiles_slowly() and not lacks_compiler()  # to be compiled
         self._run = self._exported(like) if compiles_slowly() else compiled(self._function)
 
