@@ -5,7 +5,7 @@ metrics.jsonl       one report a line
 samples.txt         a sample of the model's text at each validation
 tokenizer.*         the tokenizer
 model.safetensors   the weights with the lowest validation loss
-checkpoint/         the last state: weights, optimizer, random state, step
+checkpoint/         the last state: weights, optimizer, progress
 track/              weights at tracked steps, of a run that started from another
 """
 
