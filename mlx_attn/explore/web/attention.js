@@ -29,21 +29,16 @@ class Row {
   }
 }
 
-const GETTERS = {
-  vector: ["before", "x", "output", "middle", "forward", "after"],
-  byHead: ["q", "k", "v", "heads"],
-  byHeadAndToken: ["scores", "logits", "weights"],
-};
-const READ = {
-  vector: (row, name) => row.vector(name),
-  byHead: (row, name) => row.heads_of(name),
-  byHeadAndToken: (row, name) => row.heads_of(name, row.seen),
-};
-for (const [kind, names] of Object.entries(GETTERS))
+const READERS = [
+  [(row, name) => row.vector(name), ["before", "x", "output", "middle", "forward", "after"]],
+  [(row, name) => row.heads_of(name), ["q", "k", "v", "heads"]],
+  [(row, name) => row.heads_of(name, row.seen), ["scores", "logits", "weights"]],
+];
+for (const [read, names] of READERS)
   for (const name of names)
     Object.defineProperty(Row.prototype, name, {
       get() {
-        const value = READ[kind](this, name);
+        const value = read(this, name);
         Object.defineProperty(this, name, { value });
         return value;
       },
