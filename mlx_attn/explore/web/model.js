@@ -83,8 +83,8 @@ export function losses({ tokens, logits, nats }) {
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 /** Returns tokens with their probabilities, the likeliest first. */
-export function likeliest(logits, count, temperature = 1) {
-  const probabilities = softmax(logits.map((value) => value / temperature));
+export function likeliest(logits, count) {
+  const probabilities = softmax(logits);
   const order = Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a]);
   return order.slice(0, count).map((token) => ({ token, probability: probabilities[token], logit: logits[token] }));
 }
