@@ -20,7 +20,6 @@ export function showHome(rows, colours) {
   document.querySelector("main").hidden = true;
   const groups = Map.groupBy(rows.filter((row) => !row.problem), (row) => row.group);
   const sorted = Array.from(groups.values()).sort((a, b) => b.length - a.length);
-  document.querySelector("h1").textContent = "Your runs";
   byId("answers").replaceChildren(summary(rows, sorted));
   const ticked = new Set();
   const tick = (name, on) => {

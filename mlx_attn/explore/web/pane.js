@@ -49,7 +49,7 @@ export class Pane {
     this.model.layers.forEach((attention, layer) => {
       const row = element("div", { className: "layer" }, element("span", { className: "layer-name" }, `layer ${layer}`));
       for (let head = 0; head < attention.count; head++) {
-        const picture = element("canvas", {});
+        const picture = element("canvas", { ariaHidden: "true" });
         const worth = element("span", { className: "worth" });
         const button = element("button", { type: "button", className: "head", ariaLabel: `layer ${layer}, head ${head}` }, picture, element("span", {}, `head ${head}`), worth);
         button.addEventListener("click", () => this.choose({ layer, head, held: true }));
@@ -189,11 +189,10 @@ export class Pane {
   }
 
   paintHeads() {
-    for (const { layer, head, button, picture } of this.thumbs) {
+    for (const { layer, head, button } of this.thumbs) {
       const chosen = layer === this.context.layer && head === this.context.h;
       button.setAttribute("aria-pressed", chosen);
       button.tabIndex = chosen ? 0 : -1;
-      picture.ariaHidden = "true";
     }
   }
 
