@@ -259,14 +259,10 @@ function choose({ token, target, layer, head, held, leave }) {
 
 // Switches.
 
-function rankLimit() {
-  const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
-  return Math.min(attention.d_in, attention.scoreFactors()[0][0].length);
-}
-
 function paintSwitches() {
   const edit = headEdits(state.edits, state.layer, state.head);
-  const limit = rankLimit();
+  const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
+  const limit = Math.min(attention.d_in, attention.scoreFactors()[0][0].length);
   byId("of-head").querySelector("legend").textContent = `Layer ${state.layer}, head ${state.head}`;
   byId("off").checked = edit.off;
   byId("scoreless").checked = !edit.scores;
@@ -274,7 +270,6 @@ function paintSwitches() {
   byId("temperature-value").textContent = `× ${number(edit.temperature)}`;
   byId("rank").max = limit;
   byId("rank").value = Math.min(edit.rank, limit);
-  const attention = models[0].layers[Math.min(state.layer, models[0].layers.length - 1)];
   const share = edit.rank >= limit || !attention.has_score_matrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
   byId("rank-value").textContent = `${Math.min(edit.rank, limit)} of ${limit}${share}`;
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
