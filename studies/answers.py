@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from mlx_attn.errors import find_row
-from mlx_attn.records import read_record
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
 from studies import trainings
 from studies.lengths import Cost, Lengths, command
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "answers.md"
 FIGURE = ANSWERS / "figures" / "answer-lengths.svg"
 NUMBERS = ROOT / "mlx_attn" / "answers.json"
-IDENTITIES = ANSWERS / "identities.json"
 
 ENOUGH = 20
 """Tokens for each parameter from which a training is long (Hoffmann and others, 2022)."""
@@ -200,7 +198,6 @@ def page_text(lengths: Lengths) -> str:
         solved=solved,
         ratios=ratios,
         read=read,
-        identities=read_record(IDENTITIES),
         trained=trained,
     )
 
