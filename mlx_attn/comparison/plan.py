@@ -36,9 +36,6 @@ class Trial:
     # Path, digest and names of the user's files that it needs.
     plugins: Sequence[Mapping[str, Any]] = ()
 
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
     @property
     def seed(self) -> int:
         """Of weights, batches and dropout; trainings of one seed are pairs."""

@@ -49,10 +49,10 @@ def without_time(result):
 
 
 def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker(trials, store):
-    outcomes = dict(Runner(store, 2)(trials))
+    outcomes = {trial.digest: outcome for trial, outcome in Runner(store, 2)(trials)}
     assert not multiprocessing.active_children()
     alone = [without_time(single_stream(train_trial)(trial)) for trial in trials]
-    assert [without_time(outcomes[trial]) for trial in trials] == alone
+    assert [without_time(outcomes[trial.digest]) for trial in trials] == alone
 
 
 def test_what_is_above_the_floor_and_its_parts_are_in_nats(trials):
