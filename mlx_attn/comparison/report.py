@@ -26,15 +26,8 @@ def conclude(
         on_event(event)
     assert isinstance(event, Comparison)
     save_comparison(event, directory)
-    write_report(event, directory)
+    write_text(directory / REPORT, as_html(event))
     return event
-
-
-def write_report(comparison: Comparison, directory: Path) -> Path:
-    """Write the report into a directory; return its path."""
-    path = directory / REPORT
-    write_text(path, as_html(comparison))
-    return path
 
 
 def as_html(comparison: Comparison) -> str:

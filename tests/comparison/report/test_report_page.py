@@ -11,7 +11,7 @@ import pytest
 
 from mlx_attn.comparison.figures import curves_figure, forest_figure
 from mlx_attn.comparison.judging import judge_solving
-from mlx_attn.comparison.report import as_html, write_report
+from mlx_attn.comparison.report import as_html
 from mlx_attn.comparison.result import Solving
 
 NASTY = '</title></script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00\ud800'
@@ -39,10 +39,8 @@ class Elements(HTMLParser):
         return [*outside, *self.all("link"), *re.findall(r"url\(http|@import", self.page)]
 
 
-def test_the_answer_is_first_figures_have_a_text_alternative_and_nothing_is_loaded(
-    comparison, tmp_path
-):
-    text = write_report(comparison(), tmp_path).read_text()
+def test_the_answer_is_first_figures_have_a_text_alternative_and_nothing_is_loaded(comparison):
+    text = as_html(comparison())
     assert text.index("merged is the same as standard within 0.02") < text.index("<table")
     elements = Elements(text)
     levels = [int(tag[1]) for tag, _ in elements.found if re.fullmatch(r"h\d", tag)]
