@@ -16,9 +16,6 @@ COMPARISON = "comparison.json"
 SOLVED = 0.99
 """The share of the scored tokens predicted right from which a task counts as solved."""
 
-WORDS = ("better", "worse", "the same", "not known")
-"""Better has a lower loss. A difference within the margin counts as none, even if it is not 0."""
-
 MOST_SEEDS = 1000
 """So many seeds or more are not counted, where the seeds are named that would decide."""
 
@@ -101,7 +98,7 @@ class Verdict:
     is no interval, and the p-value is 1.
     """
 
-    word: str  # one of `WORDS`
+    word: str  # "better" has a lower loss; or "worse", "the same" within the margin, "not known"
     differences: tuple[float, ...]  # seed by seed, in nats per token
     mean: float
     interval: tuple[float, float] | None  # of the mean, with the confidence of the comparison

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mlx_attn.cli.main import INTERRUPTED
-from mlx_attn.comparison.result import WORDS
+from mlx_attn.comparison.show import LOOKS
 from tests.cli.conftest import TINY_FLAGS, refused
 
 SMALL = [
@@ -26,7 +26,7 @@ def compare(workshop, run_command, in_this_process, no_figures):
 def test_json_is_the_whole_result_and_the_same_command_trains_nothing_twice(compare, workshop):
     first = json.loads(compare("--json").stdout)
     assert first["control"] == "standard"
-    assert first["verdicts"]["no-query"]["word"] in WORDS
+    assert first["verdicts"]["no-query"]["word"] in LOOKS
     directory = workshop / "runs" / "compare-standard-no-query"
     assert {"comparison.json", "report.html"} <= {f.name for f in directory.iterdir()}
     times = {file: file.stat().st_mtime_ns for file in (directory / "trainings").iterdir()}
