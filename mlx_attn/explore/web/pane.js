@@ -308,10 +308,10 @@ function legend(panels, square) {
   return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0", square && value(0, columns - 1) === -Infinity ? ", blank is minus infinity" : ""];
 }
 
-/** Calls `act` with the step of the arrow key that is pressed. */
+/** Calls `act` with the step of the arrow key that is pressed; with Alt, Ctrl or Meta it is the browser's. */
 export function arrows(target, steps, act) {
   target.addEventListener("keydown", (event) => {
-    if (!(event.key in steps)) return;
+    if (!(event.key in steps) || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     act(steps[event.key]);
   });
