@@ -1,5 +1,5 @@
 // The numbers of all heads, measured before the page was written: a table, and alignments.
-import { drawPanels, element, number } from "./draw.js";
+import { element, number, table } from "./draw.js";
 
 /** Creates the part of the page for a model's heads; `choose` is called with {layer, head}. */
 export function headNumbers(facts, choose) {
@@ -35,21 +35,14 @@ function rowOfHead({ layer, head }, columns, row, choose) {
   return element("tr", { "data-head": `${layer}.${head}` }, element("th", { scope: "row" }, String(layer)), element("th", { scope: "row" }, button), ...made);
 }
 
-/** Draws |cosine| between the matrices of every two heads of a layer, a picture per layer. */
+/** Creates tables of |cosine| between the matrices of every two heads, one per layer. */
 function alignmentOf(name, layers) {
-  const pictures = layers.map((rows, layer) => {
-    const labels = rows.map((_, head) => `head ${head}`);
-    const pairs = rows.flatMap((row, a) => row.slice(a + 1).map((value, b) => `${a} and ${a + 1 + b} ${number(value)}`));
-    const canvas = element("canvas", { role: "img", ariaLabel: `Alignment of ${name} in layer ${layer}, heads ${pairs.join(", ")}` });
-    const panel = { rows: rows.length, columns: rows.length, kind: "share", value: (a, b) => rows[a][b] };
-    const told = element("span", { className: "cell" });
-    const hit = drawPanels(canvas, [panel], { width: 220, tallest: 220, labels, columns: labels, row: -1, column: -1, square: true });
-    canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
-      const at = hit(offsetX, offsetY);
-      if (at) told.textContent = `heads ${at.row} and ${at.column}: ${number(rows[at.row][at.column])}`;
-    });
-    return element("div", {}, element("span", {}, `layer ${layer}`), canvas, told);
+  const tables = layers.map((rows, layer) => {
+    const made = table(`layer ${layer}`, ["head", ...rows.keys()], rows.map((row, head) => [head, ...row.map(number)]));
+    made.querySelectorAll("td").forEach((cell, at) => cell.style.setProperty("--share", rows.flat()[at]));
+    return made;
   });
   return element("figure", { className: "alignment" },
-    element("figcaption", {}, `How alike the heads' ${name} are: 1 if two are the same matrix up to a factor, 0 if they have nothing in common.`), ...pictures);
+    element("figcaption", {}, `How alike the heads' ${name} are: 1 if two are the same matrix up to a factor, 0 if they have nothing in common.`),
+    element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Alignment of ${name}` }, ...tables));
 }

@@ -61,19 +61,13 @@ export class Pane {
     });
   }
 
-  /** Builds the table when it becomes visible, because its pictures need a width. */
   buildNumbers() {
     const { heads } = this.model.manifest;
-    const fold = this.find(".every-head");
-    fold.hidden = !heads;
-    fold.addEventListener("toggle", () => {
-      if (!fold.querySelector("table")) fold.querySelector("div").append(...headNumbers(heads, this.choose));
-      this.paintNumbers();
-    });
+    this.find(".every-head").hidden = !heads;
+    if (heads) this.find(".every-head div").append(...headNumbers(heads, this.choose));
   }
 
   paintNumbers() {
-    if (!this.context) return;
     for (const row of this.root.querySelectorAll(".every-head tbody tr"))
       row.classList.toggle("here", row.dataset.head === `${this.context.layer}.${this.context.h}`);
   }
