@@ -1,5 +1,6 @@
 // The numbers of all heads, measured before the page was written: a table, and alignments.
 import { element, number, table } from "./draw.js";
+import { explained } from "./words.js";
 
 /** Creates the part of the page for a model's heads; `choose` is called with {layer, head}. */
 export function headNumbers(facts, choose) {
@@ -14,7 +15,7 @@ export function headNumbers(facts, choose) {
 }
 
 function tableOf({ groups, columns, heads }, choose) {
-  const heading = ({ heading, meaning }) => element("th", { scope: "col" }, element("abbr", { title: meaning }, heading));
+  const heading = ({ heading, meaning }) => element("th", { scope: "col" }, explained(element("abbr", {}, heading), meaning));
   const top = groups.map(({ heading, span }) => element("th", { colSpan: span, scope: "colgroup" }, heading));
   return element("table", {},
     element("thead", {},

@@ -9,15 +9,15 @@ const MEANINGS = {
 };
 
 /** Creates a term with its meaning. */
-export const term = (key, word) => explained(element("abbr", {}, word), key);
+export const term = (key, word) => explained(element("abbr", {}, word), MEANINGS[key]);
 
 /** Adds the meaning to each term in a part of the page. */
 export function explain(part) {
-  for (const abbr of part.querySelectorAll("abbr[data-term]")) explained(abbr, abbr.dataset.term);
+  for (const abbr of part.querySelectorAll("abbr[data-term]")) explained(abbr, MEANINGS[abbr.dataset.term]);
 }
 
-function explained(abbr, key) {
-  Object.assign(abbr, { className: "term", title: MEANINGS[key], tabIndex: 0 });
-  abbr.dataset.meaning = MEANINGS[key];
+export function explained(abbr, meaning) {
+  Object.assign(abbr, { className: "term", title: meaning, tabIndex: 0 });
+  abbr.dataset.meaning = meaning;
   return abbr;
 }
