@@ -267,7 +267,7 @@ function paintSwitches() {
   byId("off").checked = edit.off;
   byId("scoreless").checked = !edit.scores;
   byId("temperature").value = Math.log2(edit.temperature);
-  byId("temperature-value").textContent = `× ${number(edit.temperature)}`;
+  byId("temperature").ariaValueText = byId("temperature-value").textContent = `× ${number(edit.temperature)}`;
   byId("rank").max = limit;
   byId("rank").value = Math.min(edit.rank, limit);
   const share = edit.rank >= limit || !attention.has_score_matrix ? "" : `, ${percent(energy(attention.spectrum(Math.min(state.head, attention.count - 1)).values, edit.rank))} of |S|²`;
