@@ -89,7 +89,8 @@ def command(
             comparison = _compared(forms, overwrite)
             pair = [_model(name, overwrite) for name in forms]
     except KeyboardInterrupt:
-        print_text("stopped; 'mlx-attn demo' continues from here", stderr_console())
+        again = f"mlx-attn demo --variant {forms[1]}"
+        print_text(f"stopped; '{again}' continues from here", stderr_console())
         ctx.exit(INTERRUPTED)
     verdict, told = comparison.verdicts[forms[1]], answer_of(comparison, forms[1])[1]
     texts = _telling(pair, verdict.mean)
