@@ -288,9 +288,10 @@ class CausalAttention(Attention):
     ) -> Outputs:
         """Attend; ConfigError for an input of another shape. See `Attention`."""
         if x.ndim != 3 or x.shape[-1] != self.config.d_in:
+            way = "; x[None] makes a batch of one text" if x.ndim == 2 else ""
             raise ConfigError(
                 f"the input has the shape {tuple(x.shape)}, and must have (batch, tokens, "
-                f"{self.config.d_in}); x[None] makes a batch of one text"
+                f"{self.config.d_in}){way}"
             )
         return super().__call__(x, cache, carry)
 

@@ -78,8 +78,8 @@ def test_a_wrong_argument_or_input_of_the_books_classes_is_a_sentence():
     with pytest.raises(ConfigError, match="unknown setting 'scor': did you mean 'score'"):
         MultiHeadAttention(3, 2, 6, 0.0, num_heads=2, scor="merged")
     module = MultiHeadAttention(3, 2, 6, 0.0, 2)
-    for shape in ((6, 3), (1, 6, 4)):
-        with pytest.raises(ConfigError, match=r"must have \(batch, tokens, 3\); x\[None\]"):
+    for shape, way in (((6, 3), r"; x\[None\] makes a batch of one text"), ((1, 6, 4), "")):
+        with pytest.raises(ConfigError, match=rf"must have \(batch, tokens, 3\){way}$"):
             module(mx.zeros(shape))
 
 
