@@ -155,7 +155,7 @@ REFUSED = {
         trf_blocks__0__ff__gate__weight=mx.ones((4, 32))
     ),
     "no state dict of the book, GPT-2 or nanoGPT": lambda arrays: {"conv.weight": mx.ones((2, 2))},
-    "no model that is known here has such arrays": lambda arrays: {
+    "no model known here has such arrays": lambda arrays: {
         **dict.fromkeys(("wte.weight", "wpe.weight"), mx.ones((3, 4))),
         "h.0.mlp.c_fc.weight": mx.ones((4, 16)),
         "h.0.attn.c_attn.bias": mx.ones((1, 25)),
