@@ -213,7 +213,7 @@ def _expected(error: Exception) -> tuple[str, int]:
             return str(error), 2
         case RunError():
             return str(error), 1
-        case MemoryError():
+        case MemoryError() | OverflowError():  # MLX counts sizes in 32 bits
             return "out of memory: use smaller sizes", 1
         case OSError():
             return f"{error.filename or 'reading or writing failed'}: {error.strerror or error}", 1
