@@ -293,7 +293,7 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
     for old in settings.get("plugins", ()):
         if any(plugin.sha256 == old["sha256"] for plugin in present):
             continue
-        path = Path(old["path"])
+        path = user_path(old["path"])
         digest = f"sha256 {old['sha256'][:_SHORT]}"
         if not {*old["names"]} <= {*_registered()}:
             # The path only of the recorded file: a foreign run may name any.
