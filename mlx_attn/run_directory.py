@@ -82,6 +82,7 @@ class _Report(TypedDict, total=False):
     event: str
     step: Count
     steps: Count
+    tokens: Count
     loss: float
     val_loss: float | None
     bits_per_byte: float | None
