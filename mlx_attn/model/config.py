@@ -76,9 +76,9 @@ class GPTConfig(AttentionSettings):
         Layers differ in their windows and in whether they have keys and values of their own, and
         with a pattern in all that its variants set.
         """
-        rows = [VARIANTS[name] for name in self.pattern.split(",") if name]
+        names = self.pattern.split(",") if self.pattern else []
         # The pattern repeats until all layers have a row.
-        row = rows[layer % len(rows)].settings if rows else {}
+        row = VARIANTS[names[layer % len(names)]].settings if names else {}
         of_model = ("global_every", "kv_sharing")
         changes = {key: value for key, value in row.items() if key not in of_model}
         if self.kv_sharing > 1:
