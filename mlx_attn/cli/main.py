@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
     try:
         try:
-            with _handled((signal.SIGINT,), _interrupt):
+            with _handled((signal.SIGINT, *_ENDING), _interrupt):
                 group.main(arguments, prog_name=_NAME)
         finally:
             _end_at_next_interrupt()
@@ -260,12 +260,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; end the process where an import would lose it, or be left broken."""
+    """End the command; end the process where an import would lose that, or be left broken."""
     while frame:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(INTERRUPTED)
         frame = frame.f_back
-    raise KeyboardInterrupt
+    # After Ctrl-C, and nothing else, a conversation goes on.
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(INTERRUPTED)
 
 
 def _end_at_next_interrupt() -> None:
