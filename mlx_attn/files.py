@@ -18,6 +18,7 @@ from pathlib import Path
 from mlx_attn.errors import ConfigError, RunError
 
 _TEMPORARY = ".tmp"
+LEFT_BEHIND = f".*.{'[0-9a-f]' * 8}{_TEMPORARY}"  # by a killed process, and no file of the user
 
 
 def user_path(text: str | Path) -> Path:
@@ -126,7 +127,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
             raise Locked(f"{folder} is in use by another process: {way_out}") from error
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
-        for left_behind in folder.rglob(f".*{_TEMPORARY}"):
+        for left_behind in folder.rglob(LEFT_BEHIND):
             left_behind.unlink(missing_ok=True)
         try:
             yield
