@@ -272,7 +272,13 @@ def new_run(
         remove_own_files(path)
         if tokenizer:
             tokenizer.save(path)
-        yield Run(path, settings).with_settings(settings)
+        run = Run(path, settings).with_settings(settings)
+        try:
+            yield run
+        except BaseException:
+            if not (run.weights.exists() or run.reports_size):  # a conversion or an import
+                remove_own_files(path)
+            raise
 
 
 def remove_own_files(path: Path) -> None:
