@@ -66,11 +66,13 @@ class LayerNorm(nn.LayerNorm):
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
-        is_wide = x.dtype == mx.float64
-        if not is_wide and (self.training or "bias" not in self or not is_compiled(x)):
+        if x.dtype == mx.float64:
+            numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+            return _norm(x, *numbers, self.weight, self.get("bias", 0))
+        if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
-        norm, numbers = _norm if is_wide else _compiled_norm, (x.shape[-1], self.eps, x.dtype)
-        return norm(x, *_share_and_eps(*numbers), self.weight, self.get("bias", 0))
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight, self.bias)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -78,11 +80,12 @@ class RMSNorm(nn.RMSNorm):
 
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
-        is_wide = x.dtype == mx.float64
-        if not is_wide and (self.training or not is_compiled(x)):
+        if x.dtype == mx.float64:
+            return _norm(x, *_share_and_eps(x.shape[-1], self.eps, x.dtype), self.weight)
+        if self.training or not is_compiled(x):
             return super().__call__(x)
-        norm, numbers = _norm if is_wide else _compiled_norm, (x.shape[-1], self.eps, x.dtype)
-        return norm(x, *_share_and_eps(*numbers), self.weight)
+        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
+        return _compiled_norm(x, *numbers, self.weight)
 
 
 def _norm(
