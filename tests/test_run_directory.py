@@ -73,6 +73,12 @@ def test_what_a_killed_start_left_is_no_run(tmp_path, left):
     assert create_run(path, SETTINGS).settings == SETTINGS
 
 
+def test_a_run_that_fails_before_its_weights_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), new_run(tmp_path / "run", SETTINGS):
+        raise RuntimeError
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("key", "value"), [("n_heads", "two"), ("heads", 2), ("n_heads", 3)])
 def test_a_model_that_cannot_be_built_is_refused_by_file(run, key, value):
     run.save_model(GPT(CONFIG))

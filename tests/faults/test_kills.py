@@ -103,3 +103,15 @@ def test_a_training_that_is_killed_at_a_write_ends_in_the_same_bits(tmp_path):
         assert run(tmp_path, again)[0] == 0
         assert learned(path) == expected, f"{signal.Signals(number).name} at write {deadly}"
         assert not [*path.rglob("*.tmp")]
+
+
+def test_an_export_that_is_ended_at_a_write_leaves_nothing_behind(tmp_path):
+    (tmp_path / "story.txt").write_text("the red cat sat on a mat. " * 40)
+    assert run(tmp_path, f"train --data story.txt {SIZES} --steps 1 --quiet --out a")[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    code, writes = run(tmp_path, "export a --to mlx-lm --out b")
+    assert code == 0
+    shutil.rmtree(tmp_path / "b")
+    for deadly in range(2, writes, max(1, writes // KILLS)):
+        assert run(tmp_path, "export a --to mlx-lm --out b", signal.SIGTERM, deadly)[0] == 130
+        assert sorted(tmp_path.rglob("*")) == before, f"at write {deadly}"

@@ -129,6 +129,12 @@ def test_openais_variables_are_read_and_their_files_refused_with_two_lines(make_
     assert mx.allclose(read(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
 
 
+def test_an_archive_that_unpacks_to_far_more_than_weights_do_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "model.npz", np.zeros(10**6))
+    with pytest.raises(RunError, match="its arrays claim 8,000,128 bytes, far more than the file"):
+        find_checkpoint(str(tmp_path / "model.npz"))
+
+
 def more(**odd: mx.array):
     return lambda arrays: {**arrays, **{name.replace("__", "."): y for name, y in odd.items()}}
 
