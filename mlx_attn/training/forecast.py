@@ -85,7 +85,7 @@ def forecast(trainer: Trainer) -> Forecast:
 def _measure(trainer: Trainer) -> _Measured:
     """Measure a training of this model, or as much of it as takes little time."""
     settings, training, config = trainer.settings, trainer.config, trainer.model.config
-    layers, T, B = config.n_layers, config.context_length, training.batch_size
+    layers, T, B = config.n_layers, config.context_length, trainer.sampler.batch_size
     is_deep = layers > _DEPTHS[1] and not settings.model.get("pattern")
     few_layers, more_layers = _DEPTHS if is_deep else (layers, layers)
     cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
