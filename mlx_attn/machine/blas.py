@@ -148,13 +148,13 @@ def _forwarding_library() -> Path | None:
         return None
     facts = f"{_SOURCE.read_text()}{openblas}{openblas.stat().st_size}{openblas.stat().st_mtime_ns}"
     target = user_directory("cache") / "blas" / f"forward-{digest(facts.encode())}.so"
-    if target.exists() or not compiler:
-        return target if target.exists() else None
     flags = ["-O2", "-shared", "-fPIC", f"-Wl,-rpath,{openblas.parent}"]
     try:
+        if target.exists() or not compiler:
+            return target if target.exists() else None
         with atomic_write(target) as built:  # two processes may do it at once
             command = [compiler, *flags, str(_SOURCE), str(openblas), "-o", str(built)]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
-    except (RunError, subprocess.SubprocessError):
+    except (OSError, RunError, subprocess.SubprocessError):  # also another user's folder
         return None
     return target
