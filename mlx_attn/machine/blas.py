@@ -37,6 +37,7 @@ _HINT = (
     "libopenblas0, or install gcc, or pip install mkl (x86-64)"
 )
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
+_NO_WISH = "cannot be loaded, so MLX's slow BLAS is in use: name another library, or unset it"
 
 _SOURCE = Path(__file__).with_name("forward.c")
 """The forwarding functions."""
@@ -76,7 +77,7 @@ def preload() -> Blas:
         return Blas(None, _TOO_LATE)
     name = next(filter(_load, (wish,) if wish else filter(_knows_processor, _CANDIDATES)), None)
     if wish and not name:
-        return Blas(None, f"{wish} cannot be loaded")
+        return Blas(None, f"{SWITCH}={wish} {_NO_WISH}")
     if not name and (library := _forwarding_library()) and _load(str(library)):
         name = "scipy-openblas32"
     name = name or next(filter(_load, _CANDIDATES), None)
@@ -91,7 +92,8 @@ def advice() -> str:
     note = preload().note
     from mlx_attn.machine.device import device_name  # imports MLX, after its library was found
 
-    return note if note in (_HINT, _TOO_LATE) and device_name() == "cpu" else ""
+    is_slow = note.endswith((_HINT, _TOO_LATE, _NO_WISH))
+    return note if is_slow and device_name() == "cpu" else ""
 
 
 def use_threads(count: int) -> None:
