@@ -39,6 +39,7 @@ def product(wish: str, before: str = "") -> dict:
 def test_with_and_without_it_products_agree(before, cache):
     with_library, without = product("", before), product("off")
     assert without["library"] is None
+    assert product("/nope.so")["note"].startswith("MLX_ATTN_BLAS=/nope.so cannot be loaded, so")
     assert np.allclose(with_library["product"], without["product"], atol=1e-4)
     if before:  # the system has none, and the wheel of scipy-openblas32 has one
         assert with_library["library"] == "scipy-openblas32"

@@ -73,6 +73,8 @@ def test_of_a_large_batch_each_window_takes_the_same_time_and_memory(trainer, mo
     expected = forecast(trainer(batch_size=96, n_layers=6, emb_dim=32))
     assert (expected.step_seconds, expected.validation_seconds) == (96 + 7, 8)
     assert expected.peak_memory == 9 + 96
+    few = trainer(batch_size=2**16, windows="epochs", n_layers=6, emb_dim=32)  # than in a batch
+    assert forecast(few).step_seconds == few.sampler.batch_size + 7
 
 
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
