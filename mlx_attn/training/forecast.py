@@ -14,7 +14,7 @@ and weights are counted for the rest, and memory is not known.
 import gc
 import time
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 
 import mlx.core as mx
 import numpy as np
@@ -32,8 +32,8 @@ from mlx_attn.training.trainer import Trainer
 
 _PARTS = 2  # the most micro-batches that are measured; their gradients add up
 _DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
-_STEPS = 3  # the most steps to time, after a first one whose memory is measured
-_ENOUGH = 0.8  # seconds after which no step is repeated, if nothing was compiled
+_ENOUGH = (2.0, 0.8, 0.8)
+"""Seconds after which no second, third and fourth step is timed, unless the first compiled."""
 _WORK = 12e9  # the most multiply-adds of a forward pass to measure on a processor
 _FEW_WINDOWS = 2.5  # times as many, so that two windows are read whole
 
@@ -151,7 +151,9 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
     kept, peaks = mx.get_active_memory(), []
     seconds: list[tuple[float, float]] = []
-    while not seconds or (len(seconds) <= _STEPS and (compiles or np.sum(seconds) < _ENOUGH)):
+    for enough in (inf, *_ENOUGH):
+        if np.sum(seconds) >= enough and not compiles:
+            break
         mx.reset_peak_memory()
         began = time.perf_counter()
         # The optimizer begins when all gradients are ready.
@@ -176,7 +178,7 @@ def _validation_seconds(trainer: Trainer, tokens: int, compiles: bool) -> float:
     few = min(windows, ceil(tokens / evaluator.context_length))
     seconds: list[float] = []
     # The second is warm.
-    while not seconds or (len(seconds) < 2 and (compiles or seconds[0] < _ENOUGH)):
+    while not seconds or (len(seconds) < 2 and (compiles or seconds[0] < _ENOUGH[-1])):
         began = time.perf_counter()
         evaluator.estimate(trainer.model, few)
         seconds.append(time.perf_counter() - began)
