@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mlx_attn
+from mlx_attn.convert.model import convert
 from mlx_attn.runs import load_run
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.text.tokenizers import train_tokenizer
@@ -251,6 +252,14 @@ def test_the_answer_on_two_runs_is_their_mean_difference_with_twice_its_standard
     by = f"{abs(gaps.mean()):.3f} nats per token (± {2 * gaps.std(ddof=1) / len(gaps) ** 0.5:.3f})"
     assert f"{better} predicts this text better than {worse}, by {by}" in page.run(ANSWER)
     assert f"{a.mean() / np.log(2):.3f} bits per byte" in page.run(ANSWER)
+
+
+def test_two_runs_whose_losses_differ_by_rounding_alone_predict_alike(make_run, show):
+    runs = make_run("one"), make_run("two", variant="merged")
+    runs[1].save_model(convert(runs[0].load_model(), "merged"))
+    page = show(*runs, texts=[TEXT])
+    assert settled(page, f"{ANSWER}.startsWith('Both models predict every token of this text')")
+    assert page.run("explorer.apart.find('.largest').textContent") == ""
 
 
 def test_the_head_that_differs_most_gives_most_of_its_weight_to_other_tokens(two):

@@ -7,6 +7,7 @@ import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
 
 const MOST = 5; // tokens in the list of the largest differences
+const ROUNDING = 1e-4; // nats: a smaller difference of two losses counts as none
 
 /** Total variation distance of two distributions: 0 if they are equal, 1 if they share nothing. */
 export function totalVariation(p, q) {
@@ -72,7 +73,7 @@ export class Differences {
     const [a, b] = this.traces;
     this.first = firstScored(a); // token i has gap i - first
     const [of_a, of_b] = this.traces.map(textLosses);
-    this.gaps = of_a.map((loss, i) => loss - of_b[i]);
+    this.gaps = of_a.map((loss, i) => (Math.abs(loss - of_b[i]) < ROUNDING ? 0 : loss - of_b[i]));
     this.rows = this.places.map(({ layer, head }) =>
       a.blocks[layer].map((row, i) => totalVariation(row.weights[head], b.blocks[layer][i].weights[head])));
     this.rows.push(a.logits.map((logits, i) => totalVariation(softmax(logits), softmax(b.logits[i]))));
@@ -90,7 +91,8 @@ export class Differences {
     this.find(".tokens").replaceChildren(...this.texts.map((text, i) => {
       const gap = this.gaps[i - this.first] ?? 0;
       const better = this.names[gap > 0 ? 1 : 0];
-      const title = i >= this.first ? `${better} predicts it better by ${number(Math.abs(gap))} nats` : "given, so it has no loss";
+      const difference = gap ? `${better} predicts it better by ${number(Math.abs(gap))} nats` : "both predict it alike";
+      const title = i >= this.first ? difference : "given, so it has no loss";
       const button = element("button", { type: "button", "data-token": i, tabIndex: i ? -1 : 0, className: i < a.start ? "start" : `of-${gap > 0 ? 1 : 0}`, title, ariaLabel: `${this.labels[i]}: ${title}` }, text);
       button.style.setProperty("--weight", (Math.abs(gap) / largest).toFixed(3));
       return button;
@@ -98,7 +100,7 @@ export class Differences {
   }
 
   paintLargest() {
-    const order = Array.from(this.gaps.keys()).sort((i, j) => Math.abs(this.gaps[j]) - Math.abs(this.gaps[i])).slice(0, MOST);
+    const order = Array.from(this.gaps.keys()).filter((i) => this.gaps[i]).sort((i, j) => Math.abs(this.gaps[j]) - Math.abs(this.gaps[i])).slice(0, MOST);
     const buttons = order.map((i) => {
       const better = this.names[this.gaps[i] > 0 ? 1 : 0];
       const button = element("button", { type: "button" }, `“${this.labels[i + this.first]}”: ${better} by ${number(Math.abs(this.gaps[i]))}`);
@@ -106,14 +108,15 @@ export class Differences {
       return button;
     });
     const won = this.gaps.filter((gap) => gap > 0).length;
-    this.find(".largest").replaceChildren(`${this.names[1]} predicts ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `, ...buttons);
+    const told = `${this.names[1]} predicts ${won} of ${this.gaps.length} tokens better. The largest differences, in nats: `;
+    this.find(".largest").replaceChildren(...(buttons.length ? [told, ...buttons] : []));
   }
 
   /** Returns a sentence: the better model if the text can decide, its best token, and the most different head. */
   answer() {
     if (this.root.hidden || !this.gaps?.length) return "";
     const at = largestOf(this.gaps.map(Math.abs));
-    if (!this.gaps[at]) return element("p", {}, "Both models predict every token of this text alike.");
+    if (!this.gaps[at]) return element("p", {}, `Both models predict every token of this text alike, to ${ROUNDING} nats.`);
     const better = this.names[this.gaps[at] > 0 ? 1 : 0];
     const shares = this.rows.slice(0, this.places.length).map(mean);
     const { layer, head } = this.places[largestOf(shares)];
