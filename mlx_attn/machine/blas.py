@@ -37,7 +37,6 @@ _HINT = (
     "libopenblas0, or install gcc, or pip install mkl (x86-64)"
 )
 _TOO_LATE = "mlx was imported before mlx_attn, so its slow BLAS is in use: import mlx_attn first"
-_NO_WISH = "cannot be loaded, so MLX's slow BLAS is in use: name another library, or unset it"
 
 _SOURCE = Path(__file__).with_name("forward.c")
 """The forwarding functions."""
@@ -50,6 +49,7 @@ class Blas:
     library: str | None  # None for MLX's own
     note: str  # a result, or advice
     threads: int = 1  # per matrix product; 1 if the library cannot change it
+    is_slow: bool = False  # and the note says how it would be fast
 
 
 _handle: ctypes.CDLL | None = None
@@ -74,26 +74,26 @@ def preload() -> Blas:
         return Blas(None, f"turned off by {SWITCH}={wish}")
     if "mlx.core" in sys.modules:
         warnings.warn(_TOO_LATE, stacklevel=3)
-        return Blas(None, _TOO_LATE)
+        return Blas(None, _TOO_LATE, is_slow=True)
     name = next(filter(_load, (wish,) if wish else filter(_knows_processor, _CANDIDATES)), None)
     if wish and not name:
-        return Blas(None, f"{SWITCH}={wish} {_NO_WISH}")
+        unknown = f"{SWITCH}={wish} cannot be loaded, so MLX's slow BLAS is in use"
+        return Blas(None, f"{unknown}: name another library, or unset it", is_slow=True)
     if not name and (library := _forwarding_library()) and _load(str(library)):
         name = "scipy-openblas32"
     name = name or next(filter(_load, _CANDIDATES), None)
     if not name:
-        return Blas(None, _HINT)
+        return Blas(None, _HINT, is_slow=True)
     get_threads = _openblas("get_num_threads")
     return Blas(name, "loaded before mlx", get_threads() if get_threads else 1)
 
 
 def advice() -> str:
     """Return a line if the device's products are slow and could be fast; "" otherwise."""
-    note = preload().note
+    loaded = preload()
     from mlx_attn.machine.device import device_name  # imports MLX, after its library was found
 
-    is_slow = note.endswith((_HINT, _TOO_LATE, _NO_WISH))
-    return note if is_slow and device_name() == "cpu" else ""
+    return loaded.note if loaded.is_slow and device_name() == "cpu" else ""
 
 
 def use_threads(count: int) -> None:

@@ -67,7 +67,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(train, workshop):
 
 def test_a_training_without_a_fast_blas_says_so_first(train, monkeypatch):
     monkeypatch.setattr(device, "device_name", lambda: "cpu")
-    monkeypatch.setattr(blas, "preload", lambda: blas.Blas(None, blas._HINT))
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas(None, blas._HINT, is_slow=True))
     first = train("--dry-run").stderr.splitlines()[0]
     assert "ten times slower here: apt install libopenblas0, or install gcc" in first
 
