@@ -153,8 +153,8 @@ def _gelu_of_few(x: mx.array) -> mx.array:
 @Differentiable
 def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
     """Compute the activation, and 1 / (1 + e^(-2 u)) for its gradient."""
-    exponent = (x * x * 0.044715 + 1) * x * (-_GELU_SLOPE * LOG2_E)
-    gate = 1 / (1 + exp2(exponent))
+    slope = -_GELU_SLOPE * LOG2_E
+    gate = 1 / (1 + exp2((mx.square(x) * (0.044715 * slope) + slope) * x))
     return x * gate, gate
 
 
@@ -162,9 +162,9 @@ def _gelu(x: mx.array) -> tuple[mx.array, mx.array]:
 def _gelu_vjp(
     x: mx.array, cotangents: tuple[mx.array, mx.array], outputs: tuple[mx.array, mx.array]
 ) -> mx.array:
-    gate = outputs[1]
-    slope = (x * x * (3 * 0.044715) + 1) * _GELU_SLOPE
-    return cotangents[0] * gate * (1 + x * slope * (1 - gate))
+    y, gate = outputs
+    slope = mx.square(x) * (3 * 0.044715 * _GELU_SLOPE) + _GELU_SLOPE  # of 2 u
+    return cotangents[0] * (gate + y * slope * (1 - gate))
 
 
 # Attention.
