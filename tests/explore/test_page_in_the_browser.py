@@ -254,12 +254,14 @@ def test_the_answer_on_two_runs_is_their_mean_difference_with_twice_its_standard
     assert f"{a.mean() / np.log(2):.3f} bits per byte" in page.run(ANSWER)
 
 
-def test_two_runs_whose_losses_differ_by_rounding_alone_predict_alike(make_run, show):
+def test_two_runs_that_differ_by_rounding_alone_are_told_and_painted_alike(make_run, show):
     runs = make_run("one"), make_run("two", variant="merged")
     runs[1].save_model(convert(runs[0].load_model(), "merged"))
     page = show(*runs, texts=[TEXT])
     assert settled(page, f"{ANSWER}.startsWith('Both models predict every token of this text')")
     assert page.run("explorer.apart.find('.largest').textContent") == ""
+    of_cells = "find('.pair canvas').getContext('2d').getImageData(150, 150, 60, 60).data"
+    assert page.run(f"explorer.apart.{of_cells}.every((number) => number === 0)")
 
 
 def test_the_head_that_differs_most_gives_most_of_its_weight_to_other_tokens(two):

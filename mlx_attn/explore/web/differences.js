@@ -7,7 +7,7 @@ import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
 
 const MOST = 5; // tokens in the list of the largest differences
-const ROUNDING = 1e-4; // nats: a smaller difference of two losses counts as none
+const ROUNDING = 1e-4; // in nats, or of a token's attention: a smaller difference counts as none
 
 /** Total variation distance of two distributions: 0 if they are equal, 1 if they share nothing. */
 export function totalVariation(p, q) {
@@ -15,6 +15,9 @@ export function totalVariation(p, q) {
   for (let i = 0; i < Math.max(p.length, q.length); i++) sum += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
   return sum / 2;
 }
+
+/** Returns the difference of two numbers, 0 if it is rounding. */
+const differenceOf = (a, b) => (Math.abs(a - b) < ROUNDING ? 0 : a - b);
 
 const largestOf = (values) => values.indexOf(Math.max(...values));
 
@@ -73,7 +76,7 @@ export class Differences {
     const [a, b] = this.traces;
     this.first = firstScored(a); // token i has gap i - first
     const [of_a, of_b] = this.traces.map(textLosses);
-    this.gaps = of_a.map((loss, i) => (Math.abs(loss - of_b[i]) < ROUNDING ? 0 : loss - of_b[i]));
+    this.gaps = of_a.map((loss, i) => differenceOf(loss, of_b[i]));
     this.rows = this.places.map(({ layer, head }) =>
       a.blocks[layer].map((row, i) => totalVariation(row.weights[head], b.blocks[layer][i].weights[head])));
     this.rows.push(a.logits.map((logits, i) => totalVariation(softmax(logits), softmax(b.logits[i]))));
@@ -163,7 +166,7 @@ export class Differences {
     this.find(".pair").hidden = !isShared;
     if (!isShared) return;
     const [a, b] = this.traces.map((trace) => trace.blocks[layer].map((row) => row.weights[head]));
-    const value = (i, j) => (a[i][j] ?? 0) - (b[i][j] ?? 0);
+    const value = (i, j) => differenceOf(a[i][j] ?? 0, b[i][j] ?? 0);
     const panel = { title: "", rows: a.length, columns: a.length, kind: "signed", value };
     this.find(".pair figcaption").textContent = `Layer ${layer}, head ${head}: weights of ${this.names[0]} minus those of ${this.names[1]}`;
     drawPanels(this.find(".pair canvas"), [panel], { ...this.look(".pair"), labels: this.labels, columns: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
