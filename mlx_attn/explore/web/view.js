@@ -286,7 +286,7 @@ function disableSwitches() {
   };
   for (const [id, reason] of Object.entries(lacking)) {
     byId(id).disabled = Boolean(reason);
-    if (reason) byId(id).closest("label").title = reason;
+    if (reason) byId(id).closest("label").after(element("span", { className: "hint" }, reason));
   }
 }
 
