@@ -127,8 +127,9 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
             raise Locked(f"{folder} is in use by another process: {way_out}") from error
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
-        for left_behind in folder.rglob(LEFT_BEHIND):
-            left_behind.unlink(missing_ok=True)
+        for place in ("", "checkpoint/", "track/", "trainings/", "kept/*/"):  # a run has its own
+            for left_behind in folder.glob(place + LEFT_BEHIND):
+                left_behind.unlink(missing_ok=True)
         try:
             yield
         finally:
