@@ -142,7 +142,9 @@ def _replace(out: Path, new: Path) -> None:
         return
     listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
     old, named = _names(out), _names(new)
-    written = {name for name in old if listed.get(name, "") == _digest(out / name)} | {_LIST}
+    # A file that equals the new one is of an export that was killed before its list, the last.
+    mine = {n for n in old if _digest(out / n) in (listed.get(n, ""), _digest(new / n) or "")}
+    written = mine | {_LIST}
     for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes .DS_Store
         if name in named or name.startswith(f"{OWN}/"):
             raise RunError(
@@ -150,10 +152,10 @@ def _replace(out: Path, new: Path) -> None:
                 "or --out names another place"
             )
     make_directory(out / OWN)
-    for name in sorted(named - {OWN}):
-        (new / name).replace(out / name)
     for name in sorted((old & written) - named):
         (out / name).unlink()
+    for name in sorted(named - {OWN}, key=lambda name: (name == _LIST, name)):
+        (new / name).replace(out / name)
 
 
 def _names(folder: Path) -> set[str]:

@@ -125,9 +125,9 @@ def test_what_a_user_added_to_an_export_stays_when_it_is_exported_again(make_run
     (out / ".git" / "HEAD").write_text("ref: refs/heads/main")
     (out / "NOTES.md").write_text("what I did")
     (out.parent / "thesis.tex").write_text("years of work")
-    listed = out / "mlx_attn" / "exported.json"  # a list from elsewhere may name anything
+    listed = out / "mlx_attn" / "exported.json"  # which a killed export left old; or of anything
     digest = hashlib.sha256(b"years of work").hexdigest()
-    more = {".git": "", "NOTES.md": "", "../thesis.tex": digest}
+    more = {".git": "", "NOTES.md": "", "../thesis.tex": digest, "generation_config.json": ""}
     listed.write_text(json.dumps({**json.loads(listed.read_text()), **more}))
     export_run(make_run(name="other"), TARGETS["gpt2"], out, overwrite=True)
     assert (out / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
