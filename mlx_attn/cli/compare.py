@@ -217,7 +217,10 @@ def _settings_asked(
 ) -> dict[str, Any]:
     """Return the settings of a comparison; ideas have a rule of their own, and no tuning."""
     environment, flags = layers_of(options)
-    settings = {**(settings_in(config) if config else {}), **environment, **flags}
+    if config:  # whose reference may go with the arms of the flags
+        file = settings_in(config, lambda each: ComparisonConfig.of({**each, "reference": "none"}))
+        environment = file | environment
+    settings = environment | flags
     if named := [*(variants.split(",") if variants is not None else ()), *arms]:
         settings["arms"] = named
     if ideas:

@@ -122,4 +122,4 @@ def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
     assert "4 trainings, 1 seed a factor" in plan
     assert "2 seeds an arm" in plan
     (workshop / "it.toml").write_text("[comparison]\ntuning_seeds = 4.5")
-    assert "tuning_seeds=4.5 must be a whole number" in refused(compare("--config=it.toml"), 2)
+    assert "it.toml: tuning_seeds=4.5 must be a w" in refused(compare("--config=it.toml"), 2)
