@@ -191,7 +191,7 @@ def _usage(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context:
         flag, extra = _FLAGS.get(context.info_name or ""), re.search(r"unexpected.+\((.+)\)", line)
-        if "#" in context.meta.get(_NAME, ()):
+        if type(error) is click.UsageError and "#" in context.meta.get(_NAME, ()):
             more = "; zsh passes comments on: 'setopt interactive_comments' ends that"
         elif flag and extra:
             names = extra[1].split()
