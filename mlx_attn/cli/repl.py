@@ -37,12 +37,14 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     from mlx_attn.repl import commands, screen
     from mlx_attn.repl.session import Screen, Session, Settings
     from mlx_attn.runs import load_run
+    from mlx_attn.sampling.generate import StreamingDetokenizer
 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     echo = partial(say, nl=False)
     shown = screen.TerminalScreen() if at_terminal else Screen(echo, partial(echo, err=True))
     make_page = partial(_make_page, at_terminal)
     session = Session(load_run(run), shown, load_run, _list_runs, make_page)
+    StreamingDetokenizer(session.run.tokenizer, stop)  # refuses an empty stop text now
     session.settings = Settings(stop=stop, **given(settings))
     if at_terminal:
         commands.print_banner(session)
