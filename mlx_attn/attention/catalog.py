@@ -297,7 +297,7 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
         ConfigError: There is no such map, its choices have no such fact, a fact is of another
             type, or the name is taken.
     """
-    check_word("map", map_name, KINDS)
+    check_word("map", map_name, [*MAPS, "position"])
     kind = KINDS[map_name]
     facts.pop("same_as", None)
     known = [fact.name for fact in fields(kind) if fact.name not in ("name", "formula", "apply")]

@@ -187,7 +187,7 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train):
         (VARIANT.format(name="keyless", score="separate"), "'keyless' is registered already"),
         (VARIANT.format(name="two_words", score="separate"), "'two_words' cannot be typed"),
         (VARIANT.format(name="own", score="sepparate"), "variant 'own': score='sepparate' must be"),
-        (CHOICE + '@choice("loss", "l", "")\ndef f(x): return x', "map='loss' must be one of"),
+        (CHOICE + '@choice("short_conv", "l", "")\ndef f(x): return x', "'short_conv' must be one"),
         (CHOICE + 'choice("logits", "l", "", init=1)(print)', "init= must be a function"),
         (CHOICE + 'choice("logits", "l", "", weights={"w": 1})(print)', "functions by name"),
         (CHOICE + 'choice("value", "l", "", input_weights="w")(print)', "a tuple of names"),

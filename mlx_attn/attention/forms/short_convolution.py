@@ -14,7 +14,7 @@ import mlx.core as mx
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import KVCache
-from mlx_attn.attention.catalog import choice
+from mlx_attn.attention.catalog import Convolution, register
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Heads, MapWeights
 
@@ -71,13 +71,6 @@ _FACTS: dict[str, Any] = {
 }
 
 
-@choice(
-    "short_conv",
-    "linear",
-    "y_t = c_0 y_t + ... + c_3 y_(t-3)",
-    source="Canon-B layers, arXiv:2512.17351",
-    **_FACTS,
-)
 def convolved(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> Heads:
     """Convolve queries (part 0), keys (1) or values (2) of new tokens, [B, heads, T, D]."""
     weights, T = layer[f"conv_{_PARTS[part]}"], y.shape[2]
@@ -91,14 +84,14 @@ def convolved(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> 
     return sum(terms[1:], terms[0])
 
 
-@choice(
-    "short_conv",
-    "silu",
-    "y_t = silu(c_0 y_t + ... + c_3 y_(t-3))",
-    source="gated delta networks, arXiv:2412.06464",
-    **_FACTS,
-)
 def convolved_and_bent(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> Heads:
     """Convolve, and take silu(y) = y sigmoid(y)."""
     y = convolved(layer, part, y, cache)
     return y * mx.sigmoid(y)
+
+
+_SUM = "c_0 y_t + ... + c_3 y_(t-3)"
+_LINEAR = {"name": "linear", "formula": f"y_t = {_SUM}", "apply": convolved}
+_SILU = {"name": "silu", "formula": f"y_t = silu({_SUM})", "apply": convolved_and_bent}
+register(Convolution(source="Canon-B layers, arXiv:2512.17351", **_LINEAR, **_FACTS))
+register(Convolution(source="gated delta networks, arXiv:2412.06464", **_SILU, **_FACTS))
