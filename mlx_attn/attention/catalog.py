@@ -291,15 +291,12 @@ def register(entry: Choice | Variant) -> None:
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:
     """Register the decorated function as a choice of a map, or as a position in the heads.
 
-    A `same_as=` is taken, too, and nothing reads it.
-
     Raises:
         ConfigError: There is no such map, its choices have no such fact, a fact is of another
             type, or the name is taken.
     """
     check_word("map", map_name, [*MAPS, "position"])
     kind = KINDS[map_name]
-    facts.pop("same_as", None)
     known = [fact.name for fact in fields(kind) if fact.name not in ("name", "formula", "apply")]
     if unknown := [fact for fact in facts if fact not in known]:
         has_no = f"a choice of this map has no {' and no '.join(unknown)}"
