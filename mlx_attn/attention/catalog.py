@@ -74,10 +74,12 @@ class ScoreMap(Choice):
     cache: str = "kv"  # of a token, "kv": key and value; "x": only the key, which is x
     affine: bool = True  # linear up to a bias, as conversions and spectra need
     queries_per_head: int = 1
-    carries: bool = False  # it reads arrays of earlier layers: `score(layer, x, carry)`
+    # It reads arrays of earlier layers, `score(layer, x, carry)`, and so is not affine.
+    carries: bool = False
 
     def __post_init__(self):
         check_word("cache", self.cache, ("kv", "x"))
+        object.__setattr__(self, "affine", self.affine and not self.carries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,13 @@ class ValueMap(Choice):
     cache: str = "kv"
     affine: bool = True  # linear up to a bias
     reads_keys: bool = False  # it computes values from keys
-    carries: bool = False  # it reads arrays of earlier layers: `value(layer, x, k, carry)`
+    # It reads arrays of earlier layers, `value(layer, x, k, carry)`, and so is not affine.
+    carries: bool = False
 
     def __post_init__(self):
         check_word("cache", self.cache, ("kv", "x", "k"))
         object.__setattr__(self, "reads_keys", self.reads_keys or self.cache == "k")
+        object.__setattr__(self, "affine", self.affine and not self.carries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,6 +211,7 @@ def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complai
     ("map_name", "apply", "facts"),
     [
         ("score", cosine, {**SCORE, "affine": False}),
+        ("score", lambda a, x, carry: SEPARATE.apply(a, x), {**SCORE, "carries": True}),
         ("mixing", lambda a, s: softmax(s), {"sums_to_one": True, "shift_invariant": True}),
         ("logits", lambda a, s: 2 * s, {"score_factor": lambda a: mx.array([2.0] * 4)}),
         ("value", lambda a, x, k: 2 * k, {"shape": SEPARATE.shape, "reads_keys": True}),

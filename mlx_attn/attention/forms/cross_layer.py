@@ -39,7 +39,6 @@ def _shared(carry: dict[str, Any]) -> tuple[Keys, Values, Positions]:
     "q_h = x W_query_h, k_h of an earlier layer",
     source=_PAPER,
     weights=W_QUERY,
-    affine=False,
     carries=True,
     refuses=_not_a_reader,
 )
@@ -54,7 +53,6 @@ def earlier_keys(layer: MapWeights, x: Inputs, carry: dict[str, Any]) -> tuple[Q
     "earlier",
     "v_h of an earlier layer",
     source=_PAPER,
-    affine=False,
     carries=True,
     refuses=_not_a_reader,
 )

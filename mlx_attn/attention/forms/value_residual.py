@@ -27,7 +27,6 @@ def _reads_more_than_x(config: AttentionConfig) -> str:
     source="value residual learning, arXiv:2410.17897",
     weights={**W_VALUE, "value_mix": lambda config: mx.array([0.5, 0.5])},  # l_1, l_2
     carries=True,
-    affine=False,
     refuses=_reads_more_than_x,
 )
 def residual_value(layer: MapWeights, x: Inputs, k: Keys, carry: dict[str, Any]) -> Values:
