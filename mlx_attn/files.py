@@ -127,7 +127,8 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
             raise Locked(f"{folder} is in use by another process: {way_out}") from error
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
-        for place in ("", "checkpoint/", "track/", "trainings/", "kept/*/"):  # a run has its own
+        # Where this lock is the only one: a run below has one of its own, and may be writing.
+        for place in ("", "checkpoint/", "track/", "trainings/", "kept/*/"):
             for left_behind in folder.glob(place + LEFT_BEHIND):
                 left_behind.unlink(missing_ok=True)
         try:

@@ -403,12 +403,13 @@ def _check_shapes(layer: Attention) -> None:
         return _checked(name, hook.remembers, (layer, x), (B, 0, T, 0)) if hook.remembers else ()
 
     # -H: as many keys as heads, or fewer that divide them.
-    q, k = tried(maps.score, (x, {})[: 1 + maps.score.carries], (B, H, T, 0), (B, -H, T, 0))
+    carry = ({},) if maps.score.carries else ()
+    q, k = tried(maps.score, (x, *carry), (B, H, T, 0), (B, -H, T, 0))
     for position in maps.position:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
-    given = (_value_input(layer, x, k), k, {})[: 2 + maps.value.carries]
-    (v,) = tried(maps.value, given, (B, -H, T, 0))
+    carry = ({},) if maps.value.carries else ()
+    (v,) = tried(maps.value, (_value_input(layer, x, k), k, *carry), (B, -H, T, 0))
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:
         tried(hook, (scores, *remembered(hook)), scores.shape)

@@ -288,7 +288,7 @@ class CausalAttention(Attention):
     ) -> Outputs:
         """Attend; ConfigError for an input of another shape. See `Attention`."""
         if not isinstance(x, mx.array):
-            raise ConfigError(f"the input is a {type(x).__name__}, and must be mx.array(x)")
+            raise ConfigError(f"the input has the type {type(x).__name__}: give mx.array(x)")
         if x.ndim != 3 or x.shape[-1] != self.config.d_in:
             way = "; x[None] makes a batch of one text" if x.ndim == 2 else ""
             raise ConfigError(

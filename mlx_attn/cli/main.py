@@ -33,18 +33,28 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[Callable[[], bo
     stay ignored, such as the closed terminal under `nohup`.
     """
     signals: list[int] = []
+    untold = [announce]
 
     def note(number: int, frame: object) -> None:
         signals.append(number)
         if len(signals) > 1:
             raise KeyboardInterrupt
+        tell()
+
+    def tell() -> None:
         # A stream cannot be written to while it is being written to, as to a pipe that is full;
         # nor can a terminal that is closed.
         with suppress(RuntimeError, OSError):
             announce()
+            untold.clear()
+
+    def is_asked_to_end() -> bool:
+        if signals and untold:
+            tell()
+        return bool(signals)
 
     with _handled((signal.SIGINT, *_ENDING), note):
-        yield lambda: bool(signals)
+        yield is_asked_to_end
 
 
 class OutOfTime(BaseException):
@@ -182,7 +192,16 @@ class LazyGroup(click.Group):
             if not line:
                 raise
             say(f"Error: {one_line(line.rstrip().rstrip('.'))}", err=True)
+            _drop_unwritable()
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_unwritable() -> None:
+    """Drop results that a full disk does not take: Python would try again, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: click.ClickException) -> str:

@@ -221,7 +221,7 @@ class ComparisonConfig:
             raise ConfigError(f"arms={arms!r} must be a list, such as ['standard', 'merged']")
         if fixed := sorted({"variant", *MADE_HERE} & {*shared}):
             raise ConfigError(f"the comparison itself sets {', '.join(fixed)}: leave that out")
-        expanded(shared)
+        expanded(shared)  # raises for what no training has
         chosen = arms_from(arms)
         without = reference_arm(chosen) if reference == "auto" else None
         if reference not in ("auto", "none"):

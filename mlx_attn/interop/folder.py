@@ -143,8 +143,8 @@ def _replace(out: Path, new: Path) -> None:
     listed = read_record(out / _LIST, dict[str, str]) if (out / _LIST).is_file() else {}
     old, named = _names(out), _names(new)
     # A file that equals the new one is of an export that was killed before its list, the last.
-    mine = {n for n in old if _digest(out / n) in (listed.get(n, ""), _digest(new / n) or "")}
-    written = mine | {_LIST}
+    written = {_LIST}
+    written |= {n for n in old if _digest(out / n) in (listed.get(n, ""), _digest(new / n) or "")}
     for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes .DS_Store
         if name in named or name.startswith(f"{OWN}/"):
             raise RunError(

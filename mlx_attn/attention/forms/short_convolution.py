@@ -91,7 +91,8 @@ def convolved_and_bent(layer: MapWeights, part: int, y: Heads, cache: KVCache | 
 
 
 _SUM = "c_0 y_t + ... + c_3 y_(t-3)"
-_LINEAR = {"name": "linear", "formula": f"y_t = {_SUM}", "apply": convolved}
-_SILU = {"name": "silu", "formula": f"y_t = silu({_SUM})", "apply": convolved_and_bent}
-register(Convolution(source="Canon-B layers, arXiv:2512.17351", **_LINEAR, **_FACTS))
-register(Convolution(source="gated delta networks, arXiv:2412.06464", **_SILU, **_FACTS))
+for name, formula, source, apply in (
+    ("linear", f"y_t = {_SUM}", "Canon-B layers, arXiv:2512.17351", convolved),
+    ("silu", f"y_t = silu({_SUM})", "gated delta networks, arXiv:2412.06464", convolved_and_bent),
+):
+    register(Convolution(name=name, formula=formula, source=source, apply=apply, **_FACTS))
