@@ -60,7 +60,7 @@ def _keys_of_weights(layer: AttentionConfig, T: int) -> int:
 
 
 def least_memory(model: GPTConfig, batch_size: int, accumulate: int = 1) -> int:
-    """Return a lower bound of the bytes that a training needs: it may take 3.5 times as much."""
+    """Return a lower bound of the bytes that a training needs."""
     # W_1 and W_2 of every layer; norms, biases and attention weights would only raise the bound.
     feed_forward = 2 * model.n_layers * model.emb_dim * model.hidden_dim
     weights = feed_forward + model.vocab_size * model.emb_dim
