@@ -11,7 +11,7 @@ from mlx_attn.attention.layer import MapWeights, Scores, split_heads
 @choice(
     "logits",
     "forget",
-    "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h)",
+    "s_h(i, j) = score_h(i, j) + sum_(j < l <= i) log sigmoid(x_l W_forget_h + b_h)",
     shift_invariant=True,
     source="forgetting transformer, arXiv:2503.02130",
     weights={"W_forget": lambda config: nn.Linear(config.d_in, config.n_maps, bias=True)},  # C -> H
