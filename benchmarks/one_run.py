@@ -12,8 +12,8 @@ seeds. 2000 nights are drawn, with a fixed seed, for each rule.
 Losses. At 300 steps they are drawn with replacement from the 24 trainings of the study
 `fresh-seeds`: the book's form around its mean, for a single run; and, for pairs, the differences by
 seed of the forms without `out_proj`, without `W_query` and with one head, each around its own mean.
-After 4800 steps there are six to eight seeds, so they are normal, with the standard deviation of
-those; its 95 % interval (chi squared) is printed. It scales the gain that is believed in.
+After 4800 steps there were six to eight seeds, now twelve, so they are normal, with the standard
+deviation of those; its 95 % interval (chi squared) is printed. It scales the gain believed in.
 
 One run. The baseline is one run, never repeated. An idea is kept if its one run is below the best
 so far, which it then is. Counted: ideas kept; the gain believed in, which is the baseline minus the
