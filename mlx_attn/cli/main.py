@@ -187,9 +187,9 @@ class LazyGroup(click.Group):
             sys.exit(error.exit_code)
         except click.Abort:
             sys.exit(INTERRUPTED)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's code may end the process
             line, code = _expected(error)
-            if not line:
+            if not line or getattr(error, "code", None) == INTERRUPTED:
                 raise
             say(f"Error: {one_line(line.rstrip().rstrip('.'))}", err=True)
             _drop_unwritable()
@@ -223,7 +223,7 @@ def _usage(error: click.ClickException) -> str:
     return line + more
 
 
-def _expected(error: Exception) -> tuple[str, int]:
+def _expected(error: BaseException) -> tuple[str, int]:
     """Return the line for a failure that is not a bug, and the exit code; "" for a bug."""
     match error:
         case click.ClickException():

@@ -108,7 +108,7 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
             trial = as_record(order, Trial, "the trial")
             plugins.load_recorded(trial.plugins)
             outcome = single_stream(train_trial)(trial, stop)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # One line, since not every exception of a library or a plugin can be sent.
             if line := plugins.plugin_error(error):
                 raise ConfigError(line) from None
