@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +165,8 @@ def command(
         record, shown = _judge_file(results, options["delta"], options["confidence"], exit_code)
     else:
         options |= {"quiet": quiet or as_json, "exit_code": exit_code}
-        record, shown = _judge_trainings(**options)
+        with redirect_stdout(sys.stderr):  # what a user's functions print
+            record, shown = _judge_trainings(**options)
     emit(record, as_json, shown)
     click.get_current_context().exit(STATUS.get(record.get("verdict", ""), 0) if exit_code else 0)
 
