@@ -206,7 +206,7 @@ def _judge_trainings(
                 return judge(run, directory, display)
     except OutOfTime:
         reason = f"the time is over before the trainings; {KEPT}"
-        answer = _single({"": "not known"}, {}) | {"reason": reason}
+        answer = _single({"": "not known"}, {}) | {"is_open": True, "reason": reason}
         return answer, lambda: [f"not known: {reason}"]
     except KeyboardInterrupt:
         note(f"interrupted; {KEPT}")

@@ -106,7 +106,7 @@ def test_a_comparison_whose_time_is_over_is_not_known_and_goes_on(workshop, run_
     assert result.exit_code == 12
     answer = json.loads(result.stdout)
     assert (answer["verdict"], answer["difference"], answer["seeds"]) == ("not known", None, 0)
-    assert "the same command continues" in answer["reason"]
+    assert (answer["is_open"], "the same command continues" in answer["reason"]) == (True, True)
 
 
 def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
