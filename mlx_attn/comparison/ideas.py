@@ -168,7 +168,11 @@ class IdeaRun:
     def _judge(self) -> Events:
         """Train control and idea as far as a word needs, and note it."""
         yield from self.run.train("control", self._of_control)
-        control = self.run.store.trainings(self._of_control)
+        try:
+            control = self.run.store.trainings(self._of_control)
+        except ConfigError as error:  # no fault of the idea
+            because = f"because of the control, {self.control.name}"
+            raise RunError(f"there is nothing to compare with, {because}: {error}") from error
         for seeds in sequence.LOOKS:
             if self.idea.is_open and seeds > self.idea.seeds:
                 trials = self._of_idea[:seeds]
