@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.cli.main import INTERRUPTED, OutOfTime, signals_interrupt
+from mlx_attn.cli.main import INTERRUPTED, UNREAD, OutOfTime, signals_interrupt
 from mlx_attn.cli.options import (
     TRAIN_OPTIONS,
     GroupedOption,
@@ -161,14 +161,18 @@ def command(
     the same fresh seeds, batches and validation windows, and the differences to the first arm, the
     control, are judged in pairs: better, worse, the same or not known.
     """
+    context = click.get_current_context()
+    context.meta[UNREAD] = STATUS["not known"] if exit_code else 0
     if results:
         record, shown = _judge_file(results, options["delta"], options["confidence"], exit_code)
     else:
         options |= {"quiet": quiet or as_json, "exit_code": exit_code}
         with redirect_stdout(sys.stderr):  # what a user's functions print
             record, shown = _judge_trainings(**options)
+    if exit_code:
+        context.meta[UNREAD] = STATUS.get(record.get("verdict", ""), 0)
     emit(record, as_json, shown)
-    click.get_current_context().exit(STATUS.get(record.get("verdict", ""), 0) if exit_code else 0)
+    context.exit(context.meta[UNREAD])
 
 
 def _judge_trainings(

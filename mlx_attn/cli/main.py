@@ -22,6 +22,8 @@ from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, print
 
 INTERRUPTED = 130  # exit code of a command that was interrupted
 
+UNREAD = "mlx_attn.unread"  # where a context has the exit code of a command that nobody reads
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -176,7 +178,7 @@ class LazyGroup(click.Group):
             from mlx_attn.ui.terminal import discard_unread
 
             discard_unread()
-            ctx.exit(0)
+            ctx.exit(ctx.meta.get(UNREAD, 0))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
