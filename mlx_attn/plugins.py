@@ -57,7 +57,7 @@ _running: list[Path] = []
 def load_plugins(paths: Plugins) -> list[Plugin]:
     """Import files that register choices and variants; the same file again changes nothing.
 
-    A file that has changed since it was loaded replaces its earlier choices and variants.
+    A file that has changed, or one that it read, replaces its earlier choices and variants.
 
     Args:
         paths: One file, or several.
@@ -89,7 +89,8 @@ def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None
 def _load(path: Path) -> Plugin:
     digest = hashlib.sha256(read_bytes(path)).hexdigest()
     for plugin in _present():
-        if plugin.sha256 == digest:
+        beside = ((path.parent / name, old) for name, old in plugin.files.items())
+        if plugin.sha256 == digest and all(_digest(file) == old for file, old in beside):
             return plugin
     choice_of("score", MAPS["score"])  # so that all built-in names are taken already
     if path in _loaded:
