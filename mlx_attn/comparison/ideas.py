@@ -1,6 +1,6 @@
 """One idea after another against a control that each kept idea becomes: a step of a loop.
 
-A directory holds the ledger `ideas.jsonl`, the trainings, and copies of the files of kept ideas.
+A directory holds the ledger `ideas.jsonl`, the trainings, and copies of the files of all ideas.
 The ledger has a line for each idea, and before them one with their digest: a line that was changed
 or removed by hand is noticed. An idea is booked, with its part of the error, before it is trained,
 and judged by `sequence`; the same idea again adds seeds and trains nothing twice.
@@ -29,7 +29,7 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import only
 from mlx_attn.records import parse_record, read_bytes, read_text
 
-LEDGER, KEPT = "ideas.jsonl", "kept"
+LEDGER, COPIES = "ideas.jsonl", "copies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,7 @@ class IdeaRun:
         is_known = not self.ideas or digest == self.ideas[0].control
         if kept:
             self.control = Arm(f"{kept[-1].name}, idea {kept[-1].number}", kept[-1].settings)
-            copies = folder / KEPT / str(kept[-1].number)
-            with only(copies / name for name in kept[-1].plugins):
-                digest, self._of_control = self._trials(self.control, sequence.CONTROL_SEEDS)
+            digest, self._of_control = self._from_copies(kept[-1], self.control)
             is_known = is_known and digest == kept[-1].digest
         if not is_known:
             raise RunError(
@@ -144,11 +142,18 @@ class IdeaRun:
         config = self.run.config
         return trial_of(config, arm, 0).digest, [trial_of(config, arm, seed) for seed in seeds]
 
+    def _from_copies(self, idea: Idea, arm: Arm) -> tuple[str, list[Trial]]:
+        """Return the same with the copies of an idea's files."""
+        copies = self.folder / COPIES / str(idea.number)
+        with only(copies / name for name in idea.plugins):
+            return self._trials(arm, sequence.CONTROL_SEEDS)
+
     def __iter__(self) -> Iterator[ComparisonEvent]:
         began = monotonic()
         if self.idea.number > len(self.ideas):
             # The laws of a user's choices are tried when a model is made.
             GPT(self.run.config.settings(self.arm).model_config(self.run.vocab_size), seed=None)
+            self._copy()
             self._note()
         if not self.idea.is_open:
             return
@@ -198,8 +203,6 @@ class IdeaRun:
         )
         margin = self.run.config.margin.nats
         look = sequence.look_at(differences, variance, self.idea.level, margin)
-        if look.verdict == "better":
-            self._keep()
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
             **look._asdict(),
@@ -209,13 +212,18 @@ class IdeaRun:
             at_equal_time=_at_equal_time(trainings, control[: len(trainings)]),
         )
 
-    def _keep(self) -> None:
-        """Copy the idea's files, which the user will change again."""
-        copies = self.folder / KEPT / str(self.idea.number)
+    def _copy(self) -> None:
+        """Copy the idea's files, which the user will change again; refuse copies that differ."""
+        copies = self.folder / COPIES / str(self.idea.number)
         for plugin in self._of_idea[0].plugins:
             path = Path(plugin["path"])
             for name in (path.name, *plugin.get("files", {})):
                 files.write_bytes(copies / name, read_bytes(path.parent / name))
+        if self._from_copies(self.idea, self.arm)[0] != self.idea.digest:
+            raise RunError(
+                f"{self.arm.name} cannot be copied to {copies}: a file has just changed, two have "
+                "one name, or one is read by a path that does not begin with Path(__file__).parent"
+            )
 
 
 def _at_equal_time(idea: Sequence[TrialResult], control: Sequence[TrialResult]) -> float | None:
