@@ -128,7 +128,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
         # Where this lock is the only one: a run below has one of its own, and may be writing.
-        for place in ("", "checkpoint/", "track/", "trainings/", "kept/*/"):
+        for place in ("", "checkpoint/", "track/", "trainings/", "copies/*/"):
             for left_behind in folder.glob(place + LEFT_BEHIND):
                 left_behind.unlink(missing_ok=True)
         try:

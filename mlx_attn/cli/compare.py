@@ -26,6 +26,7 @@ from mlx_attn.cli.options import (
 )
 from mlx_attn.cli.output import emit, note
 from mlx_attn.comparison.config import MADE_HERE, ComparisonConfig
+from mlx_attn.errors import ConfigError
 from mlx_attn.files import lock
 from mlx_attn.keys import check_number
 
@@ -46,6 +47,7 @@ _FROM_DELTA = "0.01"
 _NO_TOKENS = "has no trainings that measure tokens: give --delta in nats"
 
 _NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
+_OWN_RULE = "--ideas has a rule of its own, and no tuning"
 
 Answer = tuple[dict[str, Any], Callable[[], Iterable[Any]]]
 """What JSON says, and what shows it to people."""
@@ -224,12 +226,14 @@ def _settings_asked(
     environment, flags = layers_of(options)
     if config:  # whose reference may go with the arms of the flags
         file = settings_in(config, lambda each: ComparisonConfig.of({**each, "reference": "none"}))
+        if ideas and (ignored := sorted({*_NOT_OF_IDEAS} & {*file})):
+            raise ConfigError(f"{config}: {_OWN_RULE}: leave out {', '.join(ignored)}")
         environment = file | environment
     settings = environment | flags
     if named := [*(variants.split(",") if variants is not None else ()), *arms]:
         settings["arms"] = named
     if ideas:
-        _refuse("--ideas has a rule of its own, and no tuning", _NOT_OF_IDEAS)
+        _refuse(_OWN_RULE, _NOT_OF_IDEAS)
         if str(settings.get("delta", "")).endswith("%"):
             raise click.UsageError(f"--ideas {_NO_TOKENS}")
         settings |= {"tune": False, "reference": "none"}

@@ -124,11 +124,20 @@ def test_bad_settings_files(train, workshop, content, code, message):
     assert message in refused(train("--config", "bad.toml"), code)
 
 
-@pytest.mark.parametrize("place", ["--delta=5%", "--config=bad.toml"])
-def test_a_margin_in_tokens_is_refused_for_ideas_wherever_it_stands(run_command, workshop, place):
-    (workshop / "bad.toml").write_text('delta = "5%"')
-    refusal = refused(run_command("compare", "--ideas", "--variants=standard,merged", place), 2)
-    assert "give --delta in nats" in refusal
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("--delta=5%", "give --delta in nats"),
+        ("--config=delta.toml", "give --delta in nats"),
+        ("--seeds=9", "leave out --seeds"),
+        ("--config=seeds.toml", "seeds.toml: --ideas has a rule of its own"),
+    ],
+)
+def test_what_ideas_do_not_have_is_refused_wherever_it_stands(run_command, workshop, place, told):
+    (workshop / "delta.toml").write_text('delta = "5%"')
+    (workshop / "seeds.toml").write_text("seeds = 9")
+    command = "compare", "--ideas", "--variants=standard,merged", place
+    assert told in refused(run_command(*command), 2)
 
 
 def test_an_error_is_no_longer_than_a_screen(run_command, workshop):
