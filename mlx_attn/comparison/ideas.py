@@ -25,7 +25,6 @@ from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun, Events
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.errors import ConfigError, RunError, plural
-from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import only
 from mlx_attn.records import parse_record, read_bytes, read_text
 
@@ -98,7 +97,7 @@ class IdeaRun:
         folder: The ledger's, which nobody else writes in.
 
     Raises:
-        ConfigError: There are not two arms, or the idea is the control. Iterating: it breaks a law.
+        ConfigError: There are not two arms, or the idea is the control.
         RunError: The ledger is damaged, or of another control.
     """
 
@@ -151,8 +150,6 @@ class IdeaRun:
     def __iter__(self) -> Iterator[ComparisonEvent]:
         began = monotonic()
         if self.idea.number > len(self.ideas):
-            # The laws of a user's choices are tried when a model is made.
-            GPT(self.run.config.settings(self.arm).model_config(self.run.vocab_size), seed=None)
             self._copy()
             self._note()
         if not self.idea.is_open:

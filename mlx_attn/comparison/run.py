@@ -18,6 +18,7 @@ from mlx_attn.comparison.trial import Store
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.facts import versions
+from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
 from mlx_attn.training.config import expanded
@@ -39,7 +40,8 @@ class ComparisonRun:
         for arm in config.all_arms:
             settings = config.settings(arm)
             check_in_files(settings.plugins)
-            settings.model_config(self.vocab_size)
+            # The laws of a user's choices are tried when a model is made.
+            GPT(settings.model_config(self.vocab_size), seed=None)
 
     def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Both stages ask the store first, so a resumed comparison passes through here quickly.

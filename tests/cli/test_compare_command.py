@@ -1,6 +1,7 @@
 """`mlx-attn compare`, run as a person runs it, on a text that trains in a moment."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -93,6 +94,10 @@ def test_the_exit_status_is_the_word_if_asked_for(tmp_path, run_command, losses,
     assert result.exit_code == status
     answer = json.loads(result.stdout)
     assert (answer["verdict"], answer["seeds"]) == (word, 4)
+    reader, writer = os.pipe()
+    os.close(reader)  # nobody reads, as with `| true`
+    command = [sys.executable, "-m", "mlx_attn", "compare", "--from", str(file), "--exit-code"]
+    assert subprocess.run(command, stdout=writer, timeout=60).returncode == status
 
 
 def test_a_status_for_two_words_is_refused_before_any_training(compare, workshop):

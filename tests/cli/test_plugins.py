@@ -175,6 +175,25 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train):
     assert not Path("runs/own").exists()
 
 
+ENDS = """
+@choice("logits", "own", "s")
+def f(layer, s):
+    print("hello")
+    raise SystemExit(0)
+"""
+
+
+def test_a_function_that_prints_and_ends_the_process_is_an_error_and_no_result(train, run_command):
+    judged = "compare", "--variants=standard", "--arm=own: logits=own", "--exit-code", "--json"
+    for result in (
+        train("--logits=own", *(plugin := ["--plugin", file(CHOICE + ENDS)])),
+        run_command(*judged, *plugin),
+    ):
+        assert result.exit_code == 1
+        assert "line 6: SystemExit: 0" in result.stderr
+    assert result.stdout == ""
+
+
 # Files that cannot be used.
 
 
