@@ -1,22 +1,9 @@
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import keys_of, validate
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.training.config import TrainConfig
+from mlx_attn.keys import validate
 
 KNOWN = {"steps": int, "lr": float, "bias": bool, "data": str}
-
-
-def test_the_keys_of_configurations_have_the_types_of_their_defaults():
-    keys = keys_of(GPTConfig, TrainConfig)
-    assert (keys["n_heads"], keys["lr"], keys["bias"], keys["score"]) == (int, float, bool, str)
-
-
-def test_settings_of_the_right_types_pass_and_a_whole_number_becomes_a_float():
-    settings = {"steps": 3, "lr": 0.5, "bias": True, "data": "x"}
-    assert validate(settings, KNOWN) == settings
-    assert type(validate({"lr": 2}, KNOWN)["lr"]) is float
 
 
 @pytest.mark.parametrize(
