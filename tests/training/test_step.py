@@ -135,8 +135,17 @@ def test_the_step_is_that_of_one_stream(trainer, monkeypatch, settings):
 
 @pytest.mark.parametrize(
     ("cores", "windows", "n_weights", "sizes"),
-    [(4, 8, 1, [2, 2, 2, 2]), (4, 7, 1, [7]), (2, 8, MOST_COPIED, [8])],
-    ids=["equal shares", "no equal shares", "gradients of a large model are held once"],
+    [
+        (4, 8, 1, [2, 2, 2, 2]),
+        (3, 4, 1, [2, 2]),
+        (3, 2, 1, [1, 1]),
+        (4, 7, 1, [7]),
+        (2, 8, MOST_COPIED, [8]),
+    ],
+    ids=[
+        *("equal shares", "not on every core", "one window each", "no equal shares"),
+        "gradients of a large model are held once",
+    ],
 )
 def test_shares_are_equal_or_the_batch_stays_whole(monkeypatch, cores, windows, n_weights, sizes):
     monkeypatch.setattr(streams, "cores", lambda: cores)
