@@ -73,28 +73,20 @@ def zipped(member: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "changes", "message"),
+    ("served", "changes", "message"),
     [
-        (bytes(len(CONTENT)), {}, r"damaged \(256,000 bytes with sha256 [0-9a-f]{64} came, not"),
-        (b"", {}, "the server answered 404 Not Found; .* by hand, or use --data tales"),
-        (zipped("another"), {"member": "corpus"}, "damaged .*no item named 'corpus'"),
+        ([bytes(len(CONTENT))], {}, r"damaged \(256,000 bytes with sha256 [0-9a-f]{64} came, not"),
+        ([b""], {}, "the server answered 404 Not Found; .* by hand, or use --data tales"),
+        ([zipped("another")], {"member": "corpus"}, "damaged .*no item named 'corpus'"),
+        ([CONTENT, 128_000, True], {}, "timed out"),
+        ([CONTENT, 128_000], {}, "128,000 bytes .* not 256,000"),
     ],
-    ids=["another file", "nothing", "no member"],
+    ids=["another file", "nothing", "no member", "it stalls", "cut short"],
 )
 def test_another_file_than_expected_is_refused_and_not_kept(
-    serve, tmp_path, content, changes, message
-):
-    with pytest.raises(RunError, match=message):
-        fetch(replace(serve(content), **changes), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("stalls", "message"), [(True, "timed out"), (False, "128,000 bytes .* not 256,000")]
-)
-def test_a_transfer_that_stalls_or_is_cut_short_is_refused(
-    serve, tmp_path, monkeypatch, stalls, message
+    serve, tmp_path, monkeypatch, served, changes, message
 ):
     monkeypatch.setattr(downloads, "_STALL", 0.1)
     with pytest.raises(RunError, match=message):
-        fetch(serve(sent=128_000, stalls=stalls), tmp_path)
+        fetch(replace(serve(*served), **changes), tmp_path)
+    assert not list(tmp_path.iterdir())
