@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import mlx.core as mx
 import pytest
 
-import mlx_attn
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import blas, device, facts
 from mlx_attn.machine.device import (
@@ -54,14 +53,6 @@ def test_without_the_switch_the_device_decides_and_a_path_ends_with_its_block(wi
     wish.setenv(device.SWITCH, "metal")
     with pytest.raises(ConfigError, match="MLX_ATTN_CODE_PATH=metal must be gpu or mac-cpu"):
         on_gpu()
-
-
-@pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_the_chosen_device_holds_here_and_in_processes_started_from_here(chosen, name):
-    mlx_attn.use_device(name)
-    assert mlx_attn.use_device is use_device
-    assert chosen == [name]
-    assert os.environ[device.DEVICE] == name
 
 
 @pytest.mark.parametrize(
