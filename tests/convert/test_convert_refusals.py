@@ -13,6 +13,8 @@ from mlx_attn.model.gpt import GPT
 from .conftest import SMALL
 
 OF_SCORES = ("merged", "merged-both", "mla")
+OF_OUTPUTS = ("merged-output", "separate-output")
+WITH_OUTPUTS = ("merged-output", "merged-both")
 
 
 def model(**settings) -> GPT:
@@ -22,33 +24,17 @@ def model(**settings) -> GPT:
     return made
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason", "forms"),
-    [
-        ({"position": "rope"}, "position=rope turns", OF_SCORES),
-        ({"qk_norm": True}, "qk_norm divides", OF_SCORES),
-        (
-            {"drop_rate": 0.1, "qkv_bias": True},
-            r"drop_rate=0\.1 they need not",
-            ("merged-output", "separate-output"),
-        ),
-        (
-            {"qkv_bias": True, "bias": False},
-            "bias=False leaves no place",
-            ("merged-output", "merged-both"),
-        ),
-    ],
-    ids=["RoPE", "QK-norm", "dropout of what becomes a constant", "a constant without a place"],
-)
-def test_what_stands_between_the_matrices(settings, reason, forms):
-    for to in forms:
-        with pytest.raises(ConfigError, match=f"--to {to}: .*{reason}"):
-            convert(model(**settings), to)
+DROPPED = {"drop_rate": 0.1, "qkv_bias": True}
+NO_BIAS = {"qkv_bias": True, "bias": False}
 
 
 @pytest.mark.parametrize(
     ("to", "rank", "settings", "reason"),
     [
+        *((to, 0, {"position": "rope"}, f"--to {to}: .*position=rope turns") for to in OF_SCORES),
+        *((to, 0, {"qk_norm": True}, f"--to {to}: .*qk_norm divides") for to in OF_SCORES),
+        *((to, 0, DROPPED, rf"--to {to}: .*drop_rate=0\.1 they need not") for to in OF_OUTPUTS),
+        *((to, 0, NO_BIAS, f"--to {to}: .*bias=False leaves no place") for to in WITH_OUTPUTS),
         ("merged-output", 0, {"n_kv_heads": 2}, "4 heads share 2 keys.*merged-both"),
         ("no-out-proj", 0, {"drop_rate": 0.1}, r"drop_rate=0\.1 need not"),
         ("no-out-proj", 0, {"n_heads": 3, "head_dim": 4}, "does not divide into 3"),
