@@ -30,22 +30,27 @@ def texts(model, n: int, count: int = 1, step: TokenStep | None = None, **config
     ).T
 
 
-def drawn_by_full_passes(model, n: int, temp: float, seed: int) -> list[int]:
-    """Every token from the logits of the whole text, with the random keys of a seed in turn."""
-    text, key = list(PROMPT), mx.random.key(seed)
+def by_full_passes(model, prompt, n: int, temp: float = 0.0, seed: int = 0) -> list[int]:
+    """Every token from the logits of the text in the context, with the random keys of a seed."""
+    context, key = model.config.context_length, mx.random.key(seed)
+    text, start = list(prompt), 0
     for _ in range(n):
+        if len(text) - start > context:
+            start = len(text) - max(1, context // 2)
+        logits = model(mx.array([text[start:]]))[:, -1]
         key, now = mx.random.split(key)
-        logits = model(mx.array([text]))[:, -1]
-        shifted = (logits - logits.max(axis=-1, keepdims=True)) * (1 / temp)
-        text.append(int(np.array(mx.random.categorical(shifted, key=now))[0]))
-    return text[len(PROMPT) :]
+        drawn = mx.argmax(logits, axis=-1)
+        if temp:
+            drawn = mx.random.categorical((logits - logits.max()) * (1 / temp), key=now)
+        text.append(int(np.array(drawn)[0]))
+    return text[len(prompt) :]
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged", "forgetting", "sliding-window"])
 def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, variant):
     model = gpt(variant, context_length=40)
     found = texts(model, 30, temp=1.5, seed=11)[0].tolist()
-    assert found == drawn_by_full_passes(model, 30, temp=1.5, seed=11)
+    assert found == by_full_passes(model, PROMPT, 30, temp=1.5, seed=11)
 
 
 @pytest.mark.parametrize(
@@ -147,18 +152,6 @@ def decoded(model, prompt, n) -> list[int]:
     return [row[0] for row in islice(decode(DecodingState(TokenStep(model)), prompt, sampler), n)]
 
 
-def recomputed(model, prompt, n) -> list[int]:
-    """The likeliest tokens by whole forward passes over the part of the text in the context."""
-    context = model.config.context_length
-    text, start = list(prompt), 0
-    for _ in range(n):
-        if len(text) - start > context:
-            start = len(text) - max(1, context // 2)
-        logits = model(mx.array([text[start:]]))[0, -1]
-        text.append(int(np.array(mx.argmax(logits))))
-    return text[len(prompt) :]
-
-
 @pytest.mark.parametrize("variant", ["standard", "merged"])
 @pytest.mark.parametrize("position", ["learned", "alibi", "rope", "none"])
 def test_decoding_with_caches_equals_recomputing_for_every_position(gpt, variant, position):
@@ -166,13 +159,13 @@ def test_decoding_with_caches_equals_recomputing_for_every_position(gpt, variant
         model = gpt(variant, position=position)
     except ConfigError:
         pytest.skip("this combination does not exist")
-    assert decoded(model, PROMPT, 20) == recomputed(model, PROMPT, 20)
+    assert decoded(model, PROMPT, 20) == by_full_passes(model, PROMPT, 20)
 
 
 @pytest.mark.parametrize(("length", "context"), [(11, 12), (12, 12), (13, 12), (40, 12), (5, 2)])
 def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length, context):
     model, prompt = gpt(context_length=context), [t % 256 for t in range(0, 7 * length, 7)]
-    assert decoded(model, prompt, 20) == recomputed(model, prompt, 20)
+    assert decoded(model, prompt, 20) == by_full_passes(model, prompt, 20)
 
 
 def test_a_diverged_model_is_an_error_and_not_noise(gpt):
