@@ -12,9 +12,9 @@ from mlx_attn.attention.attention import Attention, StandardAttention, attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import MAPS, VARIANTS
 from mlx_attn.attention.config import AttentionConfig
+from tests.attention.conftest import SIZES, text
 
-T = 10
-SIZES: dict[str, Any] = {"d_in": 16, "d_out": 16, "context_length": T, "n_heads": 4}
+T = 12
 POSITIONS: list[dict[str, Any]] = [
     {"position": "learned"},
     {"position": "rope", "qk_norm": True},
@@ -27,10 +27,6 @@ WIDTHS: list[dict[str, Any]] = [{}, {"n_kv_heads": 2, "value_dim": 6, "qkv_bias"
 @pytest.fixture(params=[p | w for p, w in product(POSITIONS, WIDTHS)], ids=str)
 def layer(request) -> Attention:
     return attention_layer(AttentionConfig(**SIZES, **request.param))
-
-
-def tokens() -> mx.array:
-    return mx.array(np.random.default_rng(0).normal(size=(2, T, 16)), mx.float32)
 
 
 def test_layers_of_the_standard_maps_and_no_others_run_it():
@@ -46,7 +42,7 @@ def test_its_gradients_are_those_of_the_general_pass(layer):
     def gradients(forward) -> dict[str, mx.array]:
         def loss(parameters: dict) -> mx.array:
             layer.update(parameters)
-            return mx.square(forward(layer, tokens())).sum()
+            return mx.square(forward(layer, text())).sum()
 
         return dict(tree_flatten(mx.grad(loss)(layer.parameters())))
 
@@ -54,9 +50,9 @@ def test_its_gradients_are_those_of_the_general_pass(layer):
     assert all(mx.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.parametrize("pieces", [[1] * T, [6, 1, 3]], ids=str)
+@pytest.mark.parametrize("pieces", [[1] * T, [8, 1, 3]], ids=str)
 def test_with_a_cache_it_decodes_what_the_general_pass_decodes(layer, pieces):
     caches = [KVCache(T, layer.config.window) for _ in range(2)]
-    for x in mx.split(tokens(), np.cumsum(pieces)[:-1].tolist(), axis=1):
+    for x in mx.split(text(), np.cumsum(pieces)[:-1].tolist(), axis=1):
         ours = StandardAttention.__call__(layer, x, caches[0])
         assert mx.array_equal(ours, Attention.__call__(layer, x, caches[1]))

@@ -3,7 +3,6 @@
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
@@ -12,25 +11,23 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms import compact_caches
 from mlx_attn.attention.forms.compact_caches import project_values_first
 from mlx_attn.machine.device import forced_path
+from tests.attention.conftest import SIZES, text
 
-C, T = 16, 10
+T = 12
 
 
 def layer(**choices: Any) -> Attention:
-    defaults: dict[str, Any] = {"d_in": C, "d_out": C, "context_length": T, "n_heads": 4}
-    defaults["score"] = "merged"
-    return Attention(AttentionConfig(**(defaults | choices)))
+    return Attention(AttentionConfig(**{**SIZES, "score": "merged", **choices}))
 
 
 def result(module: Attention, first: bool, monkeypatch) -> tuple[mx.array, dict[str, mx.array]]:
     monkeypatch.setattr(compact_caches, "project_values_first", lambda *_: first)
-    x = mx.array(np.random.default_rng(0).normal(size=(2, T, C)), mx.float32)
 
     def loss(parameters: dict) -> mx.array:
         module.update(parameters)
-        return mx.square(module(x)).sum()
+        return mx.square(module(text())).sum()
 
-    return module(x), named_arrays(mx.grad(loss)(module.parameters()))
+    return module(text()), named_arrays(mx.grad(loss)(module.parameters()))
 
 
 @pytest.mark.parametrize(
