@@ -1,7 +1,6 @@
 """A forward pass that gives every activation by name, and takes edits of them."""
 
 import mlx.core as mx
-import numpy as np
 import pytest
 
 from mlx_attn.activations import run_with_cache
@@ -20,10 +19,6 @@ def model_of(**settings) -> GPT:
     return model
 
 
-def close(one: mx.array, other: mx.array) -> bool:
-    return np.allclose(np.array(one), np.array(other), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -38,7 +33,7 @@ def close(one: mx.array, other: mx.array) -> bool:
 def test_the_logits_are_the_model_s(settings):
     model = model_of(**settings)
     logits, _ = run_with_cache(model, TOKENS)
-    assert close(logits, model(TOKENS))
+    assert mx.allclose(logits, model(TOKENS), atol=1e-5)
 
 
 def test_an_activation_has_the_shape_that_its_name_promises():
@@ -56,7 +51,7 @@ def test_a_head_that_is_edited_away_is_a_head_without_its_rows_of_out_proj():
     without, _ = run_with_cache(model, TOKENS, edits)
     layer = model.trf_blocks[0].att.out_proj
     layer.weight = layer.weight * mx.repeat(others.flatten(), 4)
-    assert close(without, model(TOKENS))
+    assert mx.allclose(without, model(TOKENS), atol=1e-5)
 
 
 def test_what_comes_before_an_edit_does_not_change():
