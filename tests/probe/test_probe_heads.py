@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -94,17 +93,6 @@ def test_induction_is_measured_on_tokens_that_come_twice():
     expected = induction(attention_maps(gpt, repeated)).mean(1)
     found = probe(gpt, np.arange(10)[None]).statistics["induction"]
     np.testing.assert_allclose(found, expected)
-
-
-def test_maps_are_those_that_the_model_computes_with():
-    gpt, tokens = model(n_layers=1, output="none", value="identity"), np.arange(10)[None]
-    weights = attention_maps(gpt, tokens)[0, 0]
-    block = gpt.trf_blocks[0]
-    x = block.norm1(gpt.embed(mx.array(tokens)))
-    values = np.array(x)[0].reshape(10, 2, 4).transpose(1, 0, 2)
-    heads = (weights @ values).transpose(1, 0, 2).reshape(10, 8)
-    gain = np.array(block.att.residual_gain)
-    np.testing.assert_allclose(gain * heads, np.array(block.att(x))[0], atol=1e-5)
 
 
 def test_a_prompt_has_two_tokens_and_keeps_the_end_that_can_be_looked_at():
