@@ -74,13 +74,6 @@ def test_the_zero_start_makes_every_block_the_identity():
     assert mx.array_equal(model.trf_blocks[0](x), x)
 
 
-def test_a_tied_head_is_one_matrix():
-    model = GPT(config(tied_head=True))
-    assert "out_head" not in model
-    gradient = mx.grad(lambda p: model.update(p)(TOKENS).sum())(model.parameters())
-    assert mx.abs(gradient["tok_emb"]["weight"]).sum() > 0
-
-
 def test_a_sequence_longer_than_the_context_needs_positions_that_are_not_learned():
     with pytest.raises(ConfigError, match="17 tokens are more than context_length=16"):
         GPT(config())(mx.zeros((1, 17), mx.int32))
