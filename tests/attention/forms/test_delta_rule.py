@@ -12,7 +12,6 @@ import pytest
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import CHOICES
-from mlx_attn.attention.forms.delta_rule import delta_weights
 from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
 from mlx_attn.cost import attention_cost
 from mlx_attn.errors import ConfigError
@@ -67,15 +66,3 @@ def test_the_inverse_by_halves_is_exact_for_equal_keys(size):
     L = np.tril(np.ones((2, 3, size, size)), -1)
     inverse = np.array(unit_lower_inverse(mx.array(L, mx.float32)))
     np.testing.assert_allclose(inverse, np.linalg.inv(np.eye(size) + L), atol=1e-6)
-
-
-def test_a_key_that_comes_again_is_overwritten():
-    """With beta = 1 and no decay a state is a memory: the second value of a key replaces the first.
-
-    A sum of values by key, as in linear attention, would return both.
-    """
-    first, second = np.eye(4)[:2]
-    k = mx.array(np.stack([first, second, first])[None, None], mx.float32)
-    np.testing.assert_allclose(
-        delta_weights(k, k, mx.ones((1, 1, 3, 1)))[0, 0], np.eye(3), atol=1e-5
-    )
