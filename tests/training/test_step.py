@@ -98,18 +98,10 @@ def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     assert computed != exact
 
 
-def test_dropout_differs_from_step_to_step_and_is_that_of_seed_and_step_whatever_else_draws(
-    trainer,
-):
-    one, other = (trainer(drop_rate=0.2, seed=3, compile="off") for _ in range(2))
-    first = losses(one, 3)
-    found = []
-    for _ in range(3):
-        mx.random.uniform()
-        found += losses(other, 1)
-    assert found == first
-    one.optimizer.schedule(0.0)
-    drawn = {float(one.step(mx.array([1, 2, 3, 4]))[0]) for _ in range(3)}
+def test_dropout_differs_from_step_to_step(trainer):
+    made = trainer(drop_rate=0.2, seed=3, compile="off")
+    made.optimizer.schedule(0.0)
+    drawn = {float(made.step(mx.array([1, 2, 3, 4]))[0]) for _ in range(3)}
     assert len(drawn) == 3
 
 
