@@ -45,10 +45,6 @@ def with_weights(module: Attention, weights: dict[str, np.ndarray]) -> Attention
     return module
 
 
-def largest_difference(ours: mx.array, theirs: np.ndarray) -> float:
-    return float(np.abs(np.array(ours) - theirs).max())
-
-
 @pytest.mark.parametrize("case", sorted({key.split("/")[0] for key in REFERENCE.files}))
 def test_output_and_gradients_are_the_reference_s(case):
     module = with_weights(CASES[case](), stacked(case, "w"))
@@ -58,13 +54,13 @@ def test_output_and_gradients_are_the_reference_s(case):
         module.update(parameters)
         return (module(x) * R).sum()
 
-    assert largest_difference(module(x), REFERENCE[f"{case}/out"]) < 1e-5
+    np.testing.assert_allclose(module(x), REFERENCE[f"{case}/out"], rtol=0, atol=1e-5)
     of_weights, of_x = mx.grad(loss, argnums=(0, 1))(module.parameters(), x)
-    assert largest_difference(of_x, REFERENCE[f"{case}/gx"]) < 1e-5
+    np.testing.assert_allclose(of_x, REFERENCE[f"{case}/gx"], rtol=0, atol=1e-5)
     gradients, expected = named_arrays(of_weights), stacked(case, "g")
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
-        assert largest_difference(gradient, expected[name]) < 1e-5, name
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 def test_three_words_of_the_source_text():
@@ -83,4 +79,4 @@ def test_three_words_of_the_source_text():
     # "shiny" is the middle word and sees all three, so it is asked last.
     order = [0, 2, 1]
     output = module(mx.array([[words[i] for i in order]]))[0, -1]
-    assert largest_difference(output, np.array([0.3992, 0.3858, 0.8610])) < 5e-4
+    np.testing.assert_allclose(output, [0.3992, 0.3858, 0.8610], rtol=0, atol=5e-4)
