@@ -7,17 +7,11 @@ from scipy import stats
 
 from mlx_attn.comparison.config import TUNING_SEED, arm_from
 from mlx_attn.comparison.plan import trial_of
-from mlx_attn.comparison.result import Point, TrialResult
+from mlx_attn.comparison.result import Point
 from mlx_attn.comparison.trial import Diverged, has_failed
 from mlx_attn.comparison.tuning import Search, search_rates, tuning_pairs
 
 from .conftest import training
-
-
-def task_training(accuracy: float) -> TrialResult:
-    """A training on a task, evaluated at its end."""
-    point = Point(step=10, val_loss=0.1, accuracy=accuracy)
-    return training(curve=(point,), accuracy=accuracy)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +58,10 @@ def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lowe
     for factor, each in losses.items():
         arm = replace(config.arms[0], lr_scale=factor)
         for place, loss in enumerate(each):
-            made = task_training(0.5 if loss > 0.1 else 1.0) if task else training()
+            share = (0.5 if loss > 0.1 else 1.0) if task else None
+            end = Point(step=10, val_loss=loss, accuracy=share)
             trial = trial_of(config, arm, TUNING_SEED + place)
-            runner.store[trial] = replace(made, val_loss=loss)
+            runner.store[trial] = training(loss=loss, curve=(end,), accuracy=share)
     assert search_rates(config, runner.store, config.arms[0]).best == best
 
 
