@@ -13,6 +13,7 @@ from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
+from tests.text.tokenizers.test_laws import HARD
 
 TEXT = "Ben has one red kite; then nine?"
 BEYOND_WINDOWS = "Ann has nine red kites.\nBen sees one of them; then it is gone?"
@@ -121,16 +122,12 @@ def test_float16_is_the_rounded_model(make_run, show):
 
 MERGES = "#version: 0.2\nh e\nĠ t\nĠt he\ne r\nr e\ni n\nĊ Ċ\n1 2\n' s\nà ©"
 ODD = [
-    "",
-    " ",
-    "    many   spaces  \n\n\t\r\n",
-    "U+2581 ▁ and a NUL \0 here",
-    "café naïve Straße ﬁ Å ½ ² 日本語のテキスト 한국어 العربية ไทย",
-    "😀👩‍👩‍👧 \U0001f1e9\U0001f1ea e\u0301",
+    *HARD,
+    "café naïve Straße ﬁ Å ½ ² ไทย",
     "it's we'll I'd 'tis THE 12.5 x_1 ---",
-    "\u00a0\u2003\u3000\ufeff\u200b\u0085",
-    "a" * 1005 + " " + "kite" * 30,
-    "<0x0A> <unk> <s> <|endoftext|> the <|endoftext|>",
+    "\u2003\u200b",
+    "kite" * 30,
+    "the <|endoftext|>",
 ]
 
 
