@@ -14,21 +14,15 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
-from tests.attention.conftest import decoded, layer_of
-from tests.attention.conftest import text as text_of
+from tests.attention.conftest import decoded, layer_of, text
 
-C, T = 24, 12
+T = 12
 FORMS = [name for name, variant in VARIANTS.items() if variant.group == "forms"]
 every_variant = pytest.mark.parametrize("variant", FORMS)
 
 
 def layer(variant: str = "standard", **choices: Any) -> Attention:
-    sizes = {"d_in": C, "d_out": C, "qkv_bias": True, **VARIANTS[variant].maps}
-    return layer_of(**sizes | choices)
-
-
-def text(seed: int = 0, batch: int = 2) -> mx.array:
-    return text_of(seed, batch, C=C)
+    return layer_of(**{"qkv_bias": True, **VARIANTS[variant].maps, **choices})
 
 
 def difference(a: mx.array, b: mx.array) -> float:
@@ -63,7 +57,7 @@ def test_sliced_heads_are_separate_heads_with_block_diagonal_matrices(n_kv_heads
 def test_relative_positions_do_not_depend_on_where_a_text_begins(variant, position):
     """Scores depend only on distances: a text that begins later has the same weights."""
     module, x = layer(variant, position=position, qkv_bias=False), text(batch=1)
-    later = module.weights(mx.concatenate([mx.zeros((1, 3, C)), x], axis=1))
+    later = module.weights(mx.concatenate([mx.zeros((1, 3, 16)), x], axis=1))
     seen = later[:, :, 3:, 3:]
     assert difference(seen / seen.sum(axis=-1, keepdims=True), module.weights(x)) < 1e-4
 
