@@ -98,10 +98,6 @@ def test_an_impossible_model_is_refused(choices, words):
 DIGESTS = {"book": "ecaad6cb6cf0a404", "gpt2": "99b03b3b9cd6a10b", "zero": "ed3c1b8f7be04d3a"}
 
 
-def model(variant: str = "standard", seed: int = 0, **changes) -> GPT:
-    return GPT(config_from({**SIZES, **VARIANTS[variant].maps, **changes}), seed=seed)
-
-
 def digest(weights: dict[str, mx.array]) -> str:
     found = hashlib.sha256()
     for name in sorted(weights):
@@ -112,17 +108,18 @@ def digest(weights: dict[str, mx.array]) -> str:
 @pytest.mark.parametrize("start", ["book", "gpt2", "zero"])
 def test_one_seed_is_one_model_on_every_machine(start):
     """Digests of all weights, as bytes: another processor or back end must find the same."""
-    assert digest(named_arrays(model(seed=7, start=start))) == DIGESTS[start]
+    assert digest(named_arrays(GPT(config(start=start), seed=7))) == DIGESTS[start]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_share_the_start_of_every_weight_that_they_share(variant):
-    standard, other = (named_arrays(model(name, start="book")) for name in ("standard", variant))
+    configs = (config(start="book", **VARIANTS[name].maps) for name in ("standard", variant))
+    standard, other = (named_arrays(GPT(each)) for each in configs)
     shared = [n for n in standard if n in other and other[n].shape == standard[n].shape]
     assert {"tok_emb.weight", "trf_blocks.1.ff.layers.0.weight"} <= {*shared}
     assert not [n for n in shared if not mx.array_equal(standard[n], other[n])]
 
 
 def test_a_merged_matrix_starts_as_the_product_of_the_standard_form_s_factors():
-    standard, merged = model("standard", start="book"), model("merged", start="book")
+    standard, merged = (GPT(config(start="book", score=form)) for form in ("separate", "merged"))
     assert mx.allclose(standard(TOKENS), merged(TOKENS), atol=1e-5)
