@@ -58,24 +58,20 @@ def layer(**choices: Any) -> Attention:
 
 
 @pytest.mark.parametrize(
-    ("choices", "T", "calls"),
+    ("choices", "T", "trains", "calls"),
     [
-        ({}, 16, [((1, 2, 16, 64), (1, 2, 16, 64), True)]),  # with the causal mask by name
-        ({"score": "merged"}, 16, [((1, 2, 16, 128), (1, 1, 16, 128), True)]),
-        ({"drop_rate": 0.1}, 16, []),
-        ({}, 8, []),  # fewer than nine queries have a kernel without a gradient
+        ({}, 16, True, [((1, 2, 16, 64), (1, 2, 16, 64), True)]),  # with the causal mask by name
+        ({"score": "merged"}, 16, True, [((1, 2, 16, 128), (1, 1, 16, 128), True)]),
+        ({"drop_rate": 0.1}, 16, True, []),
+        ({}, 8, True, []),  # fewer than nine queries have a kernel without a gradient
+        ({}, 8, False, [((1, 2, 8, 64), (1, 2, 8, 64), True)]),
     ],
 )
-def test_training_takes_the_fused_path_if_it_has_a_gradient(fused_calls, choices, T, calls):
-    layer(**choices)(mx.ones((1, T, 128)))
+def test_the_fused_path_is_taken_if_it_has_a_gradient_or_needs_none(
+    fused_calls, choices, T, trains, calls
+):
+    layer(**choices).train(trains)(mx.ones((1, T, 128)))
     assert fused_calls == calls
-
-
-def test_fewer_than_nine_queries_decode_on_the_fused_path(fused_calls):
-    module = layer()
-    module.eval()
-    module(mx.ones((1, 8, 128)))
-    assert len(fused_calls) == 1
 
 
 @pytest.mark.parametrize(
