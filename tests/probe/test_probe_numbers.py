@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
@@ -43,12 +43,6 @@ def found() -> Callable[..., Probe]:
         return probe(model, np.random.default_rng(0).integers(0, 20, (texts, tokens)))
 
     return make
-
-
-def lines(shown: RenderableType) -> list[str]:
-    stream = io.StringIO()
-    Console(width=80, file=stream).print(shown)
-    return stream.getvalue().splitlines()
 
 
 def test_it_is_said_when_weights_do_not_add_up_to_one(found):
@@ -93,7 +87,9 @@ def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, tmp_
         assert head["VO"] is None
     assert facts["alignment"]["VO"] is None
     assert f"No V_h O_h is shown: {reason}." in legend(probed)[-1]
-    *_, row, _ = shown = [line.split() for line in lines(heads_table(probed)) if line.strip()]
+    stream = io.StringIO()
+    Console(width=80, file=stream).print(heads_table(probed))
+    *_, row, _ = shown = [line.split() for line in stream.getvalue().splitlines() if line.strip()]
     assert row[:3] == ["1", "3", number(probed.statistics["entropy"][1, 3])]
     assert "…" not in str(shown)  # it fits a terminal of 80 columns whole
     assert {path.stem for path in save_figures(probed, tmp_path)} == {"maps"}
