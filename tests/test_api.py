@@ -105,18 +105,14 @@ def test_numbers_of_numpy_are_numbers(settings):
     assert len(training.run().model.generate("the", max_tokens=4, **drawn)) == 4
 
 
-@pytest.fixture
-def storyteller(model):
-    """The same model, as if its text had documents, each after a line break."""
+def test_a_text_is_read_after_the_document_s_start(model):
+    """Of a model as if its text had documents, each after a line break."""
     run = Run(model.run.path, {**model.run.settings, "corpus": "tales"})
     tokenizer = CharacterTokenizer.train("\n" + STORY)
     config = replace(model.model.config, vocab_size=tokenizer.vocab_size, start="book")
     gpt = GPT(config)
     gpt.eval()
-    return LoadedModel(run, gpt, tokenizer)
-
-
-def test_a_text_is_read_after_the_document_s_start(storyteller):
+    storyteller = LoadedModel(run, gpt, tokenizer)
     typed = storyteller.logits("\nthe cat").astype(np.float64)
     np.testing.assert_allclose(storyteller.logits("the cat"), typed[1:], atol=1e-6)
     assert storyteller.loss("the cat") == pytest.approx(storyteller.loss("\nthe cat"), abs=1e-6)
