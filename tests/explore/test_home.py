@@ -42,14 +42,6 @@ def runs(make_run):
     return folder
 
 
-@pytest.fixture
-def page(runs, browser, tmp_path):
-    """The home page in a browser."""
-    path = tmp_path / "home.html"
-    path.write_text(render_home(*home_of(summarise_runs(runs))), "utf-8")
-    return browser.open(path.as_uri())
-
-
 def test_a_row_says_what_was_trained_and_how_well(runs):
     rows = {row["name"]: row for row in home_of(summarise_runs(runs))[0]}
     a = rows["a"]
@@ -61,7 +53,10 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
 
 
 @pytest.mark.slow
-def test_the_page_says_nothing_asks_for_nothing_and_lists_all(page):
+def test_the_page_says_nothing_asks_for_nothing_and_lists_all(runs, browser, tmp_path):
+    path = tmp_path / "home.html"
+    path.write_text(render_home(*home_of(summarise_runs(runs))), "utf-8")
+    page = browser.open(path.as_uri())
     assert sorted(page.run(NAMES)) == ["a", "b", "c", "half"]
     assert "5 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
     assert "b, 1.400 nats per token" in page.run("document.getElementById('answers').innerText")
