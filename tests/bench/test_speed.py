@@ -33,16 +33,10 @@ def test_median_and_quartiles_are_in_order(numbers):
     assert inverse.low <= inverse.median <= inverse.high
 
 
-@pytest.fixture(scope="module")
-def measured() -> list[speed.Measurement]:
-    """Two variants, all kinds of work, the fewest rounds."""
+def test_every_kind_of_work_of_every_variant_is_measured(monkeypatch):
+    monkeypatch.setattr(speed, "SHORTEST", 0.0)
     setups = speed.variant_setups("nano", SIZES, "standard,merged")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(speed, "SHORTEST", 0.0)
-        return list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
-
-
-def test_every_kind_of_work_of_every_variant_is_measured(measured):
+    measured = list(speed.bench(setups, list(speed.WORKLOADS), seconds=0.0))
     names = [(row.work, row.name) for row in measured]
     assert names == [(work, name) for work in speed.WORKLOADS for name in ("standard", "merged")]
     assert all(row.peak_memory > 4 * 40 * 16 for row in measured)  # the weights at least
