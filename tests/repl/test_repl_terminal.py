@@ -89,25 +89,18 @@ class Fingers:
         return self.lines.pop(0)
 
 
-@pytest.fixture
-def hasty(page, monkeypatch):
-    """A screen on which Ctrl-C is pressed after the third piece of an answer."""
-
+def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, page, monkeypatch):
     def stream(pieces):
         shown = [next(pieces) for _ in range(3)]
         page.answers.append("".join(shown))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(page, "stream", stream)
-    return page
-
-
-def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, hasty):
     interactive_loop(session, Fingers(["a", "/more"]))
-    assert hasty.answers == ["bcd", "efg"]
+    assert page.answers == ["bcd", "efg"]
     assert session.turns[0].answers[0].cost.finish_reason is None
-    assert hasty.messages[0].startswith("3 tokens")
-    assert hasty.messages[1] == "stopped; /more continues"
+    assert page.messages[0].startswith("3 tokens")
+    assert page.messages[1] == "stopped; /more continues"
     assert session.story("alpha") == "abcdefg"
 
 
