@@ -72,20 +72,14 @@ def test_html_replaces_nothing_but_a_page_unless_told_to(trained, opened, run_co
     assert "generator" in Path("page.html").read_text("utf-8")
 
 
-@pytest.fixture
-def two_trained(trained, train, workshop) -> Path:
-    """A folder runs/ with two runs of one text."""
-    assert train("--name=other", "--quiet", "--seed=2").exit_code == 0
-    return workshop / "runs"
-
-
 def test_without_a_run_it_lists_all_runs_and_a_prompt_goes_to_the_latest(
-    two_trained, opened, run_command
+    trained, train, opened, run_command
 ):
+    assert train("--name=other", "--quiet", "--seed=2").exit_code == 0
     made = run_command("open", "--json")
-    page = two_trained / "home.html"
+    page = trained.with_name("home.html")
     assert json.loads(made.stdout) == {"path": "runs/home.html", "bytes": page.stat().st_size}
     assert opened == [page.as_uri()]
     assert [row["name"] for row in data_of(page)["home"]["rows"]] == ["other", "base"]
     run_command("open", "--no-browser", "--prompt=the red cat")
-    assert data_of(two_trained / "other" / "explore.html")["texts"] == ["the red cat"]
+    assert data_of(trained.with_name("other") / "explore.html")["texts"] == ["the red cat"]
