@@ -57,14 +57,9 @@ def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it
         del VARIANTS.rows["twin"]
 
 
-@pytest.fixture
-def record():
-    """What config.json holds of a training of 10 steps."""
+def test_a_resume_may_change_a_budget_and_repeat_but_not_change_other_settings():
     settings = resolve({"preset": "nano", "variant": "merged", "steps": 10})
-    return settings.record(settings.model_config(99), digest="abc")
-
-
-def test_a_resume_may_change_a_budget_and_repeat_but_not_change_other_settings(record):
+    record = settings.record(settings.model_config(99), digest="abc")
     assert settings_from(record, {"steps": 20, "log_every": 5}).training.steps == 20
     training = settings_from(record, {"minutes": 1.0}).training
     assert (training.steps, training.minutes) == (0, 1.0)
