@@ -36,15 +36,12 @@ def service(monkeypatch):
     return told
 
 
-def trained(made, name):
-    with logging_to(name, made.run) as log:
-        return list(train_recorded(made, log=log))
-
-
 @pytest.mark.parametrize("name", LOGGERS)
 def test_a_service_gets_every_loss_at_its_step(name, trainer, service, tmp_path):
     made = trainer(run=tmp_path / "run", steps=6, log_every=2, eval_every=3)
-    losses = {e.step: e.loss for e in trained(made, name) if isinstance(e, Stepped)}
+    with logging_to(name, made.run) as log:
+        events = list(train_recorded(made, log=log))
+    losses = {e.step: e.loss for e in events if isinstance(e, Stepped)}
     (_, given), *told, last = service
     if name == "tensorboard":
         assert given == str(made.run.path / name)

@@ -41,12 +41,6 @@ def interrupted_and_resumed(trainer, path, stop_at: int, **settings) -> tuple:
     return second, first, finish(second)
 
 
-@pytest.fixture
-def two_cores(monkeypatch) -> None:
-    """Work is divided among two streams, as on a machine with two cores."""
-    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
-
-
 @pytest.mark.parametrize(
     ("optimizer", "accumulate", "compile", "windows"),
     [
@@ -57,8 +51,9 @@ def two_cores(monkeypatch) -> None:
     ],
 )
 def test_weights_optimizer_and_later_losses_are_the_same_bits(
-    trainer, tmp_path, two_cores, optimizer, accumulate, compile, windows
+    trainer, tmp_path, monkeypatch, optimizer, accumulate, compile, windows
 ):
+    monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
     settings = {"optimizer": optimizer, "accumulate": accumulate, "compile": compile}
     settings = {**NOISY, **settings, "windows": windows, "batch_size": 24}
     straight = trainer(**settings)

@@ -37,15 +37,11 @@ def pipe() -> Console:
     return Console(file=io.StringIO(), highlight=False)
 
 
-def shown(display, reports) -> None:
-    with display:
-        for report in reports:
-            display(report)
-
-
 def test_in_a_pipe_every_report_of_progress_is_one_plain_line():
     console = pipe()
-    shown(Display(console), [STARTED, STEPPED, EVALUATED])
+    with Display(console) as display:
+        for report in (STARTED, STEPPED, EVALUATED):
+            display(report)
     step, evaluation = written(console).splitlines()
     assert step == "step 420/2000  loss 3.112  1:42 left  128k tok/s  2.1 GB"
     assert evaluation.endswith("  1.5678 bits per byte (0.250 above the floor)  best so far")
