@@ -95,14 +95,10 @@ sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**16)
 
 
-def drawn(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape)
-
-
 @few
 @given(seeds, sizes, sizes, sizes)
 def test_balanced_factors_are_the_best_of_their_rank(seed, rows, columns, rank):
-    M = drawn(seed, rows, columns)
+    M = np.random.default_rng(seed).normal(size=(rows, columns))
     A, B = balanced_factors(M, rank)
     lost = np.linalg.svd(M, compute_uv=False)[rank:]
     assert np.linalg.norm(M - A @ B) == pytest.approx(np.linalg.norm(lost), abs=1e-12)
