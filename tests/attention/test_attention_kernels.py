@@ -52,11 +52,6 @@ def fused_calls(gpu_path, monkeypatch) -> list[tuple]:
     return calls
 
 
-def layer(**choices: Any) -> Attention:
-    defaults: dict[str, Any] = {"d_in": 128, "d_out": 128, "context_length": 16, "n_heads": 2}
-    return Attention(AttentionConfig(**(defaults | choices)))
-
-
 @pytest.mark.parametrize(
     ("choices", "T", "trains", "calls"),
     [
@@ -70,7 +65,8 @@ def layer(**choices: Any) -> Attention:
 def test_the_fused_path_is_taken_if_it_has_a_gradient_or_needs_none(
     fused_calls, choices, T, trains, calls
 ):
-    layer(**choices).train(trains)(mx.ones((1, T, 128)))
+    sizes: dict[str, Any] = {"d_in": 128, "d_out": 128, "context_length": 16, "n_heads": 2}
+    Attention(AttentionConfig(**sizes, **choices)).train(trains)(mx.ones((1, T, 128)))
     assert fused_calls == calls
 
 
