@@ -33,7 +33,6 @@ BACK = [
 ]
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
-    *((kind, (to,)) for to in SEVERAL_HEADS for kind in KINDS),
     *(({"n_heads": 1, **bias}, (to,)) for to in ONE_HEAD for bias in (NO_BIAS, BIAS)),
     ({"n_heads": 1, **NO_BIAS}, ("no-query",)),
     *((BIAS, there_and_back) for there_and_back in BACK),
@@ -44,6 +43,14 @@ EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     *(({"n_kv_heads": 2, **BIAS}, (to,)) for to in SHARED),
 ]
 """A model, and conversions one after the other: each result computes the same."""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("to", SEVERAL_HEADS)
+def test_several_heads(trained, exact_difference, windows, kind, to):
+    model = trained(**kind)
+    assert np.abs(model(windows) - convert(model, to)(windows)).max() < 1e-5
+    assert exact_difference(model, convert_exactly(model, to)) < 1e-12
 
 
 @pytest.mark.parametrize(("settings", "route"), EXACT, ids=str)
