@@ -95,13 +95,13 @@ Draw = Callable[[Random, tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """What the records say of trainings of one length.
+    """The losses of trainings of one length, from the records.
 
     Attributes:
         run: Draws losses of single runs around their mean.
         pair: Draws differences of a pair around their mean.
         spreads: Standard deviation and degrees of freedom of the two.
-        gains: What the better form of each real change is worth, in nats.
+        gains: The worth of the better form of each real change, in nats.
     """
 
     steps: int
@@ -160,7 +160,7 @@ def levels(rule: str, first: int = 1) -> np.ndarray:
 
 
 def better(pairs: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """Return which ideas `compare` calls better, each asked alone: [nights, ideas].
+    """Return which ideas `compare` calls better, each asked by itself: [nights, ideas].
 
     Args:
         pairs: Differences to the control, [nights, ideas, seeds].
@@ -242,7 +242,7 @@ def rules() -> Iterator[tuple[str, int]]:
 
 
 def print_nulls(length: Length) -> None:
-    """Print what each rule keeps of nulls."""
+    """Print how many nulls each rule keeps."""
     click.echo(f"\n{length.steps} steps: kept of 100 nulls, gain believed in, % of nights with any")
     kinds = {"other seed": length.run, "same run": normal(0.0)}
     if length.steps == 300:
@@ -265,7 +265,7 @@ def echo(name: str, kept: np.ndarray, gain: np.ndarray) -> None:
 
 
 def print_real(length: Length) -> list[tuple[str, int, float, float]]:
-    """Print what each rule finds; return rule, pairs, % of nights with a null, % found."""
+    """Print how much each rule finds; return rule, pairs, % of nights with a null, % found."""
     worth = ", ".join(f"{gain:.3f}" for gain in length.gains)
     click.echo(f"\n{length.steps} steps: real changes worth {worth} among nulls: % of first nights")
     click.echo(f"{'that keep each; that are right; nights until all are kept; runs':>90}")
@@ -286,7 +286,7 @@ def print_real(length: Length) -> list[tuple[str, int, float, float]]:
 
 
 def figure(length: Length, points: Sequence[tuple[str, int, float, float]]) -> "Figure":
-    """Draw what a night of nulls believes in, and what each rule keeps of nulls and of changes."""
+    """Draw the gain that a night of nulls believes in, and the nulls and changes that are kept."""
     made, (left, right) = panels(2, 2, (4.2, 3.4))
     random, ideas = np.random.default_rng(SEED), np.arange(1, IDEAS + 1)
     _, gain = believed(length.run(random, (NIGHTS, 1 + IDEAS)))

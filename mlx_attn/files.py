@@ -127,7 +127,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
             raise Locked(f"{folder} is in use by another process: {way_out}") from error
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
-        # Where this lock is the only one: a run below has one of its own, and may be writing.
+        # Folders without a lock of their own: a run below has one, and may be writing.
         for place in ("", "checkpoint/", "track/", "trainings/", "copies/*/"):
             for left_behind in folder.glob(place + LEFT_BEHIND):
                 left_behind.unlink(missing_ok=True)

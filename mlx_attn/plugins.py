@@ -188,7 +188,7 @@ def _execute(path: Path, name: str) -> None:
 
 @cache
 def _watch() -> None:
-    """Note what is opened while a user's file is run; an audit hook cannot be taken away again."""
+    """Note files that are opened while a user's file runs; an audit hook cannot be removed."""
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and _running and isinstance(arguments[0], str | Path):

@@ -105,7 +105,7 @@ class Attention(MapWeights):
         else:
             v, key = self.value(x, k, cache, carry), self.normalize_and_rotate(k, start)
             entries = (key,) if v is key else (key, v)  # [B, key_heads, T, K], [B, H_v, T, D]
-        # After them the memories of hooks, [B, heads, T, width] each; usually there are none.
+        # After them the memories of hooks, [B, heads, T, width] each; usually empty.
         arrays = (*entries, *self.remembered(x))
         if cache is not None and not is_reader:  # T tokens -> all T_k that are visible
             arrays, positions = cache.extend(arrays, self.reads_in_order)

@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def foreign_functions(self) -> list[Callable[..., Any]]:
-        """Its functions that a user wrote; the package's own choices have none."""
+        """Its functions that a user wrote; empty for the package's own choices."""
         facts = [getattr(self, fact.name) for fact in fields(self)]
         functions = [unwrap(fact) for fact in (*facts, *self.weights.values()) if callable(fact)]
         return [f for f in functions if not f.__module__.startswith("mlx_attn.")]
@@ -296,8 +296,8 @@ def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[...
     """Register the decorated function as a choice of a map, or as a position in the heads.
 
     Raises:
-        ConfigError: There is no such map, its choices have no such fact, a fact is of another
-            type, or the name is taken.
+        ConfigError: The map or a fact of its choices is unknown, a fact is of another type, or the
+            name is taken.
     """
     check_word("map", map_name, [*MAPS, "position"])
     kind = KINDS[map_name]

@@ -169,7 +169,7 @@ def command(
         record, shown = _judge_file(results, options["delta"], options["confidence"], exit_code)
     else:
         options |= {"quiet": quiet or as_json, "exit_code": exit_code}
-        with redirect_stdout(sys.stderr):  # what a user's functions print
+        with redirect_stdout(sys.stderr):  # a user's functions may print
             record, shown = _judge_trainings(**options)
     if exit_code:
         context.meta[UNREAD] = STATUS.get(record.get("verdict", ""), 0)
@@ -224,16 +224,16 @@ def _settings_asked(
 ) -> dict[str, Any]:
     """Return the settings of a comparison; ideas have a rule of their own, and no tuning."""
     environment, flags = layers_of(options)
+    file: dict[str, Any] = {}
     if config:  # whose reference may go with the arms of the flags
         file = settings_in(config, lambda each: ComparisonConfig.of({**each, "reference": "none"}))
-        if ideas and (ignored := sorted({*_NOT_OF_IDEAS} & {*file})):
-            raise ConfigError(f"{config}: {_OWN_RULE}: leave out {', '.join(ignored)}")
-        environment = file | environment
-    settings = environment | flags
+    settings = {**file, **environment, **flags}
     if named := [*(variants.split(",") if variants is not None else ()), *arms]:
         settings["arms"] = named
     if ideas:
         _refuse(_OWN_RULE, _NOT_OF_IDEAS)
+        if ignored := sorted(_NOT_OF_IDEAS & file.keys()):
+            raise ConfigError(f"{config}: {_OWN_RULE}: leave out {', '.join(ignored)}")
         if str(settings.get("delta", "")).endswith("%"):
             raise click.UsageError(f"--ideas {_NO_TOKENS}")
         settings |= {"tune": False, "reference": "none"}
@@ -291,7 +291,7 @@ def _judge_idea(run: "ComparisonRun", directory: Path, display: "Display") -> An
     from mlx_attn.comparison.ideas import IdeaRun
 
     step = IdeaRun(run, directory)
-    with suppress(OutOfTime):  # the ledger has what is known by then
+    with suppress(OutOfTime):  # the ledger holds the result so far
         for event in step:
             display(event)
     record = {"against": step.control.name, **asdict(step.idea)}

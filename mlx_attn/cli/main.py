@@ -22,7 +22,7 @@ from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, print
 
 INTERRUPTED = 130  # exit code of a command that was interrupted
 
-UNREAD = "mlx_attn.unread"  # where a context has the exit code of a command that nobody reads
+UNREAD = "mlx_attn.unread"  # key of a context: the exit code if the output is not read
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -35,23 +35,26 @@ def graceful_interrupt(announce: Callable[[], None]) -> Iterator[Callable[[], bo
     stay ignored, such as the closed terminal under `nohup`.
     """
     signals: list[int] = []
-    untold = [announce]
+    is_untold = False
 
     def note(number: int, frame: object) -> None:
+        nonlocal is_untold
         signals.append(number)
         if len(signals) > 1:
             raise KeyboardInterrupt
+        is_untold = True
         tell()
 
     def tell() -> None:
+        nonlocal is_untold
         # A stream cannot be written to while it is being written to, as to a pipe that is full;
         # nor can a terminal that is closed.
         with suppress(RuntimeError, OSError):
             announce()
-            untold.clear()
+            is_untold = False
 
     def is_asked_to_end() -> bool:
-        if signals and untold:
+        if is_untold:
             tell()
         return bool(signals)
 

@@ -87,7 +87,7 @@ class Numbers(click.ParamType):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the numbers; a usage error if there are none."""
+        """Return the numbers; a usage error for any other text."""
         try:
             return tuple(map(float, value.split(",")))
         except ValueError:
@@ -99,7 +99,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
     if files:
         from mlx_attn import plugins
 
-        with redirect_stdout(sys.stderr):  # what they print: stdout is for results
+        with redirect_stdout(sys.stderr):  # stdout is only for results
             plugins.load_plugins(files)
 
 

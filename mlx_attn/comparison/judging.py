@@ -71,7 +71,7 @@ class Sample:
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
         found = contrasts[arm]
-        # An arm that computes what the control does shows nothing of the spread.
+        # An arm that computes the same as the control shows nothing of the spread.
         others = [c for name, c in contrasts.items() if name != arm and any(c.differences)]
         degrees, variance = spread([found.differences])
         tuned, of_tuning = spread(found.tuning)
@@ -84,7 +84,7 @@ class Sample:
 
     @property
     def has_spread(self) -> bool:
-        """Whether the spread is known: not from one difference, nor from two that are equal.
+        """Return True if the spread is known: neither from one difference nor from two equal ones.
 
         Losses that were rounded to two digits make two equal ones in one comparison of ten.
         """
@@ -96,7 +96,7 @@ class Sample:
         """Student's law of the mean around the true one; its scale is e."""
         of_tuning = TUNING_SHARE / self.tuning_seeds if self.tuning_seeds else 0.0
         error = np.sqrt(self.variance * (1 / self.seeds + of_tuning))
-        # Without any spread the mean is certain, but a scale of 0 has no law.
+        # Without any spread the mean is certain, but a scale of 0 is not allowed.
         return stats.t(self.seeds - 1 + self.lent, scale=np.maximum(error, 1e-300))
 
     def seeds_needed(self, margin: float, level: float, level_of_one: float) -> int:

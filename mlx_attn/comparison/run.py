@@ -126,7 +126,7 @@ def open_comparison(
 ) -> tuple[ComparisonRun, Path]:
     """Return the comparison that settings describe, and its directory: `out`, or one in runs/.
 
-    Settings and command are those of `ComparisonConfig.of`; the last two those of `Runner`.
+    `ComparisonConfig.of` describes settings and command, `Runner` the last two.
     """
     config = ComparisonConfig.of(settings, name=out.name if out else "", command=command)
     directory = out or RUNS / config.name

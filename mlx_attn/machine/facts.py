@@ -110,7 +110,7 @@ _SWITCH = "MLX_ENABLE_TF32"
 
 
 def products() -> str:
-    """Return what this process rounds the factors of products to: float32 or TF32."""
+    """Return the type to which this process rounds the factors of products: float32 or TF32."""
     return _products(device_name())
 
 

@@ -44,8 +44,10 @@ def files_around(run: Path) -> set[Path]:
 REFUSALS = [
     ("trian", 2, "unknown command 'trian': did you mean 'train'? (see 'mlx-attn --help')"),
     ("cha", 2, "unknown command 'cha': did you mean 'chat'?"),
+    ("--nope", 2, "No such option '--nope' (see 'mlx-attn --help')"),
     ("sample -p '#' --bogus", 2, "No such option '--bogus' (see 'mlx-attn sample --help')"),
     ("train --steps many", 2, "'--steps': 'many' is not a valid integer (see 'mlx-attn train"),
+    ("train stray", 2, "Got unexpected extra argument (stray)"),
     ("train --data ''", 2, "names no file"),
     ("train --data the-verdct", 1, "no such file, folder or corpus: did you mean 'the-verdict'?"),
     ("train --config none.toml", 1, "none.toml: cannot be read"),

@@ -1,4 +1,4 @@
-"""Gates say how much of the past is forgotten: forgetting transformer (arXiv:2503.02130)."""
+"""Gates set how much of the past is forgotten: forgetting transformer (arXiv:2503.02130)."""
 
 import mlx.core as mx
 import mlx.nn as nn

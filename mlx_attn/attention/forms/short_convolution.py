@@ -36,7 +36,7 @@ def _start(config: AttentionConfig, part: int) -> Float[mx.array, "4 heads D"]:
 
 
 def _refuses(config: AttentionConfig) -> str:
-    """Refuse caches of what comes before: decoding would convolve it again."""
+    """Refuse caches of numbers before the convolution: decoding would convolve them again."""
     score, value, output = (config.choice(name) for name in ("score", "value", "output"))
     later = [choice for choice in (score, value) if choice.cache != "kv"]
     later += [output] if output.contains_value else []
@@ -76,7 +76,7 @@ def convolved(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> 
     weights, T = layer[f"conv_{_PARTS[part]}"], y.shape[2]
     before = [(0, 0), (0, 0), (_REACH, 0), (0, 0)]
     rows = mx.pad(y, before) if cache is None else _with_rows_before(cache, part, y)
-    # Split, not indexed: the gradient of an index is a scatter, whose sums have no fixed order.
+    # Split, not indexed: the gradient of an index is a scatter, whose order of sums varies.
     terms = [
         weight.swapaxes(0, 1) * rows[:, :, _REACH - back : _REACH - back + T]
         for back, weight in enumerate(mx.split(weights, _REACH + 1))
