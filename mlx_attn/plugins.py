@@ -168,10 +168,15 @@ def unload_plugins() -> None:
     _loaded.clear()
 
 
+def _print(*values: object, **options: Any) -> None:
+    """Print what a user's file prints, at any time, on stderr: stdout is only for results."""
+    print(*values, **{"file": sys.stderr, **options})  # noqa: T201
+
+
 def _execute(path: Path, name: str) -> None:
     """Run the file as a module of a private name."""
     module = ModuleType(name)
-    module.__file__ = str(path)
+    vars(module).update(__file__=str(path), print=_print)
     _watch()
     sys.modules[name] = module  # where dataclasses look for it
     try:
@@ -205,9 +210,9 @@ def _line_about(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno
         reason = error.msg
-    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-    place = f"{path}, line {line}" if line else str(path)
-    return f"plugin {place}: {kind}{reason}"
+    kind = "" if isinstance(error, ConfigError) else type(error).__name__
+    place = f"plugin {path}, line {line}" if line else f"plugin {path}"
+    return ": ".join(filter(None, (place, kind, reason)))
 
 
 def plugin_error(error: BaseException) -> str | None:

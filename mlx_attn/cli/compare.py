@@ -169,7 +169,7 @@ def command(
         record, shown = _judge_file(results, options["delta"], options["confidence"], exit_code)
     else:
         options |= {"quiet": quiet or as_json, "exit_code": exit_code}
-        with redirect_stdout(sys.stderr):  # a user's functions may print
+        with redirect_stdout(sys.stderr):  # whatever a user's functions print
             record, shown = _judge_trainings(**options)
     if exit_code:
         context.meta[UNREAD] = STATUS.get(record.get("verdict", ""), 0)

@@ -6,9 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -99,8 +97,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
     if files:
         from mlx_attn import plugins
 
-        with redirect_stdout(sys.stderr):  # stdout is only for results
-            plugins.load_plugins(files)
+        plugins.load_plugins(files)
 
 
 PLUGIN = GroupedOption(

@@ -190,8 +190,9 @@ def test_a_function_that_prints_and_ends_the_process_is_an_error_and_no_result(t
         run_command(*judged, *plugin),
     ):
         assert result.exit_code == 1
+        assert "hello" in result.stderr
         assert "line 6: SystemExit: 0" in result.stderr
-    assert result.stdout == ""
+        assert result.stdout == ""
 
 
 # Files that cannot be used.
