@@ -7,8 +7,8 @@ four layers, or whose layers follow a pattern of variants, is measured itself.
 
 So is a batch, if a processor can read it in a second or so. Of a larger one some windows are
 measured: each takes the same time, and the same memory beside that of weights and optimizer. If two
-windows are too long for that, two shorter ones are measured in a model of two layers, operations
-and weights are counted for the rest, and memory is not known.
+windows are too long for that, two shorter ones are measured in a model of two layers and of bytes,
+operations and weights are counted for the rest, and memory is not known.
 """
 
 import gc
@@ -25,6 +25,7 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.streams import compiles_step, cores, first_step_compiles, parts_take_less
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from mlx_attn.text.characters import ByteTokenizer
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
 from mlx_attn.training.evaluation import EVALUATION_TOKENS
@@ -91,14 +92,16 @@ def _measure(trainer: Trainer) -> _Measured:
     cost, _ = _work_and_weights(replace(config, n_layers=more_layers))
     fits = int(_WORK / cost) if parts_take_less() else B * T  # tokens
 
-    def measured(depth: int, windows: int, length: int = T) -> _Measured:
+    def measured(
+        depth: int, windows: int, length: int = T, corpus: Corpus = trainer.corpus
+    ) -> _Measured:
         parts = min(training.accumulate, _PARTS)
         recipe = replace(training, batch_size=windows, accumulate=parts)
         if not compiles_step(training.compile):
             recipe = replace(recipe, compile="off")  # g++ would take longer than all of it
         sizes = {**settings.model, "n_layers": depth, "context_length": length}
         part = replace(settings, model=sizes, training=recipe)
-        return _measure_batch(part, trainer.corpus, min(EVALUATION_TOKENS, fits))
+        return _measure_batch(part, corpus, min(EVALUATION_TOKENS, fits))
 
     def of_depth(depth: int) -> _Measured:
         if fits >= B * T or B <= 2:
@@ -109,11 +112,13 @@ def _measure(trainer: Trainer) -> _Measured:
 
     windows = min(B, 2)
     if windows * T > _FEW_WINDOWS * fits:
-        small = replace(config, n_layers=few_layers, context_length=max(2, fits // windows))
+        length, corpus = max(2, fits // windows), _in_bytes(trainer.corpus)
+        sizes = {"n_layers": few_layers, "context_length": length}
+        small = replace(config, **sizes, vocab_size=corpus.tokenizer.vocab_size)
         costs = _work_and_weights(config), _work_and_weights(small)
         work, weights = (a / b for a, b in zip(*costs, strict=True))
-        tokens = B * T / (windows * small.context_length)
-        found = measured(small.n_layers, windows, small.context_length)
+        found = measured(few_layers, windows, length, corpus)
+        tokens = B * T / (windows * length)
         return found * [work * tokens, weights, work, 0, 0, 0]
     if not is_deep:
         return of_depth(layers)
@@ -126,6 +131,12 @@ def _measure(trainer: Trainer) -> _Measured:
 def _without_documents(corpus: Corpus) -> Corpus:
     """Let windows start anywhere: a task's documents would not fit into fewer tokens."""
     return replace(corpus, train=replace(corpus.train, document_starts=None))
+
+
+def _in_bytes(corpus: Corpus) -> Corpus:
+    """Return it with 256 tokens: the weights of a large vocabulary take seconds to fill."""
+    train, val = (replace(split, tokens=split.tokens % 256) for split in (corpus.train, corpus.val))
+    return replace(corpus, tokenizer=ByteTokenizer(), train=train, val=val)
 
 
 def _work_and_weights(config: GPTConfig) -> tuple[int, int]:

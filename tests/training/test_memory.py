@@ -78,11 +78,12 @@ def test_of_a_large_batch_each_window_takes_the_same_time_and_memory(trainer, mo
 
 
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
-    """Two windows of few tokens and two layers, which take a second, are all that is tried."""
+    """Two windows of a few bytes and two layers, which take a second, are all that is tried."""
     tried = []
 
     def measured(settings, corpus, tokens):
-        tried.append((settings.training.batch_size, settings.model["n_layers"]))
+        sizes = settings.training.batch_size, settings.model["n_layers"]
+        tried.append((*sizes, corpus.tokenizer.vocab_size))
         return np.array([1.0, 0.0, 1.0, 9e9, 9e9, 9e9])
 
     monkeypatch.setattr("mlx_attn.training.forecast.parts_take_less", lambda: True)
@@ -92,7 +93,7 @@ def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkey
         forecast(trainer(n_layers=layers, batch_size=size))
         for layers, size in ((8, 64), (32, 64), (8, 128))
     )
-    assert tried == [(2, 2)] * 3
+    assert tried == [(2, 2, 256)] * 3
     assert small.peak_memory == 0
     assert batch.step_seconds == 2 * small.step_seconds
     assert 3 < large.step_seconds / small.step_seconds < 4
