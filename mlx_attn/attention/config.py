@@ -91,9 +91,8 @@ class AttentionConfig(AttentionSettings):
 
     def _check_combination(self) -> None:
         """Raise a ConfigError if a choice refuses the sizes, or the other choices."""
-        rotated = self.choice("score").shape(self)[1]  # the width of queries and keys
-        if self.position == "rope" and rotated % 2:
-            raise ConfigError(f"rope rotates pairs of coordinates: width {rotated} must be even")
+        if self.position == "rope" and (width := self.key_width) % 2:
+            raise ConfigError(f"rope rotates pairs of coordinates: width {width} must be even")
         for choice in (choice for name in CHOICES for choice in self.choices(name)):
             if reason := choice.refuses(self):
                 raise ConfigError(reason)
@@ -113,6 +112,11 @@ class AttentionConfig(AttentionSettings):
     def n_maps(self) -> int:
         """Attention maps: one for each head, or as many as a head has queries."""
         return self.n_heads * self.choice("score").queries_per_head
+
+    @property
+    def key_width(self) -> int:
+        """Width of a query and of a key."""
+        return self.choice("score").shape(self)[1]
 
     @property
     def rotates(self) -> bool:

@@ -16,10 +16,10 @@ from mlx_attn.attention.forms.delta_rule import (
     Gates,
     delta_heads,
     delta_weights,
+    inverse_cost,
     refuses_other_scores,
     write_strength,
 )
-from mlx_attn.attention.forms.triangular_inverse import inverse_cost
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 
 _DECAY = {

@@ -9,16 +9,15 @@ import mlx.nn as nn
 from jaxtyping import Float
 
 from mlx_attn.attention.catalog import choice, row
-from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.forms.delta_rule import W_BETA, Gates, unit_length
-from mlx_attn.attention.forms.triangular_inverse import inverse_cost, unit_lower_inverse
+from mlx_attn.attention.forms.delta_rule import (
+    W_BETA,
+    Gates,
+    inverse_cost,
+    unit_length,
+    unit_lower_inverse,
+)
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 from mlx_attn.machine.operations import softmax
-
-
-def _path_width(config: AttentionConfig) -> int:
-    """Return the width of the keys, which reflections of PaTH act on."""
-    return config.choice("score").shape(config)[1]
 
 
 def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1"]:
@@ -36,14 +35,14 @@ def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1
     weights={
         **W_BETA,
         "W_path": lambda config: nn.Linear(
-            config.d_in, config.n_maps * _path_width(config), bias=False
+            config.d_in, config.n_maps * config.key_width, bias=False
         ),
     },
     reads_keys=True,
     remembers=_reflections,
     multiply_adds=lambda config: (
         inverse_cost(config)
-        + config.n_maps * config.context_length * (config.context_length + 2 * _path_width(config))
+        + config.n_maps * config.context_length * (config.context_length + 2 * config.key_width)
     ),
     refuses=lambda config: (
         ""

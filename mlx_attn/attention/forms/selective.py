@@ -38,9 +38,7 @@ def _first_head_queries(layer: MapWeights, x: Inputs) -> Float[mx.array, "B 1 T 
     reads_keys=True,
     remembers=_first_head_queries,
     remembers_all=True,
-    multiply_adds=lambda config: (
-        config.context_length * (config.choice("score").shape(config)[1] + 2)
-    ),
+    multiply_adds=lambda config: config.context_length * (config.key_width + 2),
     refuses=_selective_refuses,
 )
 def selective(

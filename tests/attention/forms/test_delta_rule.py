@@ -12,7 +12,7 @@ import pytest
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import CHOICES
-from mlx_attn.attention.forms.triangular_inverse import unit_lower_inverse
+from mlx_attn.attention.forms.delta_rule import unit_lower_inverse
 from mlx_attn.cost import attention_cost
 from mlx_attn.errors import ConfigError
 from tests.attention.conftest import decoded, layer_of, text
