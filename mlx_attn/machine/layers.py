@@ -17,7 +17,6 @@ takes these operations too.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -67,12 +66,10 @@ class LayerNorm(nn.LayerNorm):
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
         if x.dtype == mx.float64:
-            numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
-            return _norm(x, *numbers, self.weight, self.get("bias", 0))
+            return _norm(x, *_share_and_eps(self, x), self.weight, self.get("bias", 0))
         if self.training or "bias" not in self or not is_compiled(x):
             return super().__call__(x)
-        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
-        return _compiled_norm(x, *numbers, self.weight, self.bias)
+        return _compiled_norm(x, *_share_and_eps(self, x), self.weight, self.bias)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -81,11 +78,10 @@ class RMSNorm(nn.RMSNorm):
     def __call__(self, x: Stream) -> Stream:
         """Return the norm of each token."""
         if x.dtype == mx.float64:
-            return _norm(x, *_share_and_eps(x.shape[-1], self.eps, x.dtype), self.weight)
+            return _norm(x, *_share_and_eps(self, x), self.weight)
         if self.training or not is_compiled(x):
             return super().__call__(x)
-        numbers = _share_and_eps(x.shape[-1], self.eps, x.dtype)
-        return _compiled_norm(x, *numbers, self.weight)
+        return _compiled_norm(x, *_share_and_eps(self, x), self.weight)
 
 
 def _norm(
@@ -106,9 +102,8 @@ def _norm(
 _compiled_norm = mx.compile(_norm, shapeless=True)
 
 
-@cache
-def _share_and_eps(width: int, eps: float, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
-    return mx.array(1 / width, dtype), mx.array(eps, dtype)
+def _share_and_eps(norm: nn.LayerNorm | nn.RMSNorm, x: Stream) -> tuple[mx.array, mx.array]:
+    return mx.array(1 / x.shape[-1], x.dtype), mx.array(norm.eps, x.dtype)
 
 
 class TokenLinear(nn.Module):
