@@ -49,10 +49,6 @@ NOT_FINITE = "gives numbers that are not finite (a mixing reads -inf for later k
 Arrays = tuple[mx.array, ...]
 
 
-class LawBroken(ConfigError):
-    """A layer with a user's choices breaks a law that the package relies on."""
-
-
 _passed: dict[tuple[Any, ...], list[Choice]] = {}
 
 
@@ -62,9 +58,9 @@ def check_choices(layer: Attention) -> None:
     Each set of choices is tried once in a process.
 
     Raises:
-        ConfigError: A map returns another shape than it must.
-        LawBroken: It leaks later tokens, is random, decodes differently from a full pass, has
-            gradients that are not finite, or is declared affine and is not.
+        ConfigError: A map returns another shape than it must, or the layer leaks later tokens, is
+            random, decodes differently from a full pass, has gradients that are not finite, or is
+            declared affine and is not.
     """
     _check_shapes(layer)
     foreign = [choice for choice in layer.maps.all if choice.foreign_functions]
@@ -81,7 +77,7 @@ def check_choices(layer: Attention) -> None:
                 broken = _broken_law_of(layer.config, foreign)
         if broken:
             names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
-            raise LawBroken(f"{names} {broken}")
+            raise ConfigError(f"{names} {broken}")
     except BaseException:
         del _passed[key]
         raise
