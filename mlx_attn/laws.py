@@ -1,9 +1,9 @@
-"""The laws of a layer, tried on a small one: shapes, causality, decoding, affine maps.
+"""The laws of a layer: shapes, causality, decoding, affine maps.
 
 A user's choices are tried when the first layer with them is made; tests hold the package's own to
-the same laws. Shapes are known without computing anything. For the rest a narrow layer reads a few
-tokens, then texts as long as in training and a little shorter, also in training mode: a leak from a
-later token is refused before it is trained, and not found in a loss that is too good.
+the same laws. Shapes are known without computing anything. For the rest a layer reads a few tokens,
+then texts as long as in training and a little shorter, also in training mode: a leak from a later
+token is refused before it is trained, and not found in a loss that is too good.
 """
 
 import math
@@ -36,7 +36,6 @@ TOKENS, WINDOW = 12, 5
 _SEQUENCES = 3  # of a trial: some faults do not show with two
 _FEW = 2  # sequences where only shapes are tried
 _LONG = 128  # tokens; for time, one longer sequence is tried, and several only as in training
-_NARROWEST = 4  # width of a head in a trial, if the sizes can be divided so far
 _PIECES = ([*range(1, TOKENS)], [7, 8])
 """Where a short text is cut to be read with a cache: into single tokens, and beyond a window."""
 
@@ -71,10 +70,7 @@ def check_choices(layer: Attention) -> None:
     _passed[key] = foreign  # now, because the trial makes such layers
     try:
         with kept_random_state():
-            try:
-                broken = _broken_law_of(_small(layer.config), foreign)
-            except Exception:  # the choices may be written for these sizes only
-                broken = _broken_law_of(layer.config, foreign)
+            broken = _broken_law_of(replace(layer.config, short_conv="none"), foreign)
         if broken:
             names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
             raise ConfigError(f"{names} {broken}")
@@ -84,7 +80,7 @@ def check_choices(layer: Attention) -> None:
 
 
 def _broken_law_of(config: AttentionConfig, foreign: list[Choice]) -> str:
-    """Return the law that a layer of these sizes breaks."""
+    """Return the law that a layer breaks, without convolutions, which the choices do not make."""
     window = min(config.window, WINDOW)
     few = min(TOKENS, config.context_length)
     short = Attention(replace(config, context_length=few, window=window))
@@ -104,18 +100,6 @@ def _broken_law_of(config: AttentionConfig, foreign: list[Choice]) -> str:
         if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
             raise
         return f"cannot be computed or decoded: {error}"
-
-
-def _small(config: AttentionConfig) -> AttentionConfig:
-    """Divide all widths by one number, so that they still fit together."""
-    # Widths divided by a common divisor keep their ratios, and so all checks of the configuration.
-    D = config.head_dim
-    shared = math.gcd(config.d_in, config.d_out, D, config.value_dim)
-    fits = [n for n in range(1, D + 1) if shared % n == 0 and D // n >= _NARROWEST]
-    by = max((n for n in fits if D // n % 2 == 0), default=1)
-    widths = {key: getattr(config, key) // by for key in ("d_in", "d_out", "head_dim", "value_dim")}
-    sizes = {**widths, "latent_dim": max(1, config.latent_dim // by)}
-    return replace(config, **sizes, scale=0.0, short_conv="none")  # silu is not the choice's
 
 
 def _lengths(context_length: int) -> list[int]:
