@@ -22,7 +22,7 @@ from shlex import quote
 from types import ModuleType
 from typing import Any
 
-from mlx_attn.attention.catalog import CHOICES, MAPS, VARIANTS, Choice, choice_of, find_variant
+from mlx_attn.attention.catalog import CHOICES, VARIANTS, Choice, choice_of, find_variant
 from mlx_attn.errors import ConfigError, RunError, one_line
 from mlx_attn.files import user_path
 from mlx_attn.records import read_bytes
@@ -92,7 +92,6 @@ def _load(path: Path) -> Plugin:
         beside = ((path.parent / name, old) for name, old in plugin.files.items())
         if plugin.sha256 == digest and all(_digest(file) == old for file, old in beside):
             return plugin
-    choice_of("score", MAPS["score"])  # so that all built-in names are taken already
     if path in _loaded:
         _forget(_loaded.pop(path).names)
     before = _registered()
