@@ -3,8 +3,7 @@
 A choice has a formula, weights, a function, and the facts of its kind. The kinds are the three maps
 of attention, the two hooks between score and value, and positions in the heads. A variant makes a
 choice for each map. `maps` and `forms` register the package's, each after its functions, and a
-user's file does the same. Laws compare a user's facts with the numbers that its functions compute.
-The command line, the README's table, the documentation and the parametrised tests read the tables.
+user's file does the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""The trained weights of one attention layer, and the parts of its maps.
-
-Heads, starting weights, the book's matrices, and `MapWeights`, the layer that every choice of a map
-works on.
+"""The trained weights of one attention layer, on which every choice of a map works.
 
 Linear weights are stored (out, in), so a row vector x is mapped to x W^T; the letters of the
 formulas are the matrices that act on x from the right, as in q = x W_query.

@@ -2,9 +2,9 @@
 
     score: x -> queries and keys        value: x -> values        output: heads -> y
 
-Between score and value are two hooks, w_h = mixing(logits(score_h) + mask). A choice is registered
-at its definition and listed nowhere else. Its weights are attributes of the layer, under the book's
-names, so that a checkpoint reads like the book. All other choices are in `forms`.
+Between score and value are two hooks, w_h = mixing(logits(score_h) + mask). Weights are attributes
+of the layer, under the book's names, so that a checkpoint reads like the book. All other choices
+are in `forms`.
 """
 
 from typing import Any
@@ -88,8 +88,6 @@ def linear_output(layer: MapWeights, heads: Heads, x: Any) -> Outputs:
     """Apply out_proj to the concatenated heads; O_h are its rows that read head h."""
     return layer.out_proj(merge_heads(heads))  # [B, H, T, D] -> [B, T, H D] -> [B, T, d_out]
 
-
-# The two hooks between score and value, of which most layers have neither and pay nothing.
 
 choice("logits", "none", "s_h = score_h")(lambda layer, s: s)
 
