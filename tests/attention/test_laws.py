@@ -288,16 +288,6 @@ def test_a_choice_is_tried_once_and_a_script_s_random_numbers_are_not_touched(ow
     assert len(calls) == first + 1  # its shape only
 
 
-def test_a_choice_for_one_size_only_is_tried_at_that_size(own):
-    layer = own(
-        "logits",
-        lambda a, s: s + a.table[: s.shape[2], : s.shape[3]] if s.shape[3] == 3 else s,
-        {"d_in": 64, "d_out": 64},
-        weights={"table": lambda c: mx.zeros((c.context_length, {64: 12}[c.d_in]))},
-    )
-    assert layer.table.shape == (12, 12)
-
-
 @pytest.mark.parametrize("context_length", [1, 2])
 def test_fewer_keys_than_heads_are_taken_at_any_length(own, context_length):
     W = {"W": lambda c: nn.Linear(c.d_in, c.d_in // 2)}
