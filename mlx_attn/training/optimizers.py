@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any
 
 import mlx.core as mx
@@ -49,7 +49,12 @@ class AdamW:
         # Shapes by name, of each vector.
         self.shapes = [{n: a.shape for n, a in part.items()} for part in _parts(weights)]
         self.weights = self.packed(weights)
-        self.state = _state(peak, self.weights, "m", "v")
+        self.state: dict[str, Any] = {
+            "step": mx.array(0, mx.uint64),
+            "learning_rate": mx.array(peak),
+            "m": [mx.zeros_like(vector) for vector in self.weights],
+            "v": [mx.zeros_like(vector) for vector in self.weights],
+        }
 
     def read(self, arrays: Arrays) -> None:
         """Take over weights by name."""
@@ -81,28 +86,17 @@ class AdamW:
         rate, eps = lr * correction / (1 - beta1**t), self.eps * correction
         # The scalars are arguments because all vectors wait for them.
         scalars = [new, new_square, rate, eps, 1 - lr * self.decay]
-        inputs = (
-            (gradient, self.weights[i], self.state[str(i)], scalars)
-            for i, gradient in enumerate(gradients)
-        )
+        m, v = self.state["m"], self.state["v"]
+        inputs = zip(gradients, self.weights, m, v, repeat(scalars), strict=False)
         # In turns, because a large model's old and new vectors would not fit side by side.
-        for i, (vector, moments) in enumerate(in_turns(self._moved, inputs)):
-            self.weights[i] = vector
-            self.state[str(i)] |= moments
+        for i, moved in enumerate(in_turns(self._moved, inputs)):
+            self.weights[i], m[i], v[i] = moved
 
-    def _moved(self, inputs: tuple) -> tuple[Vector, dict]:
-        gradient, weights, state, (new, new_square, rate, eps, decay) = inputs
-        m = self.beta1 * state["m"] + new * gradient
-        v = self.beta2 * state["v"] + new_square * mx.square(gradient)
-        return weights * decay - rate * m / (mx.sqrt(v) + eps), {"m": m, "v": v}
-
-
-def _state(rate: float, packed: list[mx.array], *moments: str) -> dict[str, Any]:
-    """Return the state that a checkpoint keeps, before the first step."""
-    state: dict[str, Any] = {"step": mx.array(0, mx.uint64), "learning_rate": mx.array(rate)}
-    for i, array in enumerate(packed):
-        state[str(i)] = {moment: mx.zeros_like(array) for moment in moments}
-    return state
+    def _moved(self, inputs: tuple) -> tuple[Vector, Vector, Vector]:
+        gradient, weights, m, v, (new, new_square, rate, eps, decay) = inputs
+        m = self.beta1 * m + new * gradient
+        v = self.beta2 * v + new_square * mx.square(gradient)
+        return weights * decay - rate * m / (mx.sqrt(v) + eps), m, v
 
 
 MAX_FLAT = 2**24
@@ -151,7 +145,10 @@ class Muon:
             stacks[tuple(sorted(array.shape))].append(name)
         self.stacks = list(stacks.values())  # of names
         self.weights = dict(weights)
-        self.state = _state(peak, self.packed(weights), "v")
+        self.state: dict[str, Any] = {
+            "learning_rate": mx.array(peak),
+            "v": [mx.zeros_like(stack) for stack in self.packed(weights)],
+        }
 
     def read(self, arrays: Arrays) -> None:
         """Take over weights by name."""
@@ -168,13 +165,11 @@ class Muon:
 
     def step(self, gradients: list[Stack], factor: Scalar) -> None:
         """Move the weights; see `AdamW.step`."""
-        self.state["step"] = self.state["step"] + 1
-        momenta = [self.state[str(i)]["v"] for i in range(len(gradients))]  # one per stack
         # The clipping factor is a scalar: multiplying it here saves a pass over every gradient.
         new = (1 - self.momentum) * factor
-        inputs = [(*pair, new) for pair in zip(gradients, momenta, strict=True)]
+        inputs = [(*pair, new) for pair in zip(gradients, self.state["v"], strict=True)]
         for i, (v, u) in enumerate(parallel_map(self._nesterov, inputs)):
-            self.state[str(i)]["v"] = v
+            self.state["v"][i] = v
             # [n, rows, columns], divided along n among the processor's cores.
             shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
             for name, direction in zip(self.stacks[i], chain(*shards), strict=True):

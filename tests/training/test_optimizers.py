@@ -88,7 +88,7 @@ def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, fa
     config = recipe(optimizer=optimizer, clip=longest)
     made, objective = GroupedOptimizer(model, config), Objective(np.zeros(9, np.uint16), 6)
     norm = TrainStep(made, objective, config).update(gradients)
-    seen, share = made.state[0]["0"][moment], {"adamw": 0.1, "muon": 0.05}[optimizer]
+    seen, share = made.state[0][moment][0], {"adamw": 0.1, "muon": 0.05}[optimizer]
     assert float(norm) == pytest.approx(1, rel=1e-5)
     assert np.allclose(np.array(seen), share * factor * size**-0.5, rtol=1e-4)
 
