@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.errors import ConfigError
 from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.machine.streams import compiling, first_step_compiles
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
@@ -35,14 +34,8 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
             training ends.
 
     Raises:
-        ConfigError: The heads are to be recorded, and nothing measures them.
         RunError: The loss is not finite, or the disk cannot be written.
     """
-    if trainer.config.track and not trainer.track:
-        raise ConfigError(
-            f"track={trainer.config.track} needs something that measures the heads: call "
-            "mlx_attn.probe.tracking.track_heads(trainer) first"
-        )
     trainer.model.train()
     # The caller may have given the model other weights.
     trainer.optimizer.read()
@@ -225,7 +218,7 @@ class _Monitor:
 
     def tracked(self) -> Tracked:
         """Measure the heads' matrices once the loss is known to be finite."""
-        assert self.trainer.track
+        assert self.trainer.track, "probe.tracking.track_heads comes before the training"
         self.read()
         self.lap(trained=True)
         tracked = self.trainer.track()
