@@ -100,10 +100,6 @@ def remove(path: Path) -> None:
         raise unwritable(path, error) from error
 
 
-class Locked(RunError):
-    """Another process holds a directory."""
-
-
 @contextlib.contextmanager
 def lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """Make `folder` if needed and lock it until the block, or this process, ends.
@@ -113,8 +109,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
     is a folder that is empty in the end.
 
     Raises:
-        RunError: The folder cannot be made.
-        Locked: Another process holds it, and is not to be waited for.
+        RunError: The folder cannot be made, or another process holds it and `wait` is False.
     """
     make_directory(folder)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -124,7 +119,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             way_out = "wait until that ends or stop it, or name another directory"
-            raise Locked(f"{folder} is in use by another process: {way_out}") from error
+            raise RunError(f"{folder} is in use by another process: {way_out}") from error
         except OSError as error:  # as of a shared disk that knows no locks
             raise unwritable(folder, error) from error
         # Folders without a lock of their own: a run below has one, and may be writing.

@@ -261,9 +261,8 @@ def new_run(
     An overwritten run loses its own files first, config.json at the end, and keeps all others.
 
     Raises:
-        Locked: Another process holds the directory.
-        RunError: It cannot be written, there is a run that is not to be overwritten, or the
-            directory there does not hold a run.
+        RunError: It cannot be written, another process holds it, there is a run that is not to be
+            overwritten, or the directory there does not hold a run.
         ConfigError: It uses choices that no file holds.
     """
     check_in_files(settings.get("plugins", ()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import Locked, atomic_write, lock, user_path, write_bytes, write_text
+from mlx_attn.files import atomic_write, lock, user_path, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(t
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         assert other.stdout.readline()
-        with pytest.raises(Locked, match=f"{folder} is in use by another process: wait"):
+        with pytest.raises(RunError, match=f"{folder} is in use by another process: wait"):
             lock(folder).__enter__()
         (folder / ".file.txt.0badf00d.tmp").write_text("half")
         (folder / ".mine.tmp").write_text("")
