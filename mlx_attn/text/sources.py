@@ -106,7 +106,7 @@ def _stories(n_bytes: int, val_bytes: int) -> Source:
     def part(size: int, split: Literal["train", "val"]) -> SplitText:
         from mlx_attn.text.stories import generate_stories
 
-        stories = generate_stories(size, split=split)
+        stories = generate_stories(size, split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         return SplitText("\n" + stories.text, stories)
 

@@ -321,11 +321,9 @@ def generate_story(random: random.Random) -> Story:
     return Story(text, tuple(spans), nats)
 
 
-def generate_stories(
-    n_bytes: int, seed: int = 0, split: Literal["train", "val"] = "train"
-) -> StoryCorpus:
-    """Return whole stories of at least `n_bytes` bytes; each split of a seed has its own stream."""
-    draw = random.Random(2 * seed + (split == "val")).random
+def generate_stories(n_bytes: int, split: Literal["train", "val"]) -> StoryCorpus:
+    """Return whole stories of at least `n_bytes` bytes; each split has its own random numbers."""
+    draw = random.Random(int(split == "val")).random
     texts: list[str] = []
     abilities: list[int] = []  # of each text
     starts: list[int] = []
