@@ -19,18 +19,6 @@ PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日
 """A text with the features that tokenizers treat differently."""
 
 
-def check_utf8(text: str) -> None:
-    """Refuse a text with a lone surrogate, which UTF-8 cannot express."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        code = f"U+{ord(text[error.start]):04X}"
-        raise ConfigError(
-            f"character {error.start} of the text is the lone surrogate {code}, half of a "
-            "character: remove it or read the text as UTF-8"
-        ) from error
-
-
 class Tokenizer(ABC):
     """Convert text to token ids and back: token t is the bytes `vocabulary[t]`.
 
@@ -53,7 +41,14 @@ class Tokenizer(ABC):
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """Return the token ids of `text`; ConfigError if it cannot be expressed in tokens."""
-        check_utf8(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # UTF-8 has no lone surrogates
+            code = f"U+{ord(text[error.start]):04X}"
+            raise ConfigError(
+                f"character {error.start} of the text is the lone surrogate {code}, half of a "
+                "character: remove it or read the text as UTF-8"
+            ) from error
         return self._encoded(text)
 
     @abstractmethod
@@ -95,7 +90,6 @@ class CharacterTokenizer(Tokenizer):
 
     def __init__(self, characters: str):
         super().__init__([c.encode() for c in characters], characters=characters)
-        self._characters = characters
         if not characters:
             raise ValueError("it has no characters")
         codes = _code_points(characters)
@@ -106,14 +100,13 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def train(cls, text: str) -> "CharacterTokenizer":
         """Return the tokenizer whose vocabulary is the distinct characters of `text`."""
-        check_utf8(text)
         return cls("".join(sorted(set(text))))
 
     def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         codes = np.minimum(_code_points(text), len(self._tokens) - 1)
         tokens = self._tokens[codes]
         if tokens.min(initial=0) < 0:
-            known = set(self._characters)
+            known = set(self.settings["characters"])
             unknown = sorted(set(text) - known)
             advice = "leave that out, or train with the byte or bpe tokenizer, which read any text"
             for form in ("NFC", "NFD"):

@@ -131,7 +131,6 @@ class SubwordTokenizer(characters.Tokenizer):
                 f"{_SMALLEST_VOCABULARY} (256 bytes and some pieces) to "
                 f"{characters.LARGEST_VOCABULARY}"
             )
-        characters.check_utf8(text)
         words = _training_words(_sample(text), letters=(vocab_size - 257) // 2)
         if not words:
             raise ConfigError(f"the text holds no word to train the {kind} tokenizer on")
