@@ -128,11 +128,6 @@ def _measure(trainer: Trainer) -> _Measured:
     return few + slope * (layers - few_layers)
 
 
-def _without_documents(corpus: Corpus) -> Corpus:
-    """Let windows start anywhere: a task's documents would not fit into fewer tokens."""
-    return replace(corpus, train=replace(corpus.train, document_starts=None))
-
-
 def _in_bytes(corpus: Corpus) -> Corpus:
     """Return it with 256 tokens: the weights of a large vocabulary take seconds to fill."""
     train, val = (replace(split, tokens=split.tokens % 256) for split in (corpus.train, corpus.val))
@@ -155,7 +150,9 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     gc.collect()
     mx.clear_cache()
     others, compiles = mx.get_active_memory(), first_step_compiles(settings.training.compile)
-    trainer = Trainer(settings, _without_documents(corpus), draw=False)
+    # Windows start anywhere: a task's documents would not fit into fewer tokens.
+    corpus = replace(corpus, train=replace(corpus.train, document_starts=None))
+    trainer = Trainer(settings, corpus, draw=False)
     # Weights of zero take as long as others in a step, and less to make.
     trainer.model.update(tree_map(mx.zeros_like, trainer.model.parameters()))
     trainer.optimizer.read()
