@@ -6,7 +6,7 @@ from its tokens, or that adds tokens to every text, is refused.
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,10 @@ class ForeignTokenizer(characters.Tokenizer):
             raise ValueError("it adds tokens to every text: remove its post_processor")
 
     @classmethod
-    def from_merges(
-        cls, merges: str, ids: Mapping[str, int] | None = None, end: int | None = None
-    ) -> "ForeignTokenizer":
+    def from_merges(cls, merges: str, ids: Mapping[str, int] | None = None) -> "ForeignTokenizer":
         """Return a byte-level BPE as GPT-2's, of one merge a line, the earliest first.
 
-        Without `ids`, tokens are numbered as in GPT-2: the bytes, the merges, and the end of text,
-        which `end` puts elsewhere.
+        Without `ids`, tokens are numbered as in GPT-2: the bytes, the merges, and the end of text.
 
         Raises:
             ValueError: A line is not a merge of two tokens.
@@ -78,7 +75,7 @@ class ForeignTokenizer(characters.Tokenizer):
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise ValueError("there is no merge, or a line is not two symbols")
         if ids is None:
-            tokens = _tokens(map("".join, pairs), end)
+            tokens = [*_tokens(map("".join, pairs)), END_OF_TEXT]
             ids = {token: number for number, token in enumerate(tokens)}
         library = _library()
         level: Any = {"add_prefix_space": False}
@@ -204,16 +201,15 @@ def _merges_of(record: Object, ids: Mapping[str, int]) -> str:
     if not is_gpt2:
         return ""
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    expected = _tokens(map("".join, pairs), ids[END_OF_TEXT])
+    expected = _tokens(map("".join, pairs))
+    expected.insert(ids[END_OF_TEXT], END_OF_TEXT)
     is_equal = expected == sorted(ids, key=ids.__getitem__)
     return "\n".join(map(" ".join, pairs)) if is_equal else ""
 
 
-def _tokens(merged: Any, end: int | None) -> list[str]:
-    """Return GPT-2's tokens: the bytes, the merged pieces, and the end of text."""
-    tokens = [*dict.fromkeys([*bytes_by_symbol(), *merged])]
-    tokens.insert(len(tokens) if end is None else end, END_OF_TEXT)
-    return tokens
+def _tokens(merged: Iterable[str]) -> list[str]:
+    """Return GPT-2's tokens but for the end of text: the bytes and the merged pieces."""
+    return [*dict.fromkeys([*bytes_by_symbol(), *merged])]
 
 
 def bytes_by_symbol() -> dict[str, int]:
