@@ -73,7 +73,6 @@ class EpochWindows:
 
     def starts(self, seed: int, step: int, parts: int = 1) -> Starts:
         """Return the starts of a step of `parts` batches, from the order of their epochs."""
-        # No state: the epoch and the place in it follow from the step.
         in_epoch, in_step = self.steps_per_epoch * self.batch_size, parts * self.batch_size
         windows = [
             _epoch_order(seed, number // in_epoch, self.n_windows)[number % in_epoch]

@@ -121,7 +121,6 @@ class _Monitor:
 
     def launched(self, result: tuple[mx.array, mx.array]) -> None:
         """Take the loss and gradient norm of a new step, and read the previous step's."""
-        # Only now: the device already has the next step to work on.
         self.read()
         self.unread = (self.progress.step, *result)
         if self.warm_since:

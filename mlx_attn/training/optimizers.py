@@ -32,9 +32,6 @@ class AdamW:
         v <- beta2 v + (1 - beta2) g^2
         W <- (1 - lr decay) W - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
 
-    It changes each weight independently, so the numbers are MLX's, but it starts eighteen
-    operations once instead of once per parameter.
-
     Args:
         weights: By name.
         peak: Highest learning rate of the schedule.

@@ -214,7 +214,6 @@ class Trainer:
     def recipe(self) -> dict[str, Any]:
         """Return everything that resuming must not change: model, text, and most settings."""
         training = asdict(self.config).items()
-        # Any other setting would change the steps to come.
         fixed = {key: value for key, value in training if key not in RESUMABLE}
         return {**self.model.config.as_dict(), **fixed, "text": self.corpus.digest}
 
