@@ -59,7 +59,7 @@ def read_record(path: Path, kind: type[T] = Object) -> T:
 def parse_record(text: str, kind: type[T], place: str) -> T:
     """Return the record in a JSON text, which `place` names in messages; see `read_record`."""
     try:
-        return as_record(json.loads(text, parse_constant=_refuse), kind, place)
+        return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{place}: damaged ({error})") from error
 
@@ -75,10 +75,6 @@ def read_toml(path: Path) -> Object:
 def package_table(package: str, name: str) -> Object:
     """Return the tables of a TOML file that lies in a package of this program."""
     return tomllib.loads((files(package) / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def as_record(content: Any, kind: type[T], place: str) -> T:
