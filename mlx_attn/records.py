@@ -67,7 +67,7 @@ def parse_record(text: str, kind: type[T], place: str) -> T:
 def read_toml(path: Path) -> Object:
     """Return the tables of a TOML file of a user."""
     try:
-        return tomllib.loads(read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n"))
+        return tomllib.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as TOML ({error})") from error
 
