@@ -28,7 +28,7 @@ class RandomWindows:
         n_tokens: Length of the corpus.
         context_length: Length T of a window; T + 1 tokens are read.
         batch_size: Windows per step.
-        places: Where windows may start; None means anywhere.
+        places: Where windows may start, 0 among them; None means anywhere.
     """
 
     def __init__(
@@ -42,8 +42,7 @@ class RandomWindows:
         self.batch_size = batch_size
         # Random windows overlap, so an epoch is a count of tokens: as many as the text has.
         self.steps_per_epoch = n_tokens / (batch_size * context_length)
-        allowed = None if places is None else places[places <= self.last]
-        self.places = None if allowed is None or not len(allowed) else mx.array(allowed)
+        self.places = None if places is None else mx.array(places[places <= self.last])
 
     def starts(self, seed: int, step: int, parts: int = 1) -> Starts:
         """Draw the starts of a step's windows uniformly; `parts` batches are one larger batch."""

@@ -188,8 +188,8 @@ def evaluation_windows(
         place, stop = stop, min(stop + context_length, n_tokens - 1)
         if document_starts is not None and stop < n_tokens - 1:
             # Stop at the last document that begins in the window, unless one document fills it.
-            i = int(np.searchsorted(document_starts, stop, side="right")) - 1
-            stop = int(document_starts[i]) if i >= 0 and document_starts[i] > place else stop
+            last = document_starts[np.searchsorted(document_starts, stop, side="right") - 1]
+            stop = int(last) if last > place else stop
         # The last window begins earlier to have T + 1 tokens, and skips targets already scored.
         start = min(place, n_tokens - 1 - context_length)
         rows.append((start, place - start, stop - start))
