@@ -73,11 +73,6 @@ class ScoreFactors:
         """The whole score map, (x_i, 1) [S_h; u_h] x_j^T: the vector is one more row of S_h."""
         return np.concatenate([self.products, self.key_side_vectors[:, None]], axis=1)
 
-    def widened(self, width: int) -> "ScoreFactors":
-        """Return the same scores by a key of that width for every query, padded by zeros."""
-        parts = (self.query, self.query_bias, self.key, self.key_bias)
-        return ScoreFactors(*(padded(repeated(p, len(self.query)), 1, width) for p in parts))
-
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """W_query and W_key as a layer stores them."""
@@ -121,14 +116,6 @@ class OutputFactors:
     def total_constant(self) -> Float[np.ndarray, " d_out"]:
         """The constant with the values' biases in it: the weights of a softmax add up to 1."""
         return self.constant + self.output @ repeated(self.value_bias, self.n_heads).reshape(-1)
-
-    def widened(self, width: int) -> "OutputFactors":
-        """Return the same output by a value of that width for every head, padded by zeros."""
-        parts = (repeated(part, self.n_heads) for part in (self.value, self.value_bias))
-        value, bias = (padded(part, 1, width) for part in parts)
-        # [H, d_out, width] -> [d_out, H width]
-        output = padded(self.heads, 2, width).swapaxes(0, 1).reshape(len(self.constant), -1)
-        return OutputFactors(value, bias, output, self.constant)
 
     @property
     def weights(self) -> dict[str, np.ndarray]:

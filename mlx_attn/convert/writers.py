@@ -246,10 +246,10 @@ def nearest_factors(
     one of C x C, if D and the rank are small.
     """
     H, rows, D = left.shape
-    if len(right) == n_right:
+    if len(right) <= n_right:
         # Rows of all heads that read one right factor: [n_right, H / n_right * rows, D].
-        left = left.reshape(n_right, -1, D)
-    if len(right) == n_right and rank <= D < min(left.shape[1], right.shape[2]):
+        left, right = left.reshape(n_right, -1, D), circuits.repeated(right, n_right)
+    if len(right) == n_right and min(left.shape[1], right.shape[2]) > D:
         Q_left, R_left = np.linalg.qr(left)
         Q_right, R_right = np.linalg.qr(right.swapaxes(1, 2))
         # [D, D]; the orthonormal Q keep its singular values.

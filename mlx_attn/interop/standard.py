@@ -1,8 +1,7 @@
 """Convert a model to the form of other programs: separate W_query, W_key, W_value and out_proj.
 
-Every affine form of attention can be written with these four matrices if the heads are wide enough:
-merged scores are one key head, x itself, with queries of width C. The conversion is exact if the
-target's heads are as wide as that, or if S_h and V_h O_h have low enough ranks for narrower heads.
+Every affine form of attention can be written with these four matrices. The conversion is exact if
+the ranks of S_h and V_h O_h are no more than the width of the target's heads.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -10,17 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 
 from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import MAPS
-from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Maps
 from mlx_attn.convert import writers
-from mlx_attn.convert.circuits import ov_circuit, qk_circuit, to_numpy
 from mlx_attn.convert.measure import weight_errors
-from mlx_attn.convert.model import convert
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -68,19 +62,20 @@ def gpt2_form(model: GPT, to: str) -> GPT:
         raise CannotHold(to, "GPT-2", reasons)
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     form = {**MAPS, **sizes, "qkv_bias": True, "bias": True, "position": "learned"}
-    target = replace(config, **form)
     try:
-        narrow = _narrowed(model, width)
-        arrays = {k: v for k, v in named_arrays(narrow).items() if ".att." not in k}
-        for i, block in enumerate(narrow.trf_blocks):
-            for name, array in _layer(block.att, target.attention()).items():
-                arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
+        written = _with_separate_maps(model, replace(config, **form))
     except ConfigError as error:
         raise CannotHold(to, "GPT-2", [str(error)]) from error
-    for name, array in named_arrays(GPT(target, seed=None)).items():
-        if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
-            arrays.setdefault(name, mx.zeros(array.shape))
-    return model_of(target, arrays, "the converted model")
+    if (error := max(weight_errors(model, written))) > _EXACT:
+        reason = (
+            f"its heads have matrices of a higher rank than heads of {width} hold: cut to that "
+            f"rank they would be off by {error:.2g}, relatively; 'mlx-attn convert RUN --to "
+            f"separate --rank {width}' makes that model and measures its loss"
+        )
+        raise CannotHold(to, "GPT-2", [reason])
+    for block, new in zip(model.trf_blocks, written.trf_blocks, strict=True):
+        _scale_queries(block.att, new.att)
+    return written
 
 
 def obstacles(config: GPTConfig) -> list[str]:
@@ -98,36 +93,27 @@ def obstacles(config: GPTConfig) -> list[str]:
     return reasons + [f"{choice.map}={choice.name}" for choice in misfits]
 
 
-def _narrowed(model: GPT, width: int) -> GPT:
-    """Return the model with score and output maps of at most this rank, if that changes nothing."""
-    narrow, attention = model, model.config.attention()
-    maps = Maps(attention)
-    if maps.score.shape(attention)[1] > width:
-        narrow = convert(narrow, "separate", rank=width)
-    if maps.value.shape(attention)[1] > width:
-        narrow = convert(narrow, "separate-output", rank=width)
-    error = 0.0 if narrow is model else max(weight_errors(model, narrow))
-    if error > _EXACT:
-        raise ConfigError(
-            f"its heads have matrices of a higher rank than heads of {width} hold: cut to that "
-            f"rank they would be off by {error:.2g}, relatively; 'mlx-attn convert RUN --to "
-            f"separate --rank {width}' makes that model and measures its loss"
-        )
-    return narrow
+def _with_separate_maps(model: GPT, target: GPTConfig) -> GPT:
+    """Return the nearest model of this configuration, without the factors of its scores."""
+    arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
+    for i, block in enumerate(model.trf_blocks):
+        for name, array in writers.rewrite(block.att, target.attention()).items():
+            arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
+    for name, array in named_arrays(GPT(target, seed=None)).items():
+        if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
+            arrays.setdefault(name, mx.zeros(array.shape))
+    return model_of(target, arrays, "the converted model")
 
 
-def _layer(attention: Attention, target: AttentionConfig) -> writers.Weights:
-    """Return the weights of one layer with separate maps, in float64."""
-    temperatures = np.ones(attention.config.n_maps)
+def _scale_queries(attention: Attention, written: Attention) -> None:
+    """Move the scale of a layer's scores, and the factors of its hooks, into W_query."""
+    factors = mx.full(attention.config.n_heads, attention.config.scale / written.config.scale)
     for hook in attention.maps.logits:
         if hook.score_factor:
-            temperatures = temperatures * to_numpy(hook.score_factor(attention)).reshape(-1)
-    factor = attention.config.scale / target.scale * temperatures
-    score = qk_circuit(attention).widened(target.head_dim)
-    query, bias = score.query * factor[:, None, None], score.query_bias * factor[:, None]
-    weights = replace(score, query=query, query_bias=bias).weights
-    weights |= ov_circuit(attention).widened(target.head_dim).weights
-    return writers.completed(weights, target)
+            factors *= hook.score_factor(attention).reshape(-1)
+    rows = mx.repeat(factors, written.config.head_dim)
+    W_query = written.W_query
+    W_query.weight, W_query.bias = rows[:, None] * W_query.weight, rows * W_query.bias
 
 
 def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
