@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float64
+from scipy import special
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
@@ -296,9 +297,7 @@ def effective_rank(
 ) -> Float64[np.ndarray, "*heads"]:
     """Return exp(-sum_k p_k ln p_k), p_k = s_k / sum(s): from 1 to the rank; 0 for the 0 matrix."""
     total = singular_values.sum(-1, keepdims=True)
-    p = _ratio(singular_values, total)
-    # 0 ln 0 is 0, so p = 0 gets the logarithm of 1.
-    entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=-1)
+    entropy = special.entr(_ratio(singular_values, total)).sum(-1)
     return np.where(total[..., 0] > 0, np.exp(entropy), 0.0)
 
 

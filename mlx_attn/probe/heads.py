@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Integer
+from scipy import special
 
 from mlx_attn.activations import run_with_cache
 from mlx_attn.convert import circuits
@@ -96,8 +97,8 @@ def uniform_statistics(T: int, T_repeated: int) -> dict[str, float]:
 
 def entropy(maps: Maps) -> _PerHead:
     """Return -sum_j A_ij ln A_ij in nats, averaged over i > 0: e^entropy tokens are attended to."""
-    rows = np.asarray(maps[..., 1:, :], np.float64)
-    return 0.0 - np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1).mean(-1)
+    rows = np.maximum(maps[..., 1:, :], 0).astype(np.float64)  # a mixing may have negative ones
+    return special.entr(rows).sum(-1).mean(-1)
 
 
 def distance(maps: Maps) -> _PerHead:
