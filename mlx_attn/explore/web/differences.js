@@ -1,6 +1,6 @@
 // Compares two models on one text: their predictions, and the attention of their heads.
 import { byId, drawPanels, element, number, percent } from "./draw.js";
-import { mean } from "./model.js";
+import { mean, sameTokens } from "./model.js";
 import { START, arrows, isStart } from "./pane.js";
 import { comparison, firstScored, lossOf, textLosses } from "./reading.js";
 import { softmax } from "./tensor.js";
@@ -20,9 +20,6 @@ export function totalVariation(p, q) {
 const differenceOf = (a, b) => (Math.abs(a - b) < ROUNDING ? 0 : a - b);
 
 const largestOf = (values) => values.indexOf(Math.max(...values));
-
-/** Returns true if two models read the same tokens, and so can be compared. */
-export const readAlike = ([a, b]) => a.tokens.length === b.tokens.length && a.tokens.every((token, i) => token === b.tokens[i]);
 
 export class Differences {
   /** `choose` is called with the user's choice: {token, layer, head}; what is `known` comes first. */
@@ -70,7 +67,8 @@ export class Differences {
 
   /** Measures the differences after a change of text or edits. */
   measure(readings) {
-    this.root.hidden = !readAlike(readings);
+    const [one, other] = readings;
+    this.root.hidden = !sameTokens(one.tokens, other.tokens);
     if (this.root.hidden) return;
     this.traces = readings.map(({ trace }) => trace);
     const [a, b] = this.traces;

@@ -8,7 +8,7 @@ class Tensor {
     Object.assign(this, { data, shape, strides, offset });
   }
   get size() {
-    return this.shape.reduce((product, length) => product * length, 1);
+    return sizeOf(this.shape);
   }
   /** Returns the array with contiguous numbers. */
   dense() {
@@ -29,6 +29,8 @@ class Tensor {
   }
 }
 
+const sizeOf = (shape) => shape.reduce((product, length) => product * length, 1);
+
 function stridesOf(shape) {
   const strides = new Array(shape.length);
   for (let axis = shape.length - 1, step = 1; axis >= 0; step *= shape[axis--]) strides[axis] = step;
@@ -44,7 +46,7 @@ function sameStrides({ shape, strides }) {
 /** Calls `row(at, offsets)` for every row along the last axis; `offsets` is its start in each array. */
 function eachRow(shape, arrays, row) {
   const outer = shape.slice(0, -1);
-  const rows = outer.reduce((product, length) => product * length, 1);
+  const rows = sizeOf(outer);
   const width = shape.at(-1) ?? 1;
   const at = outer.map(() => 0);
   const offsets = arrays.map(({ offset }) => offset);
@@ -88,7 +90,7 @@ const binary = (f) => ([a, b]) => {
 function matmul([a, b], [more, alpha = 1, beta = 1] = []) {
   const [M, K] = a.shape.slice(-2), N = b.shape.at(-1);
   const outer = a.shape.slice(0, -2);
-  const made = new Float32Array(outer.reduce((p, n) => p * n, M * N));
+  const made = new Float32Array(sizeOf(outer) * M * N);
   const left = a.strides.at(-1) === 1 ? a : a.dense();
   const isTransposed = b.strides.at(-2) === 1 && b.strides.at(-1) !== 1;
   const right = isTransposed || b.strides.at(-1) === 1 ? b : b.dense();
@@ -261,7 +263,7 @@ const PRIMITIVES = {
   ArgSort: ([a], [axis]) => alongAxis(a, axis, (row) => Array.from(row.keys()).sort((i, j) => row[i] - row[j] || i - j), true),
   BitwiseBinary: (inputs, [kind]) => binary([(x, y) => x & y, (x, y) => x | y, (x, y) => x ^ y, (x, y) => x << y, (x, y) => x >> y][kind])(inputs),
   Concatenate(parts, [axis], shape) {
-    const made = new Tensor(new Float32Array(shape.reduce((p, n) => p * n, 1)), shape);
+    const made = new Tensor(new Float32Array(sizeOf(shape)), shape);
     let at = 0;
     for (const part of parts) {
       writeInto(made.view(part.shape, made.strides, at * made.strides[axis]), part);
@@ -270,9 +272,9 @@ const PRIMITIVES = {
     return made;
   },
   Gather([a, ...indices], [axes, sizes], shape) {
-    const made = new Tensor(new Float32Array(shape.reduce((p, n) => p * n, 1)), shape);
+    const made = new Tensor(new Float32Array(sizeOf(shape)), shape);
     const places = indices.map((index) => index.dense().data);
-    const width = sizes.reduce((p, n) => p * n, 1);
+    const width = sizeOf(sizes);
     for (let i = 0; i < places[0].length; i++) {
       const offset = axes.reduce((sum, axis, n) => sum + places[n][i] * a.strides[axis], a.offset);
       writeInto(new Tensor(made.data, sizes, stridesOf(sizes), i * width), a.view(sizes, a.strides, offset));
@@ -290,7 +292,7 @@ const PRIMITIVES = {
     return new Tensor(made, shape);
   },
   Pad([a, value], [axes, low], shape) {
-    const made = new Tensor(new Float32Array(shape.reduce((p, n) => p * n, 1)).fill(value.dense().data[0]), shape);
+    const made = new Tensor(new Float32Array(sizeOf(shape)).fill(value.dense().data[0]), shape);
     const offset = axes.reduce((sum, axis, n) => sum + low[n] * made.strides[axis], 0);
     writeInto(made.view(a.shape, made.strides, offset), a);
     return made;
@@ -298,7 +300,7 @@ const PRIMITIVES = {
   Scatter([a, ...indices], [kind, axes]) {
     const updates = indices.pop(), made = a.copy();
     const sizes = updates.shape.slice(indices[0].shape.length), places = indices.map((index) => index.dense().data);
-    const part = updates.dense(), width = sizes.reduce((p, n) => p * n, 1);
+    const part = updates.dense(), width = sizeOf(sizes);
     for (let i = 0; i < places[0].length; i++) {
       const offset = axes.reduce((sum, axis, n) => sum + places[n][i] * made.strides[axis], 0);
       writeInto(made.view(sizes, made.strides, offset), part.view(sizes, stridesOf(sizes), i * width), JOINS[kind]);

@@ -60,7 +60,7 @@ export class GPT {
 
 export const isUnchanged = (edits) => JSON.stringify(edits) === JSON.stringify(intact());
 
-const sameTokens = (a, b) => a.length === b.length && a.every((token, i) => token === b[i]);
+export const sameTokens = (a, b) => a.length === b.length && a.every((token, i) => token === b[i]);
 
 /** Returns the arrays of one layer, without its number in the names: "0.att" becomes "att". */
 function partsOf(arrays, layer) {

@@ -44,7 +44,8 @@ export function softmax(s) {
 /** Returns singular values and left singular vectors of left right^T; both are lists of columns. */
 export function singular(left, right) {
   const [rank, width] = [left.length, left[0].length];
-  const columns = rank < width ? withTriangle(left, factored(right)[1]) : product(left, right);
+  // With right^T = R^T Q^T, left R^T has the singular values and left vectors of left right^T.
+  const columns = product(left, rank < width ? factored(right)[1] : right);
   orthogonalize(columns);
   const found = columns.map((column) => ({ value: size(column), column }));
   found.sort((a, b) => b.value - a.value);
@@ -64,15 +65,15 @@ function product(left, right) {
   });
 }
 
-/** Returns Q and R of the QR decomposition of these columns: R[k][l] belongs to columns k <= l. */
+/** Returns the columns of Q and of R in the QR decomposition of these columns. */
 function factored(columns) {
   const Q = [];
   const R = columns.map(() => new Float64Array(columns.length));
   columns.forEach((column, l) => {
     const rest = Float64Array.from(column);
     Q.forEach((q, k) => {
-      R[k][l] = dot(q, rest);
-      for (let i = 0; i < rest.length; i++) rest[i] -= R[k][l] * q[i];
+      R[l][k] = dot(q, rest);
+      for (let i = 0; i < rest.length; i++) rest[i] -= R[l][k] * q[i];
     });
     R[l][l] = size(rest);
     Q.push(R[l][l] > 1e-12 * size(column) ? scaled(rest, 1 / R[l][l]) : scaled(rest, 0));
@@ -85,19 +86,10 @@ export function coefficients(columns, vector) {
   const [Q, R] = factored(columns);
   const parts = Q.map((q) => dot(q, vector));
   for (let k = parts.length - 1; k >= 0; k--) {
-    for (let l = k + 1; l < parts.length; l++) parts[k] -= R[k][l] * parts[l];
+    for (let l = k + 1; l < parts.length; l++) parts[k] -= R[l][k] * parts[l];
     parts[k] = size(Q[k]) > 0 ? parts[k] / R[k][k] : 0;
   }
   return parts;
-}
-
-/** Returns the columns of left R^T, which has the singular values and left vectors of left right^T. */
-function withTriangle(left, R) {
-  return R.map((row) => {
-    const column = new Float64Array(left[0].length);
-    left.forEach((from, l) => from.forEach((value, i) => (column[i] += value * row[l])));
-    return column;
-  });
 }
 
 /** Applies one-sided Jacobi rotations in place until all columns are orthogonal. */
