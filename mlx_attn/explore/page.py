@@ -10,6 +10,7 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -183,18 +184,9 @@ def home_of(
 
 
 def _row(summary: RunSummary) -> dict[str, Any]:
-    keys = ("name", "variant", "seed", "parameters", "changed", "steps", "planned", "problem")
-    return {
-        **{key: getattr(summary, key) for key in keys},
-        "text": describe(summary.text),
-        "group": "",
-        "loss": summary.val_loss,
-        "bits": summary.bits_per_byte,
-        "unfinished": summary.is_unfinished,
-        "model": None,
-        "closed": "",
-        "curve": [],
-    }
+    facts = asdict(summary) | {"text": describe(summary.text), "model": None}
+    del facts["path"]
+    return facts
 
 
 def _history(run: Run) -> dict[str, Any]:

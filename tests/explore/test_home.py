@@ -46,7 +46,7 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
     rows = {row["name"]: row for row in home_of(summarise_runs(runs))[0]}
     a = rows["a"]
     what = {"variant": "standard", "text": "made-up stories", "seed": 0, "parameters": 1234}
-    how_well = {"loss": 1.5, "best_at": 100, "steps": 3, "unfinished": False}
+    how_well = {"val_loss": 1.5, "best_at": 100, "steps": 3, "ended": True}
     assert a == {**a, **what, **how_well}
     assert a["curve"] == [(100, 3.0), (200, 2.0), (300, 1.5)]
     assert rows["broken"]["problem"]

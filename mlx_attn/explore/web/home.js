@@ -46,9 +46,9 @@ function summary(rows, groups) {
   const texts = new Set(groups.map(contentOf)).size;
   const runs = `${rows.length} ${rows.length === 1 ? "run" : "runs"}, ${texts} ${texts === 1 ? "text" : "texts"}. `;
   const [first] = groups;
-  const best = first?.filter(({ loss }) => loss !== null).sort((a, b) => a.loss - b.loss)[0];
+  const best = first?.filter(({ val_loss }) => val_loss !== null).sort((a, b) => a.val_loss - b.val_loss)[0];
   if (!best) return element("p", {}, runs);
-  const loss = best.bits === null ? `${number(best.loss)} nats per token` : `${number(best.bits)} bits per byte`;
+  const loss = best.bits_per_byte === null ? `${number(best.val_loss)} nats per token` : `${number(best.bits_per_byte)} bits per byte`;
   const alone = first.length > 1 ? ". One training each is no verdict: mlx-attn compare gives one." : ".";
   return element("p", {}, runs, "The lowest loss on ", textTitle(best), ": ", element("b", {}, best.name), `, ${loss}${alone}`);
 }
@@ -74,7 +74,7 @@ const chip = (text) => element("span", { className: "chip" }, text);
 const COLUMNS = [
   ["compare"],
   ["run", (row) => row.name],
-  ["loss", (row) => row.loss ?? Infinity, "the lowest validation loss in nats per token, and in bits per byte"],
+  ["loss", (row) => row.val_loss ?? Infinity, "the lowest validation loss in nats per token, and in bits per byte"],
   ["variant", (row) => row.variant],
   ["seed", (row) => row.seed ?? Infinity],
   ["parameters", (row) => row.parameters ?? Infinity],
@@ -100,7 +100,7 @@ function heading(rows, body) {
 }
 
 function homeRow(row, colourOf, tick, part) {
-  const { name, variant, loss, bits, seed, parameters, changed, model, closed } = row;
+  const { name, variant, val_loss: loss, bits_per_byte: bits, seed, parameters, changed, model, closed } = row;
   const box = element("input", { type: "checkbox", "data-open": model !== null, ariaLabel: `Compare ${name}`, "data-run": name });
   box.addEventListener("change", () => tick(name, box.checked));
   const swatch = element("span", { className: "line", ariaHidden: "true" });
@@ -119,8 +119,8 @@ function homeRow(row, colourOf, tick, part) {
   return made;
 }
 
-function stepsOf({ steps, planned, unfinished }) {
-  if (!unfinished) return [steps.toLocaleString("en")];
+function stepsOf({ steps, planned, ended }) {
+  if (ended) return [steps.toLocaleString("en")];
   return [chip(`unfinished: ${steps.toLocaleString("en")}${planned > steps ? ` of ${planned.toLocaleString("en")}` : ""}`)];
 }
 
@@ -161,14 +161,14 @@ function svg(tag, attributes, ...children) {
 
 /** Draws training loss against tokens on a logarithmic scale, with the lowest validation loss as a dot. */
 function chart(rows, colourOf) {
-  const losses = rows.flatMap(({ curve, loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0);
+  const losses = rows.flatMap(({ curve, val_loss: loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0);
   const most = Math.max(...rows.map(({ curve }) => curve.at(-1)[0]));
   const [low, high] = [Math.log(Math.min(...losses)), Math.log(Math.max(...losses))];
   const width = Math.min(Math.max(document.body.clientWidth - 30, 300), 900);
   const x = (tokens) => LEFT + (tokens / most) * (width - LEFT - 12);
   const y = (value) => 8 + ((high - Math.log(value)) / (high - low || 1)) * (HEIGHT - BOTTOM - 14);
   // The newest, which have colours, are drawn last.
-  const lines = rows.toReversed().flatMap(({ name, curve, loss, best_at }) => {
+  const lines = rows.toReversed().flatMap(({ name, curve, val_loss: loss, best_at }) => {
     const colour = colourOf.get(name);
     const points = curve.filter(([, value]) => value > 0).map(([tokens, value]) => `${x(tokens).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     const look = colour ? { stroke: colour } : { class: "is-other" };
@@ -176,7 +176,7 @@ function chart(rows, colourOf) {
     const dot = loss > 0 ? [svg("circle", { cx: x(Math.min(best_at ?? most, most)), cy: y(loss), r: 4, ...(colour ? { fill: colour } : { class: "is-other" }) }, svg("title", {}, `${name}: ${number(loss)}`))] : [];
     return [line, ...dot];
   });
-  const spoken = rows.map(({ name, loss }) => `${name}${loss === null ? "" : ` ${number(loss)}`}`).join(", ");
+  const spoken = rows.map(({ name, val_loss: loss }) => `${name}${loss === null ? "" : ` ${number(loss)}`}`).join(", ");
   const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `Training loss over the tokens read; lowest validation loss: ${spoken}` },
     ...axes(x, y, { most, width, low: Math.exp(low), high: Math.exp(high) }), ...lines);
   return element("figure", { className: "curves" }, picture,
