@@ -89,7 +89,7 @@ def lengths_of(context_length: int) -> list[int]:
     lengths = [min(context_length, LONGEST)]
     while lengths[0] > SHORTEST:
         shorter = int(lengths[0] / GROWTH)
-        lengths.insert(0, max(shorter - shorter % -8, SHORTEST) if shorter > SHORTEST else SHORTEST)
+        lengths.insert(0, max(shorter - shorter % -8, SHORTEST))
     return lengths
 
 
