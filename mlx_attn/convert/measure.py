@@ -5,7 +5,7 @@ Logits are compared in the models' own precision and in float64, to separate rou
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +103,11 @@ def validation_part(corpus: Corpus, parameters: int) -> Split:
     if stop >= len(split.tokens):
         return split
     tokens, starts, scored = split.tokens[:stop], split.document_starts, split.scored
-    return replace(
-        split,
-        tokens=tokens,
+    return Split(
+        tokens,
         n_bytes=sum(len(corpus.tokenizer.token_bytes(token)) for token in tokens.tolist()),
         document_starts=None if starts is None else starts[starts < stop],
-        token_abilities=None,
         scored=None if scored is None else scored[:stop],
-        floor_nats=None,
     )
 
 
