@@ -133,7 +133,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-_OF_BOOK = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "qkv_bias")
+BOOK_SETTINGS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "qkv_bias")
 """The settings of the book's GPTModel that its config.json must have."""
 
 
@@ -164,7 +164,7 @@ def _of_folder(folder: Path) -> tuple[Arrays, Object]:
     elif named == "gpt2":
         said = _gpt2_settings(path, keys)
     elif named is None and "emb_dim" in keys:
-        sizes = {key: keys.get(key) for key in _OF_BOOK}
+        sizes = {key: keys.get(key) for key in BOOK_SETTINGS}
         said = as_record(sizes, dict[str, Count | bool], str(path))
     else:
         raise RunError(

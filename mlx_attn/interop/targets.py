@@ -13,7 +13,7 @@ from mlx_attn import files
 from mlx_attn.arrays import named_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.interop import mlx_lm, names, standard
-from mlx_attn.interop.checkpoints import gpt2_config, read_checkpoint
+from mlx_attn.interop.checkpoints import BOOK_SETTINGS, gpt2_config, read_checkpoint
 from mlx_attn.interop.folder import new_folder, write_card, write_folder
 from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.config import GPTConfig
@@ -182,8 +182,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
     with_bias = any((arrays[name] != 0).any().item() for name in biases)
     dropped = set() if with_bias else biases
     ours = {name: array for name, array in arrays.items() if name not in dropped}
-    sizes = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers")
-    settings = {key: getattr(form.config, key) for key in sizes}
+    settings = {key: getattr(form.config, key) for key in BOOK_SETTINGS}
     settings |= {"drop_rate": 0.0, "qkv_bias": with_bias}
     write_folder(loaded, out, {"architectures": ["GPTModel"], **settings}, names.to_book(ours))
     return f"the book's GPTModel({settings}), {standard.how_written(loaded.model, form)}"
