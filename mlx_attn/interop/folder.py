@@ -14,8 +14,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_attn.arrays import save_arrays
 from mlx_attn.errors import RunError
-from mlx_attn.files import atomic_write, make_directory, unwritable, write_text
+from mlx_attn.files import make_directory, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
@@ -42,8 +43,7 @@ def write_folder(
     for name, content in files.items():
         write_text(out / name, content)
     plain = {name: mx.contiguous(array) for name, array in arrays.items()}
-    with atomic_write(out / WEIGHTS) as temporary, temporary.open("wb") as file:
-        mx.save_safetensors(file, plain, {"format": "pt"})
+    save_arrays(out / WEIGHTS, plain, {"format": "pt"})  # as transformers asks
     tokenizer.save(out / OWN)
 
 
