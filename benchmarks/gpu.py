@@ -263,7 +263,7 @@ def _answer(process: subprocess.Popen[str], said: str, seconds: float) -> dict[s
 def row_of(answer: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a case: tokens per second, and how many times as fast ours is."""
     seconds = {name: np.array(times) for name, times in answer["seconds"].items()}
-    spreads = {name: MedianIQR.of(t).inverse(answer["tokens"]) for name, t in seconds.items()}
+    spreads = {name: MedianIQR.of(answer["tokens"] / t) for name, t in seconds.items()}
     cells = {name: count(spread.median) for name, spread in spreads.items()}
     for name, times in seconds.items():
         if name != "ours":

@@ -149,9 +149,6 @@ def beside(peer: Peer, setup: Setup, seconds: float) -> dict[str, Any]:
     ours = speed.WORKLOADS[peer.work](config, training)
     keep_buffers()
     both = speed.interleaved({"ours": ours.run, "theirs": peer.make(config, training)}, seconds)
-    tok_s = {
-        name: asdict(MedianIQR.of(times).inverse(float(ours.tokens)))
-        for name, times in both.items()
-    }
+    tok_s = {name: asdict(MedianIQR.of(ours.tokens / times)) for name, times in both.items()}
     faster = asdict(MedianIQR.of(both["theirs"] / both["ours"]))
     return {"work": peer.work, "peer": peer.name, **tok_s, "faster": faster}

@@ -69,10 +69,6 @@ class MedianIQR:
         """Return the median and the quartiles of at least one number."""
         return cls(*np.percentile(numbers, (50, 25, 75)).tolist())
 
-    def inverse(self, numerator: float = 1.0) -> "MedianIQR":
-        """Return `numerator` divided by each of them: seconds become a speed."""
-        return MedianIQR(numerator / self.median, numerator / self.high, numerator / self.low)
-
 
 def interleaved(works: Mapping[Name, Timed], seconds: float) -> dict[Name, Rounds]:
     """Return each work's seconds by round, after as many rounds, at least 3, as fit into `seconds`.
@@ -280,12 +276,11 @@ def measurement(
     kind: str, name: str, work: Workload, peak: int, times: Rounds, first: Rounds
 ) -> Measurement:
     """Return the result of timing one model's work on the device that computes by default."""
-    seconds = MedianIQR.of(times)
     return Measurement(
         work=kind,
         name=name,
-        tok_s=seconds.inverse(float(work.tokens)),
-        seconds=seconds,
+        tok_s=MedianIQR.of(work.tokens / times),
+        seconds=MedianIQR.of(times),
         over_first=MedianIQR.of(times / first),
         tokens=work.tokens,
         multiply_adds=work.multiply_adds,
