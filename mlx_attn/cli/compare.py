@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,8 +262,6 @@ def _refuse(why: str, names: Container[str | None]) -> None:
 
 def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_code: bool) -> Answer:
     """Judge losses that any program wrote."""
-    from dataclasses import asdict
-
     from mlx_attn.comparison.losses import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
@@ -286,8 +285,6 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_co
 
 def _judge_idea(run: "ComparisonRun", directory: Path, display: "Display") -> Answer:
     """Judge the next idea of a ledger."""
-    from dataclasses import asdict
-
     from mlx_attn.comparison.ideas import IdeaRun
 
     step = IdeaRun(run, directory)
@@ -306,7 +303,7 @@ def _train_and_judge(run: "ComparisonRun", directory: Path, display: "Display") 
     comparison = conclude(run, directory, display)
     words = {arm.name: comparison.word(arm.name) for arm in run.config.arms[1:]}
     parts = [*comparison_parts(comparison), "", directory / REPORT]
-    return {**comparison.as_dict(), **_single(words, comparison.verdicts)}, lambda: parts
+    return {**asdict(comparison), **_single(words, comparison.verdicts)}, lambda: parts
 
 
 def _single(words: Mapping[str, str], verdicts: "Mapping[str, Verdict]") -> dict[str, Any]:

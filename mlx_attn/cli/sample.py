@@ -17,6 +17,7 @@ from mlx_attn.cli.options import GroupedOption, given, options_from, takes_plugi
 from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import user_path
+from mlx_attn.records import unix_lines
 from mlx_attn.sampling.config import SamplerConfig
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def _prompt_text(ctx: click.Context, param: click.Parameter, prompt: str | None)
     """
     if prompt != "-" or ctx.resilient_parsing:
         return prompt
-    from mlx_attn.records import unix_lines
-
     data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
     if len(data) > LONGEST_PROMPT:
         raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")

@@ -58,20 +58,16 @@ class Trial:
         return files.digest(json.dumps(facts, sort_keys=True).encode())
 
 
-def make_trial(arm: str, settings: Settings, seed: int, lr_scale: float, text: str) -> Trial:
-    """Return the training of these settings with a seed and scaled learning rates."""
+def trial_of(config: ComparisonConfig, arm: Arm, seed: int) -> Trial:
+    """Return the training of an arm with a seed and its scaled learning rates."""
+    settings = config.settings(arm)
     training = settings.training
     # POINTS measurements, evenly spread over the training.
     every = max(1, training.steps // POINTS)
     # One factor for all rates keeps their proportions.
-    rates = {key: getattr(training, key) * lr_scale for key in RATES}
+    rates = {key: getattr(training, key) * arm.lr_scale for key in RATES}
     # During training, texts are evaluated on a subset; tasks fully, to find when they are solved.
     evaluated = every if task_of(settings.text.data) else 0
     reports = {"eval_every": evaluated, "track": 0, "log_every": every}
     settings = replace(settings, training=replace(training, seed=seed, **rates, **reports))
-    return Trial(arm, settings, lr_scale, text, plugins=settings.plugins)
-
-
-def trial_of(config: ComparisonConfig, arm: Arm, seed: int) -> Trial:
-    """Return the training of an arm with a seed."""
-    return make_trial(arm.name, config.settings(arm), seed, arm.lr_scale, config.text)
+    return Trial(arm.name, settings, arm.lr_scale, config.text, settings.plugins)

@@ -1,13 +1,15 @@
 """The report of a comparison: one page, the answer first and the evidence below it."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mlx_attn.comparison import show, tables
 from mlx_attn.comparison.figures import curves_figure, forest_figure
-from mlx_attn.comparison.result import Comparison, save_comparison
+from mlx_attn.comparison.result import Comparison
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.stages import ComparisonEvent
 from mlx_attn.files import write_text
@@ -25,7 +27,9 @@ def conclude(
     for event in run:
         on_event(event)
     assert isinstance(event, Comparison)
-    save_comparison(event, directory)
+    # Strict JSON: a NaN or an infinity here is a mistake, and raises.
+    content = json.dumps(asdict(event), indent=1, allow_nan=False)
+    write_text(directory / "comparison.json", content + "\n")
     write_text(directory / REPORT, as_html(event))
     return event
 

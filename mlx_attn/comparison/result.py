@@ -1,17 +1,12 @@
 """The results of a comparison: plain data, written as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf, isfinite
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mlx_attn.files import write_text
 from mlx_attn.training.evaluation import Evaluation
-
-COMPARISON = "comparison.json"
 
 SOLVED = 0.99
 """The share of the scored tokens predicted right from which a task counts as solved."""
@@ -171,14 +166,3 @@ class Comparison:
             return of_loss
         of_task = self.solving[arm].word
         return of_loss if (of_task, of_loss) == ("not known", "the same") else of_task
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the whole result as one JSON object."""
-        return asdict(self)
-
-
-def save_comparison(comparison: Comparison, directory: Path) -> None:
-    """Write a comparison into its directory."""
-    # Strict JSON: a NaN or an infinity here is a mistake, and raises.
-    content = json.dumps(comparison.as_dict(), indent=1, allow_nan=False)
-    write_text(directory / COMPARISON, content + "\n")

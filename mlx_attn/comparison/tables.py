@@ -168,9 +168,8 @@ def number(value: float | None, decimals: int) -> str:
 
 
 def signed(value: float, decimals: int) -> str:
-    """Return a number with its sign."""
-    text = number(value, decimals)
-    return text if text.startswith("-") else f"+{text}"
+    """Return a number with its sign, + for 0."""
+    return f"{round(value, decimals) + 0.0:+,.{decimals}f}"
 
 
 def between(interval: tuple[float, float] | None, decimals: int) -> str:

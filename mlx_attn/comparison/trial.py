@@ -120,9 +120,8 @@ class Store:
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
         # Arm and settings are for people who read the file; only the outcome is read back.
-        record = {"arm": trial.arm, "settings": trial.flat, **record_of(outcome)}
-        record |= {"plugins": [*trial.plugins]} if trial.plugins else {}
-        record |= {"source": source_digest()}
+        record = {"arm": trial.arm, "settings": trial.flat, "plugins": [*trial.plugins]}
+        record |= {"source": source_digest(), **record_of(outcome)}
         write_text(self.path(trial), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
