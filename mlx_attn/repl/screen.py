@@ -13,9 +13,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import Output
 from rich.console import Console
 from rich.text import Text
 
@@ -65,12 +63,7 @@ PROMPT = "> "
 HINT = "Ctrl-D or /quit leaves"
 
 
-def prompt_reader(
-    hint: Callable[[str], None],
-    history: History | None = None,
-    input: Input | None = None,
-    output: Output | None = None,
-) -> Callable[[], str]:
+def prompt_reader(hint: Callable[[str], None], history: History | None = None) -> Callable[[], str]:
     """Return a function that reads one prompt or command, and raises EOFError at Ctrl-D.
 
     Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
@@ -88,12 +81,10 @@ def prompt_reader(
         multiline=Condition(lambda: commands.is_open(session.default_buffer.text)),
         prompt_continuation=" " * len(PROMPT),
         key_bindings=keys,
-        history=history or InMemoryHistory(),
+        history=history,
         completer=CommandCompleter(),
         complete_while_typing=True,
         enable_suspend=True,
-        input=input,
-        output=output,
     )
 
     def read() -> str:

@@ -7,6 +7,7 @@ import termios
 from dataclasses import dataclass
 
 import pytest
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
@@ -31,9 +32,9 @@ ALT_ENTER, CTRL_C = "\x1b\r", "\x03"
 def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
     """What n prompts give for these keys, and the hints that were shown."""
     hints: list[str] = []
-    with create_pipe_input() as keyboard:
+    with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
         keyboard.send_text(keys)
-        read_one = prompt_reader(hints.append, history, keyboard, DummyOutput())
+        read_one = prompt_reader(hints.append, history)
         return [read_one() for _ in range(n)], hints
 
 
