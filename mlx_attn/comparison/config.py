@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from math import inf
 from typing import Any, Self
 
@@ -102,21 +103,17 @@ def _setting(part: str) -> tuple[str, Any]:
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:
     """Return the arms, the control first, without repeated names or settings."""
-    arms: list[Arm] = []
-    for arm in map(arm_from, texts):
-        for other in arms:
-            if arm.name == other.name:
-                raise ConfigError(
-                    f"two arms are called '{arm.name}': give one another name, 'NAME: ...'"
-                )
-            if arm.settings == other.settings:
-                raise ConfigError(
-                    f"'{arm.name}' and '{other.name}' are the same: change one of them"
-                )
-        arms.append(arm)
+    arms = tuple(map(arm_from, texts))
     if len(arms) < 2:
         raise ConfigError("a comparison needs at least two arms: name another variant")
-    return tuple(arms)
+    for other, arm in combinations(arms, 2):
+        if arm.name == other.name:
+            raise ConfigError(
+                f"two arms are called '{arm.name}': give one another name, 'NAME: ...'"
+            )
+        if arm.settings == other.settings:
+            raise ConfigError(f"'{arm.name}' and '{other.name}' are the same: change one of them")
+    return arms
 
 
 def reference_arm(arms: Sequence[Arm]) -> Arm | None:
