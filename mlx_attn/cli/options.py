@@ -176,13 +176,10 @@ class SectionedCommand(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.params = [*self.params]
-        if any(getattr(option, "rare", False) for option in self.params):
-            flags: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-            text = "Show all options and exit."
-            self.params.append(
-                click.Option(["--help-all"], **flags, callback=self._help_all, help=text)
-            )
+        flags: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+        text = "Show all options and exit."
+        help_all = click.Option(["--help-all"], **flags, callback=self._help_all, help=text)
+        self.params = [*self.params, help_all]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, heading by heading, in the order of their first option."""
