@@ -46,8 +46,11 @@ class Training:
     overwrite: bool = False
     init_from: str | Path | None = None
     events: list[Event] = field(default_factory=list)
-    # Bytes of the run's reports when it was left; None while it trains.
-    _reports: int | None = field(default=None, init=False, repr=False)
+    # Bytes of the run's reports when it was left; None while it trains, and without a run.
+    _reports: int | None = field(init=False, repr=False)
+
+    def __post_init__(self):
+        self._reports = self.trainer.run.reports_size if self.trainer.run else None
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
@@ -78,7 +81,7 @@ class Training:
             raise RunError("this training has not begun: iterate over it, or call run()")
         if self.trainer.run and self.trainer.progress.best:
             loaded = load(self.trainer.run.path)
-            self._check_kept()
+            self._check_kept(self.trainer.run)
             return loaded
         self.trainer.model.eval()
         run = Run(Path(self.trainer.settings.variant), self._record())
@@ -86,38 +89,27 @@ class Training:
 
     @contextmanager
     def open_directory(self) -> Iterator[None]:
-        """Hold the run directory, which the first time is made, or read again to be resumed."""
+        """Hold the run directory, which is made, or gets the settings of a resumed training."""
         if self.out is None:
             yield
-        elif self.trainer.run:
-            with held(self.trainer.run) as run:
-                self._check_kept()
+            return
+        trainer, record = self.trainer, self._record()
+        made = new_run(self.out, record, self.overwrite, trainer.corpus.tokenizer)
+        with held(trainer.run) if trainer.run else made as run:
+            if trainer.run:
+                self._check_kept(run)
                 if not self.events:
-                    _continue(self.trainer, run)
-                    # The files that it began with stay recorded.
-                    record = {k: v for k, v in self._record().items() if k != "plugins"}
-                    self.trainer.run = run.with_settings({**run.settings, **record})
-                with self._noted():
-                    yield
-        else:
-            record, tokenizer = self._record(), self.trainer.corpus.tokenizer
-            made = new_run(self.out, record, self.overwrite, tokenizer)
-            with made as self.trainer.run, self._noted():
+                    record.pop("plugins", None)  # the files that it began with stay recorded
+                    run = run.with_settings({**run.settings, **record})
+            trainer.run, self._reports = run, None
+            try:
                 yield
+            finally:
+                self._reports = run.reports_size
 
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Note, when the block ends, how much this training has written."""
-        self._reports = None
-        try:
-            yield
-        finally:
-            self._reports = self.trainer.run.reports_size if self.trainer.run else None
-
-    def _check_kept(self) -> None:
+    def _check_kept(self, run: Run) -> None:
         """Refuse a directory that another training has written to since this one was left."""
-        run = self.trainer.run
-        if self.events and run and self._reports not in (None, run.reports_size):
+        if self._reports not in (None, run.reports_size):
             raise RunError(f"{run.path} has been trained by another since: resume() or load() it")
 
     def _record(self) -> dict[str, Any]:
@@ -192,9 +184,9 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
 def new_training(
     layers: Sequence[Mapping[str, Any]],
     prepared: Callable[[Settings], Corpus],
-    out: Path | None = None,
-    overwrite: bool = False,
-    init_from: str | Path | None = None,
+    out: Path | None,
+    overwrite: bool,
+    init_from: str | Path | None,
     *,
     draw: bool = True,
 ) -> Training:
@@ -232,17 +224,10 @@ def resumed_training(
         trainer = Trainer(settings, prepared(settings), draw=not has_checkpoint)
         track_heads(trainer)
         run.check_corpus(trainer.corpus, "name the old one with --data, or train a new run")
-        _continue(trainer, run)
+        trainer.run = run
+        if has_checkpoint:
+            trainer.resume(run)
+        # Else its start follows from its seed and the run that it started from.
+        elif start := run.settings.get("init_from"):
+            start_from_run(trainer, find_run(start))
     return Training(trainer, run.path)
-
-
-def _continue(trainer: Trainer, run: Run) -> None:
-    """Give a trainer the last state of a run, or its start before the first checkpoint.
-
-    Its start follows from its seed and the run that it started from.
-    """
-    trainer.run = run
-    if run.checkpoint.exists():
-        trainer.resume(run)
-    elif start := run.settings.get("init_from"):
-        start_from_run(trainer, find_run(start))
