@@ -342,9 +342,7 @@ def layers_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 _TABLES = ("comparison", "model", "training", "text")
 
 
-def settings_in(
-    path: Path, check: Callable[[dict[str, Any]], object] = lambda settings: None
-) -> dict[str, Any]:
+def settings_in(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Return the settings in a TOML file, flattened; `check` raises a ConfigError about them."""
     content = read_toml(path)
     settings: dict[str, Any] = {}

@@ -34,6 +34,7 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     stdout is no terminal, each line of stdin is a prompt or a command, and only the answers go
     to stdout.
     """
+    from mlx_attn.machine.folders import user_directory
     from mlx_attn.repl import commands, screen
     from mlx_attn.repl.session import Screen, Session, Settings
     from mlx_attn.runs import load_run
@@ -43,12 +44,12 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     echo = partial(say, nl=False)
     shown = screen.TerminalScreen() if at_terminal else Screen(echo, partial(echo, err=True))
     make_page = partial(_make_page, at_terminal)
-    session = Session(load_run(run), shown, load_run, _list_runs, make_page)
+    session = Session(load_run(run), shown, _list_runs, make_page)
     StreamingDetokenizer(session.run.tokenizer, stop)  # refuses an empty stop text now
     session.settings = Settings(stop=stop, **given(settings))
     if at_terminal:
         commands.print_banner(session)
-        read = screen.prompt_reader(shown.note, screen.open_history())
+        read = screen.prompt_reader(shown.note, screen.open_history(user_directory("state")))
         screen.interactive_loop(session, read)
     else:
         # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.

@@ -120,7 +120,7 @@ class ComparisonRun:
 def open_comparison(
     settings: Mapping[str, Any],
     command: str,
-    out: Path | None = None,
+    out: Path | None,
     jobs: int = 0,
     on: str = "",
 ) -> tuple[ComparisonRun, Path]:

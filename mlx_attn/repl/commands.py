@@ -7,7 +7,7 @@ from typing import Any
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, plural
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
-from mlx_attn.runs import LoadedRun
+from mlx_attn.runs import LoadedRun, load_run
 
 _QUOTES = '"""'
 _BARE = ("help", "exit", "quit", "?")
@@ -193,7 +193,7 @@ def _find(session: Session, name: str, present: LoadedRun | None) -> LoadedRun:
     """Return another run than the present one, by name or by its number in the list."""
     names = session.numbered or [name for name, _ in session.list_runs()]
     is_number = name.isdecimal() and 1 <= int(name) <= len(names)
-    run = session.load_run(names[int(name) - 1] if is_number else name)
+    run = load_run(names[int(name) - 1] if is_number else name)
     if present and run.name == present.name:
         raise ConfigError(f"{run.name} answers already: name another run")
     return run

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import make_directory
-from mlx_attn.machine.folders import user_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
@@ -63,7 +62,7 @@ PROMPT = "> "
 HINT = "Ctrl-D or /quit leaves"
 
 
-def prompt_reader(hint: Callable[[str], None], history: History | None = None) -> Callable[[], str]:
+def prompt_reader(hint: Callable[[str], None], history: History) -> Callable[[], str]:
     """Return a function that reads one prompt or command, and raises EOFError at Ctrl-D.
 
     Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
@@ -126,9 +125,9 @@ def _words(argument: str | None) -> dict[str, str]:
     return settings if "NAME" in argument else {}
 
 
-def open_history(directory: Path | None = None) -> History:
+def open_history(directory: Path) -> History:
     """Return earlier lines, from a file that only the user can read, or else in memory."""
-    path = (directory or user_directory("state")) / "repl_history"
+    path = directory / "repl_history"
     try:
         make_directory(path.parent, mode=0o700)
         path.touch(mode=0o600)

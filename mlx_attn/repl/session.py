@@ -106,7 +106,6 @@ class Session:
 
     run: LoadedRun
     screen: Screen
-    load_run: Callable[[str], LoadedRun]
     list_runs: Callable[[], list[tuple[str, str]]]  # the runs that could answer, with their facts
     # Makes a page of what these runs attend to in a text, and returns its place.
     make_page: Callable[[list[LoadedRun], str], Path]

@@ -70,8 +70,9 @@ def page() -> Page:
 
 
 @pytest.fixture
-def session(page) -> Session:
-    return Session(open_run("alpha"), page, open_run, list, lambda runs, text: Path("page.html"))
+def session(page, monkeypatch) -> Session:
+    monkeypatch.setattr("mlx_attn.repl.commands.load_run", open_run)
+    return Session(open_run("alpha"), page, list, lambda runs, text: Path("page.html"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
+from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
@@ -34,7 +35,7 @@ def read(keys: str, n: int = 1, history=None) -> tuple[list[str], list[str]]:
     hints: list[str] = []
     with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
         keyboard.send_text(keys)
-        read_one = prompt_reader(hints.append, history)
+        read_one = prompt_reader(hints.append, history or InMemoryHistory())
         return [read_one() for _ in range(n)], hints
 
 
