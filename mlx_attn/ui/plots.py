@@ -31,12 +31,9 @@ Draw = Callable[[], "Figure"]
 
 def style(**changes: Any) -> Any:
     """Return a context in which every figure of the project looks alike."""
-    import matplotlib
+    import matplotlib.style
 
-    file = str(files("mlx_attn.ui") / "figures.mplstyle")
-    settings: Any = matplotlib.rc_params_from_file(file, use_default_template=False)
-    settings.update(changes)
-    return matplotlib.rc_context(settings)
+    return matplotlib.style.context([str(files("mlx_attn.ui") / "figures.mplstyle"), changes])
 
 
 def save_figure(draw: Draw, path: Path) -> list[Path]:
