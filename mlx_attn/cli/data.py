@@ -57,8 +57,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
 
     corpus = prepare(source, tokenizer, vocab_size, progress=show.download_lines(note))
     note(*corpus.notes)
-    facts = show.corpus_facts(corpus)
-    emit(facts, as_json, lambda: [show.facts_rows(facts)])
+    emit(show.corpus_facts(corpus), as_json)
 
 
 @command.command()

@@ -10,7 +10,5 @@ from mlx_attn.cli.output import emit
 def command(as_json: bool) -> None:
     """Show the machine, the versions, and the fast paths available here."""
     from mlx_attn.machine.facts import machine_facts
-    from mlx_attn.text.show import facts_rows
 
-    facts = machine_facts()
-    emit(facts, as_json, lambda: [facts_rows(facts)])
+    emit(machine_facts(), as_json)

@@ -35,10 +35,7 @@ def command(run: str | None, data: str | None, as_json: bool) -> None:
     long as the model's context, every token but the first predicted once. Of the text that the run
     was trained on, and of generated ones, only the validation part is read.
     """
-    from mlx_attn.text.show import facts_rows
-
-    facts = _measured(run, data)
-    emit(facts, as_json, lambda: [facts_rows(facts)])
+    emit(_measured(run, data), as_json)
 
 
 def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:

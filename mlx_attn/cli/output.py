@@ -32,19 +32,21 @@ def note(*lines: str) -> None:
         say(line, err=True)
 
 
-def emit(record: Any, as_json: bool, shown: Callable[[], Iterable[Any]]) -> None:
+def emit(record: Any, as_json: bool, shown: Callable[[], Iterable[Any]] | None = None) -> None:
     """Print a result: a record as one JSON object, or for people the return value of `shown`.
 
     A text in it becomes a line, pairs of names and values become rows, and the rest are tables.
+    Without it, the record's keys and values become rows.
     """
     if as_json:
         say(json.dumps(record))
         return
     from rich.text import Text
 
+    from mlx_attn.text.show import facts_rows
     from mlx_attn.ui.terminal import print_rows, print_text, stdout_console
 
-    for part in shown():
+    for part in shown() if shown else [facts_rows(record)]:
         if isinstance(part, str | Path):
             say(part)
         elif isinstance(part, list):
