@@ -21,6 +21,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import lock, remove
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.runs import RUNS
+from mlx_attn.training.config import layer_from
 
 if TYPE_CHECKING:
     from mlx_attn.comparison.result import Comparison
@@ -132,12 +133,10 @@ def _model(variant: str, overwrite: bool) -> Run:
 
     path = RUNS / f"demo-{variant}"
     settings = RECIPE | {"variant": variant, "eval_every": 0}
-    # There may be no run, or one of an older version.
-    with suppress(RunError, KeyError):
+    with suppress(RunError, ConfigError):  # there may be no run, or another one
         run = open_run(path)
-        kept = run.settings
-        trained = {**kept, **kept["training"], **kept["model"], **kept["text"]}
-        if not overwrite and run.is_finished() and settings.items() <= trained.items():
+        is_same = settings.items() <= layer_from(run.own_settings).items()
+        if is_same and run.is_finished() and not overwrite:
             return run
     train(path, overwrite=True, **settings).run()
     return open_run(path)
