@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,23 +15,17 @@ if TYPE_CHECKING:
     from mlx_attn.text.corpus import Corpus
 
 
-class _Ranks(click.ParamType):
-    """8, or 1,2,4, or 1..128, or 8..128:8, or several with commas."""
-
-    name = "ranks"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        ranks: list[int] = []
-        for part in value.split(","):
-            match = re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4})(?::([1-9]\d*))?)?", part.strip())
-            if not match:
-                self.fail(f"'{part[:40]}' is no rank: write 8, or 1,2,4, or 1..128", param, ctx)
-            ranks += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
-        if not ranks or min(ranks) < 1:
-            self.fail(f"'{value}' has no rank of at least 1", param, ctx)
-        return tuple(ranks)
+def ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks of 8, or 1,2,4, or 1..128, or 8..128:8, or several with commas."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4})(?::([1-9]\d*))?)?", part.strip())
+        if not match:
+            raise click.BadParameter(f"'{part[:40]}' is no rank: write 8, or 1,2,4, or 1..128")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+    if not found or min(found) < 1:
+        raise click.BadParameter(f"'{text}' has no rank of at least 1")
+    return tuple(found)
 
 
 _EXAMPLES = """\b
@@ -46,7 +40,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_argument
 @click.option("--to", metavar="FORM", help="The form to convert to; --list shows them.")
-@click.option("--rank", "ranks", type=_Ranks(), help="One rank, or several for a curve: 1..128.")
+@click.option("--rank", "ranks", type=ranks, help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
 @click.option("--out", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")

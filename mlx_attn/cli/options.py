@@ -79,17 +79,13 @@ class UserPath(click.Path):
 _PATH = UserPath()
 
 
-class Numbers(click.ParamType):
-    """Numbers between commas."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the numbers; a usage error for any other text."""
-        try:
-            return tuple(map(float, value.split(",")))
-        except ValueError:
-            self.fail(f"'{value}' must be numbers between commas, such as 0.5,1,2", param, ctx)
+def numbers(text: str) -> tuple[float, ...]:
+    """Return the numbers between commas; a usage error for any other text."""
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError as error:
+        way_out = "must be numbers between commas, such as 0.5,1,2"
+        raise click.BadParameter(f"'{text}' {way_out}") from error
 
 
 def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[str | Path]) -> None:
@@ -201,8 +197,8 @@ class SectionedCommand(click.Command):
             ctx.exit()
 
 
-_TYPES: dict[str, click.ParamType] = {
-    "scales": Numbers(),
+_TYPES: dict[str, Any] = {
+    "scales": numbers,
     # Their modules import MLX, and so are asked only when a name is completed.
     **{key: Named(CHOICES[key], "+") for key in (*MAPS, "position")},
 }
