@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -63,25 +62,15 @@ def _note(comparison: Comparison, arm: str) -> str:
     return "the reference" if arm == comparison.reference else comparison.word(arm)
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A number of several trainings, at common steps."""
-
-    at: Float64[np.ndarray, " N"]
-    values: Float64[np.ndarray, "trainings N"]
+Line = dict[int, Float64[np.ndarray, " trainings"]]
+"""A number of several trainings, by step."""
 
 
-def series(trainings: Sequence[TrialResult], field: str) -> Series:
-    """Return a field of the validations of trainings over their steps, the same for all."""
-    curves = [[(p.step, getattr(p, field)) for p in one.curve] for one in trainings]
-    points = np.array(curves, float)  # [trainings, N, 2]
-    return Series(points[0, :, 0], points[:, :, 1])
-
-
-def _gap(line: Series, control: Series) -> Series:
-    """Return the differences in pairs of one seed, at the steps that both have."""
-    steps, ours, theirs = np.intersect1d(line.at, control.at, return_indices=True)
-    return Series(steps, line.values[:, ours] - control.values[:, theirs])
+def line_of(trainings: Sequence[TrialResult], field: str) -> Line:
+    """Return a field of the validations of trainings, whose steps are the same."""
+    curves = [[getattr(point, field) for point in one.curve] for one in trainings]
+    steps = [point.step for point in trainings[0].curve]
+    return dict(zip(steps, np.array(curves, float).T, strict=True))
 
 
 def curves_figure(comparison: Comparison, field: str) -> "Figure":
@@ -91,10 +80,14 @@ def curves_figure(comparison: Comparison, field: str) -> "Figure":
     """
     marks, delta = _marks(comparison), comparison.delta
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
-    lines = {arm.arm: series(arm.trainings, field) for arm in comparison.arms}
+    lines = {arm.arm: line_of(arm.trainings, field) for arm in comparison.arms}
     control = lines[comparison.control]
-    others = {arm: line for arm, line in lines.items() if arm != comparison.control}
-    gaps = {arm: gap for arm, line in others.items() if len((gap := _gap(line, control)).at)}
+    # In pairs of one seed, at the steps that both have.
+    gaps = {
+        arm: {step: line[step] - control[step] for step in line if step in control}
+        for arm, line in lines.items()
+        if arm != comparison.control
+    }
     for axis, drawn in ((losses, lines), (differences, gaps)):
         for arm, line in drawn.items():
             _draw(axis, line, marks[arm])
@@ -122,19 +115,19 @@ def _marks(comparison: Comparison) -> dict[str, dict[str, str]]:
     }
 
 
-def _draw(axis: Any, line: Series, mark: dict[str, str]) -> None:
+def _draw(axis: Any, line: Line, mark: dict[str, str]) -> None:
     """Draw the mean as a line in the range of the seeds."""
-    # [seeds, N] -> [N]
-    low, high = line.values.min(axis=0), line.values.max(axis=0)
-    axis.fill_between(line.at, low, high, color=mark["color"], alpha=0.2, linewidth=0)
+    steps, seeds = [*line], [*line.values()]
+    low, high = ([limit(each) for each in seeds] for limit in (np.min, np.max))
+    axis.fill_between(steps, low, high, color=mark["color"], alpha=0.2, linewidth=0)
     # A single place shows the arm's marker, because it has no line.
-    looks = mark if len(line.at) == 1 else mark | {"marker": ""}
-    axis.plot(line.at, line.values.mean(axis=0), linewidth=1.4, markersize=4, **looks)
+    looks = mark if len(steps) == 1 else mark | {"marker": ""}
+    axis.plot(steps, [np.mean(each) for each in seeds], linewidth=1.4, markersize=4, **looks)
 
 
-def _hide_the_start(axis: Any, lines: Iterable[Series], least: float = 0.0) -> None:
+def _hide_the_start(axis: Any, lines: Iterable[Line], least: float = 0.0) -> None:
     """Let the axis show all but the early values, and at least from -least to least."""
-    late = [line.values[:, line.at >= _EARLY * line.at[-1]].ravel() for line in lines]
+    late = [each for line in lines for at, each in line.items() if at >= _EARLY * max(line)]
     if not late:
         return
     seen = np.concatenate(late)
