@@ -15,7 +15,7 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
     """Return the losses of a CSV file by arm and seed, in the order of its lines.
 
     Raises:
-        RunError: The file lacks a column, a loss is not a number, or an arm repeats a seed.
+        RunError: The file lacks a column, a loss is no finite number, or an arm repeats a seed.
     """
     rows = csv.DictReader(read_text(file).splitlines())
     columns = ("arm", "seed", "loss")
@@ -37,6 +37,11 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
             losses[arm][seed] = float(loss)
         except ValueError as error:
             raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
+        if not isfinite(losses[arm][seed]):
+            raise RunError(
+                f"{file}, line {line}: the loss {loss} of {arm} is not finite: an arm that "
+                "diverges is worse, and a mean over its other seeds would flatter it"
+            )
     return losses
 
 
@@ -46,18 +51,11 @@ def judge_losses(
     """Judge every arm against the first one, in pairs of the same seed.
 
     Raises:
-        ConfigError: There is one arm, two arms share no seed, or a loss is not finite.
+        ConfigError: There is one arm, or two arms share no seed.
     """
     if len(losses) < 2:
         raise ConfigError(f"a comparison needs two arms: got {', '.join(losses) or 'none'}")
     (control, of_control), *others = losses.items()
-    for arm, of_arm in losses.items():
-        if failed := [seed for seed, loss in of_arm.items() if not isfinite(loss)]:
-            raise ConfigError(
-                f"the losses of {arm} must be finite numbers, and {of_arm[failed[0]]} of seed "
-                f"{failed[0]} is not: an arm that diverges is worse, and a mean over its other "
-                "seeds would flatter it"
-            )
     contrasts: dict[str, Contrast] = {}
     for arm, of_arm in others:
         # Only seeds that both arms have form pairs.

@@ -45,7 +45,7 @@ def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judg
         ("arm,seed,loss\na,0,1\na,0,2\n", RunError, "line 3: a has seed 0 twice"),
         ("arm,seed,loss\na,0,1\n", ConfigError, "needs two arms: got a"),
         ("arm,seed,loss\na,0,1\nb,1,1\n", ConfigError, "no seed in common"),
-        ("arm,seed,loss\na,0,1\nb,0,nan\n", ConfigError, "finite number.* diverges is worse"),
+        ("arm,seed,loss\na,0,1\nb,0,nan\n", RunError, "line 3: .* finite.* diverges is worse"),
         ("arm,seed,loss\n\n\na,0,one\n", RunError, "line 4: loss 'one' is not a number"),
         (f"arm,seed,loss\na,0,{'1' * 200_000}\n", RunError, "line 2: field larger than"),
         (f"arm,{'1' * 200_000}\n", RunError, "line 1: field larger than"),
