@@ -25,8 +25,8 @@ Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
 class Search:
     """The search for the learning rates of an arm, as far as its trials are finished."""
 
-    # By factor, a loss for each tuning seed, infinite if the training diverged; only factors that
-    # are finished.
+    # By factor, a loss for each tuning seed, infinite if the training diverged; empty until all
+    # trials are finished.
     losses: Mapping[float, tuple[float, ...]]
     trials: tuple[Trial, ...] = ()  # all that the search has asked for so far
     # The factor with the lowest mean loss; None until its neighbours are finished.
@@ -59,16 +59,11 @@ def search_rates(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
 
     trials = {factor: trials_of(factor) for factor in config.factors}
     while True:
-        # A factor counts only once all of its seeds are finished.
-        outcomes = {
-            factor: [store[trial] for trial in each]
-            for factor, each in trials.items()
-            if not store.missing(each)
-        }
-        losses = {factor: tuple(map(loss_of, each)) for factor, each in outcomes.items()}
         asked = tuple(trial for each in trials.values() for trial in each)
-        if len(losses) < len(trials):
-            return Search(losses=losses, trials=asked)
+        if store.missing(asked):
+            return Search(losses={}, trials=asked)
+        outcomes = {factor: [store[trial] for trial in each] for factor, each in trials.items()}
+        losses = {factor: tuple(map(loss_of, each)) for factor, each in outcomes.items()}
         # Sorted: among equal means the smallest factor wins, in whatever order they finished.
         best = min(
             sorted(losses),
