@@ -45,7 +45,6 @@ class Answer:
     """A run's answer; it grows while the run writes."""
 
     run: str
-    seed: int  # reproduces the text
     text: str = ""
     cost: Statistics | None = None  # None before the first token
 
@@ -129,7 +128,7 @@ class Session:
         for turn in turns or self.turns:
             if not turn.follows:
                 text, end = "", ""
-            answers = turn.answers or [Answer(run, 0)]
+            answers = turn.answers or [Answer(run)]
             answer = next((answer for answer in answers if answer.run == run), answers[0])
             # A turn without a prompt goes on beyond the text that ended the last answer.
             text += (turn.prompt or end) + answer.text
@@ -154,7 +153,7 @@ class Session:
         if not follows:  # a text that a model cannot know is told in one line
             for line in filter(None, dict.fromkeys(_unfamiliar(run, prompt) for run in self.runs)):
                 self.screen.note(line)
-        turn.answers = [Answer(run.name, seed) for run in self.runs]
+        turn.answers = [Answer(run.name) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
             if len(turn.answers) > 1:
                 self.screen.heading(answer.run)

@@ -88,7 +88,7 @@ def test_retry_answers_the_last_prompt_again_with_the_next_seed(typed, session):
     typed("/seed 5", "/max 1", "a", "x", "/retry", "/retry")
     turns = session.turns
     assert [turn.prompt for turn in turns] == ["a", "x"]
-    assert [turn.answers[0].seed for turn in turns] == [5, 7]
+    assert [turn.answers[0].cost.seed for turn in turns] == [5, 7]
 
 
 def test_reset_forgets_all_turns_and_no_setting(typed, session):
