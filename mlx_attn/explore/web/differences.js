@@ -7,7 +7,7 @@ import { softmax } from "./tensor.js";
 import { label, shown } from "./tokenizer.js";
 
 const MOST = 5; // tokens in the list of the largest differences
-const ROUNDING = 1e-4; // in nats, or of a token's attention: a smaller difference counts as none
+export const ROUNDING = 1e-4; // in nats, or of a token's attention: a smaller difference counts as none
 
 /** Total variation distance of two distributions: 0 if they are equal, 1 if they share nothing. */
 export function totalVariation(p, q) {

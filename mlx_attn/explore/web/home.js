@@ -1,4 +1,5 @@
 // The home page: a table of runs for each text, their loss curves, and a comparison of two ticked runs.
+import { ROUNDING } from "./differences.js";
 import { byId, element, number } from "./draw.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -46,7 +47,10 @@ function summary(rows, groups) {
   const texts = new Set(groups.map(contentOf)).size;
   const runs = `${rows.length} ${rows.length === 1 ? "run" : "runs"}, ${texts} ${texts === 1 ? "text" : "texts"}. `;
   const [first] = groups;
-  const best = first?.filter(({ val_loss }) => val_loss !== null).sort((a, b) => a.val_loss - b.val_loss)[0];
+  const measured = first?.filter(({ val_loss }) => val_loss !== null) ?? [];
+  const lowest = Math.min(...measured.map(({ val_loss }) => val_loss));
+  // A conversion has the loss of its source but for rounding: the older one is named.
+  const [best] = measured.filter(({ val_loss }) => val_loss - lowest < ROUNDING).sort((a, b) => a.changed - b.changed);
   if (!best) return element("p", {}, runs);
   const loss = best.bits_per_byte === null ? `${number(best.val_loss)} nats per token` : `${number(best.bits_per_byte)} bits per byte`;
   const alone = first.length > 1 ? ". One training each is no verdict: mlx-attn compare gives one." : ".";
