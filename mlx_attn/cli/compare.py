@@ -233,8 +233,9 @@ def _settings_asked(
         settings["arms"] = named
     if ideas:
         _refuse(_OWN_RULE, _NOT_OF_IDEAS)
-        if ignored := sorted(_NOT_OF_IDEAS & file.keys()):
-            raise ConfigError(f"{config}: {_OWN_RULE}: leave out {', '.join(ignored)}")
+        for place, layer in ((config, file), ("the environment", environment)):
+            if ignored := sorted(_NOT_OF_IDEAS & layer.keys()):
+                raise ConfigError(f"{place}: {_OWN_RULE}: leave out {', '.join(ignored)}")
         if str(settings.get("delta", "")).endswith("%"):
             raise click.UsageError(f"--ideas {_NO_TOKENS}")
         settings |= {"tune": False, "reference": "none"}

@@ -307,7 +307,7 @@ def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
         ("training", f"{settings.preset}, {recipe.steps} steps"),
         ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
         ("tuning", tuning),
-        ("verdict", f"{config.verdict_trials} trainings, {plural(config.seeds, 'seed')} an arm"),
+        ("judging", f"{config.verdict_trials} trainings, {plural(config.seeds, 'seed')} an arm"),
         ("counts as none", f"less than {margin}"),
         ("at once", f"{run.runner.size} trainings"),
     ]

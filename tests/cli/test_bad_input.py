@@ -142,6 +142,12 @@ def test_what_ideas_do_not_have_is_refused_wherever_it_stands(run_command, works
     assert told in refused(run_command(*command), 2)
 
 
+def test_what_ideas_do_not_have_is_refused_in_the_environment(run_command, monkeypatch):
+    monkeypatch.setenv("MLX_ATTN_SEEDS", "9")
+    line = refused(run_command("compare", "--ideas", "--variants=standard,merged"), 2)
+    assert "the environment: --ideas has a rule of its own, and no tuning: leave out seeds" in line
+
+
 def test_an_error_is_no_longer_than_a_screen(run_command, workshop):
     line = refused(run_command("data", "show", "story.txt", "--tokenizer", "x" * 9999), 2)
     assert len(line) < 1300
