@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, reduce, wraps
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import mlx.core as mx
@@ -68,7 +68,8 @@ def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[A
         with mx.stream(stream):
             results.append(function(part))
     leaves = [dict(tree_flatten([result])).values() for result in results]
-    for same in reversed(list(zip(*leaves, strict=True))):
+    # A smaller part may have fewer; MLX ignores the None in their places.
+    for same in reversed(list(zip_longest(*leaves))):
         mx.async_eval(*same)
     return results
 
