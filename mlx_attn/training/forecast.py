@@ -7,8 +7,8 @@ four layers, or whose layers follow a pattern of variants, is measured itself.
 
 So is a batch, if a processor can read it in a second or so. Of a larger one some windows are
 measured: each takes the same time, and the same memory beside that of weights and optimizer. If two
-windows are too long for that, two shorter ones are measured in a model of two layers and of bytes,
-operations and weights are counted for the rest, and memory is not known.
+windows are too long for that, two shorter ones are measured in a model of two layers and a part of
+the vocabulary, operations and weights are counted for the rest, and memory is not known.
 """
 
 import gc
@@ -25,7 +25,7 @@ from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.streams import compiles_step, cores, first_step_compiles, parts_take_less
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.text.characters import ByteTokenizer
+from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings
 from mlx_attn.training.evaluation import EVALUATION_TOKENS
@@ -112,9 +112,11 @@ def _measure(trainer: Trainer) -> _Measured:
 
     windows = min(B, 2)
     if windows * T > _FEW_WINDOWS * fits:
-        length, corpus = max(2, fits // windows), _in_bytes(trainer.corpus)
-        sizes = {"n_layers": few_layers, "context_length": length}
-        small = replace(config, **sizes, vocab_size=corpus.tokenizer.vocab_size)
+        # As large a share of the vocabulary as of the layers, so that all grows alike.
+        vocab_size = ceil(config.vocab_size * few_layers / layers)
+        corpus, length = _with_fewer_tokens(trainer.corpus, vocab_size), max(2, fits // windows)
+        sizes = {"n_layers": few_layers, "context_length": length, "vocab_size": vocab_size}
+        small = replace(config, **sizes)
         costs = _work_and_weights(config), _work_and_weights(small)
         work, weights = (a / b for a, b in zip(*costs, strict=True))
         found = measured(few_layers, windows, length, corpus)
@@ -128,10 +130,13 @@ def _measure(trainer: Trainer) -> _Measured:
     return few + slope * (layers - few_layers)
 
 
-def _in_bytes(corpus: Corpus) -> Corpus:
-    """Return it with 256 tokens: the weights of a large vocabulary take seconds to fill."""
-    train, val = (replace(split, tokens=split.tokens % 256) for split in (corpus.train, corpus.val))
-    return replace(corpus, tokenizer=ByteTokenizer(), train=train, val=val)
+def _with_fewer_tokens(corpus: Corpus, vocab_size: int) -> Corpus:
+    """Return it in a smaller vocabulary: the weights of a large one take seconds to fill."""
+    train, val = (
+        replace(split, tokens=split.tokens % vocab_size) for split in (corpus.train, corpus.val)
+    )
+    tokenizer = CharacterTokenizer("".join(map(chr, range(vocab_size))))
+    return replace(corpus, tokenizer=tokenizer, train=train, val=val)
 
 
 def _work_and_weights(config: GPTConfig) -> tuple[int, int]:

@@ -1,4 +1,5 @@
 import gc
+from math import ceil
 
 import mlx.core as mx
 import numpy as np
@@ -78,7 +79,7 @@ def test_of_a_large_batch_each_window_takes_the_same_time_and_memory(trainer, mo
 
 
 def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkeypatch):
-    """Two windows of a few bytes and two layers, which take a second, are all that is tried."""
+    """Two windows of few tokens, two layers and their share of the vocabulary are all it tries."""
     tried = []
 
     def measured(settings, corpus, tokens):
@@ -93,7 +94,8 @@ def test_of_a_model_that_is_too_large_to_try_the_time_is_counted(trainer, monkey
         forecast(trainer(n_layers=layers, batch_size=size))
         for layers, size in ((8, 64), (32, 64), (8, 128))
     )
-    assert tried == [(2, 2, 256)] * 3
+    vocab_size = trainer().model.config.vocab_size
+    assert tried == [(2, 2, ceil(vocab_size * 2 / layers)) for layers in (8, 32, 8)]
     assert small.peak_memory == 0
     assert batch.step_seconds == 2 * small.step_seconds
     assert 3 < large.step_seconds / small.step_seconds < 4
