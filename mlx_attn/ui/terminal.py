@@ -1,7 +1,6 @@
 """Numbers as people read them."""
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -137,37 +136,43 @@ class WordWrap:
     """Breaks a text that comes in pieces into lines of at most `width` columns, between words.
 
     A word waits for its end; one that is wider than a line is broken. Scripts that are written
-    without spaces, such as Chinese, may break before any of their characters.
+    without spaces, such as Chinese, may break before any of their wide characters.
     """
 
     def __init__(self, width: int):
         self._width = max(width, 1)
-        self._column, self._waiting = 0, ""
-        wide = "\u2e80-\uffdc"
-        word = rf"(?:[{wide}]|[^\s{wide}]{{1,{self._width}}})"
-        self._pieces = re.compile(rf"\n|[^\S\n]*{word}|[^\S\n]+")
+        self._column = 0
+        self._spaces, self._word = "", ""
 
     def push(self, text: str) -> str:
         """Return the characters that can be shown after `text`."""
-        *whole, self._waiting = self._pieces.findall(self._waiting + text) or [""]
-        return "".join(map(self._placed, whole))
+        return "".join(map(self._add, text))
+
+    def _add(self, character: str) -> str:
+        if character == "\n":
+            shown, self._column, self._spaces = self.rest() + "\n", 0, ""
+        elif character.isspace():
+            shown = self.rest()
+            self._spaces += "    " if character == "\t" else character
+        else:
+            is_wide = cell_len(character) > 1
+            is_full = cell_len(self._word + character) > self._width
+            shown = self.rest() if is_wide or is_full else ""
+            self._word += character
+        return shown
 
     def rest(self) -> str:
         """Return the waiting word and the spaces before it."""
-        waiting, self._waiting = self._waiting, ""
-        return self._placed(waiting)
-
-    def _placed(self, piece: str) -> str:
-        """Return spaces and a word, or the word in a new line if this one has no room for both."""
-        if piece == "\n":
-            self._column = 0
-        elif self._column and self._column + cell_len(piece) > self._width:
-            word = piece.lstrip()
-            self._column = cell_len(word)
+        word, spaces = self._word, self._spaces
+        if not word:
+            return ""
+        self._word = self._spaces = ""
+        width, room = cell_len(word), self._width - self._column
+        if self._column and len(spaces) + width > room:
+            self._column = width
             return "\n" + word
-        else:
-            self._column += cell_len(piece)
-        return piece
+        self._column += len(spaces) + width
+        return spaces + word
 
 
 def discard_unread() -> None:
