@@ -5,7 +5,7 @@ import base64
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,17 @@ _KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "posi
 
 
 def page_model(
-    run: Run,
-    dtype: str = "float32",
-    words: Sequence[str] | None = None,
-    heads: Mapping[str, Any] | None = None,
+    run: Run, dtype: str = "float32", words: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return the model of a run with its best weights, as data for the page's script.
+
+    The numbers of its heads, `page.head_numbers`, are not in it: they take long to measure, and a
+    model that no page can hold is refused before.
 
     Args:
         run: A run.
         dtype: See `page.write_page`.
         words: The words of its training text, so that the page can mark new ones; None marks none.
-        heads: The numbers of its heads, from `page.head_numbers`; None shows none.
 
     Raises:
         ConfigError: The page cannot compute the model; the message names the choice.
@@ -65,7 +64,6 @@ def page_model(
     return {
         **facts,
         "words": None if words is None else [*words],
-        "heads": heads,
         "dtype": dtype,
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
         "graphs": graphs,

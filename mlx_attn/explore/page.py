@@ -114,10 +114,12 @@ def write_page(
     check_page(path, overwrite)
     corpora = [text_of(run, progress) for run in runs]
     shown = [*(texts or example_texts(runs[0], corpora[0]))]
-    models: list[Model] = []
-    for run, corpus in zip(runs, corpora, strict=True):
-        numbers = head_numbers(run, shown[0], None if texts else corpus)
-        models.append(page_model(run, dtype, training_words(run, corpus), numbers))
+    models = [
+        page_model(run, dtype, training_words(run, corpus))
+        for run, corpus in zip(runs, corpora, strict=True)
+    ]
+    for model, run, corpus in zip(models, runs, corpora, strict=True):
+        model["heads"] = head_numbers(run, shown[0], None if texts else corpus)
     write_text(path, render_page(models, shown, verdict))
     return path
 
@@ -173,7 +175,8 @@ def home_of(
             if row["group"] not in passages:
                 passages[row["group"]] = training_words(run, corpus), example_texts(run, corpus)
             words, texts = passages[row["group"]]
-            model = page_model(run, dtype, words, head_numbers(run, texts[0], corpus))
+            model = page_model(run, dtype, words)
+            model["heads"] = head_numbers(run, texts[0], corpus)
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
             continue

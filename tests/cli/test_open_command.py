@@ -30,8 +30,7 @@ def test_it_writes_the_page_into_the_run_and_opens_it(trained, opened, run_comma
     made = run_command("open", "base")
     page = trained / "explore.html"
     assert made.exit_code == 0, made.stderr
-    assert opened == [page.as_uri()]
-    assert made.stdout == ""
+    assert (opened, made.stdout) == ([page.as_uri()], "")
     assert f"wrote {page.relative_to(Path.cwd())}" in made.stderr
 
 
@@ -54,8 +53,7 @@ def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, ru
     assert train(plugin, "--variant=talk", "--name=talk", "--quiet").exit_code == 0
     made = run_command("open", "talk", plugin, "--no-browser")
     assert made.exit_code == 0
-    page = (workshop / "runs" / "talk" / "explore.html").read_text(encoding="utf-8")
-    assert "talking_heads.py" in page
+    assert "talking_heads.py" in (workshop / "runs" / "talk" / "explore.html").read_text("utf-8")
 
 
 def test_html_replaces_nothing_but_a_page_unless_told_to(trained, opened, run_command):
@@ -70,6 +68,12 @@ def test_html_replaces_nothing_but_a_page_unless_told_to(trained, opened, run_co
     Path("page.html").write_text("mine")
     assert run_command(*to_page, "--overwrite").exit_code == 0
     assert "generator" in Path("page.html").read_text("utf-8")
+
+
+def test_a_model_too_large_for_a_page_is_refused_at_once(trained, run_command, monkeypatch):
+    monkeypatch.setattr("mlx_attn.explore.manifest.LARGEST", 9)
+    monkeypatch.setattr("mlx_attn.explore.page.head_numbers", None)  # not called
+    assert "holds at most 9" in refused(run_command("open", "base", "--no-browser"), 2)
 
 
 def test_without_a_run_it_lists_all_runs_and_a_prompt_goes_to_the_latest(
