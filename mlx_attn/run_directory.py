@@ -305,8 +305,8 @@ def check_free(path: Path, overwrite: bool = False) -> None:
         return
     if not overwrite:
         raise RunError(
-            f"{path} exists: --resume {quote(str(path))} continues it, --overwrite replaces it, "
-            "--out names another directory",
+            f"{path} exists: train --resume {quote(str(path))} continues it, --overwrite replaces "
+            "it, --out names another directory",
             f"{path} exists: mlx_attn.resume({str(path)!r}) continues it, overwrite=True replaces "
             "it, another name makes another run",
         )

@@ -54,7 +54,7 @@ def test_of_two_trainings_that_start_together_one_gets_the_name(tmp_path):
     path = tmp_path / "run"
     with new_run(path, SETTINGS) as run:
         message = refused(create_run, path, {**SETTINGS, "second": 1})
-        assert f"{path} exists: --resume {path} continues it, --overwrite" in message
+        assert f"{path} exists: train --resume {path} continues it, --overwrite" in message
         assert "in use by another process" in refused(create_run, path, SETTINGS, True)
     assert open_run(path).settings == SETTINGS
     with new_run(path, SETTINGS, overwrite=True) as run:

@@ -62,7 +62,7 @@ REFUSALS = [
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
-    ("train --out runs/base", 1, "runs/base exists: --resume runs/base continues it, --overwrite"),
+    ("train --out runs/base", 1, "runs/base exists: train --resume runs/base continues it, "),
     ("train --out story.txt --overwrite", 1, "story.txt"),
     ("train --resume base --init-from base", 2, "leave out --out, --name, --config and --init-"),
     ("train --resume unsaved", 1, "no checkpoint: there is nothing to resume from; --init-from"),
