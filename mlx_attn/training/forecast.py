@@ -132,6 +132,8 @@ def _measure(trainer: Trainer) -> _Measured:
 
 def _with_fewer_tokens(corpus: Corpus, vocab_size: int) -> Corpus:
     """Return it in a smaller vocabulary: the weights of a large one take seconds to fill."""
+    if vocab_size == corpus.tokenizer.vocab_size:  # which may be more than there are characters
+        return corpus
     train, val = (
         replace(split, tokens=split.tokens % vocab_size) for split in (corpus.train, corpus.val)
     )
