@@ -6,7 +6,9 @@ layers below it show through.
 
 import difflib
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -93,7 +95,8 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
     if files:
         from mlx_attn import plugins
 
-        plugins.load_plugins(files)
+        with redirect_stdout(sys.stderr):  # what the modules print that a file imports, too
+            plugins.load_plugins(files)
 
 
 PLUGIN = GroupedOption(

@@ -176,6 +176,7 @@ def test_a_choice_that_breaks_a_law_is_refused_before_training(train):
 
 
 ENDS = """
+__import__("sys").stdout.write("as a module that it imports")
 @choice("logits", "own", "s")
 def f(layer, s):
     print("hello")
@@ -191,7 +192,7 @@ def test_a_function_that_prints_and_ends_the_process_is_an_error_and_no_result(t
     ):
         assert result.exit_code == 1
         assert "hello" in result.stderr
-        assert "line 6: SystemExit: 0" in result.stderr
+        assert "line 7: SystemExit: 0" in result.stderr
         assert result.stdout == ""
 
 
