@@ -78,12 +78,14 @@ def test_a_training_that_was_left_is_resumed_from_its_checkpoint(settings, tmp_p
         if isinstance(event, Stepped) and event.step == 4:
             assert left.model.run.path == tmp_path / "left"
             break
+    stale = mlx_attn.resume(tmp_path / "left")
     first, *_, last = mlx_attn.resume(tmp_path / "left")
     assert isinstance(first, Started)
     assert isinstance(last, Ended)
     assert (first.step, last.steps) == (3, 6)
-    with pytest.raises(RunError, match="left has been trained by another since"):
-        left.run()
+    for use in (left.run, stale.run, lambda: left.model):
+        with pytest.raises(RunError, match="left has been trained by another since: resume"):
+            use()
 
 
 def test_a_resumed_training_has_the_best_weights_of_the_run_even_if_it_validates_nothing(kept):

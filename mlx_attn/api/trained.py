@@ -71,6 +71,7 @@ class Training:
         return {event.step: event.evaluation.val_loss for event in evaluated}
 
     @property
+    @python_words()
     def model(self) -> LoadedModel:
         """The model: with its best weights if the training is kept in a directory, else its last.
 
@@ -110,7 +111,8 @@ class Training:
     def _check_kept(self, run: Run) -> None:
         """Refuse a directory that another training has written to since this one was left."""
         if self._reports not in (None, run.reports_size):
-            raise RunError(f"{run.path} has been trained by another since: resume() or load() it")
+            since = f"{run.path} has been trained by another since"
+            raise RunError(f"{since}: --resume it again", f"{since}: resume() or load() it")
 
     def _record(self) -> dict[str, Any]:
         corpus = self.trainer.corpus
@@ -230,4 +232,5 @@ def resumed_training(
         # Else its start follows from its seed and the run that it started from.
         elif start := run.settings.get("init_from"):
             start_from_run(trainer, find_run(start))
-    return Training(trainer, run.path)
+        # While it is held, because a training remembers how much has been written.
+        return Training(trainer, run.path)
