@@ -71,7 +71,8 @@ def load_plugins(paths: Plugins) -> list[Plugin]:
         >>> result = mlx_attn.train(variant="talk", preset="nano", steps=20).run()
     """
     several = [paths] if isinstance(paths, str | Path) else paths
-    return [_load(user_path(path).resolve()) for path in several]
+    # Twice, because config.json gets the whole path, and JSON is UTF-8.
+    return [_load(user_path(user_path(path).resolve())) for path in several]
 
 
 def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None) -> None:
