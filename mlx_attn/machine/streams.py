@@ -137,10 +137,11 @@ def single_stream(function: Callable) -> Callable:
 def keep_buffers() -> None:
     """Let MLX keep freed buffers, up to a quarter of the memory, from step to step on a processor.
 
-    By default it keeps 32 MB and requests the rest again for every step. A GPU needs no change.
+    By default it keeps 32 MB and requests the rest again for every step. A GPU needs no change. A
+    training beside others keeps 1 GB, because a quarter each could be all of the memory.
     """
     if not on_gpu():
-        mx.set_cache_limit(usable_memory() // 4)
+        mx.set_cache_limit(2**30 if _this_thread.undivided else usable_memory() // 4)
 
 
 def compiles_step(setting: str) -> bool:
