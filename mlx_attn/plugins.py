@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import source_from_cache
@@ -182,7 +182,8 @@ def _execute(path: Path, name: str) -> None:
     try:
         code = compile(path.read_bytes(), path, "exec")
         _running.append(path)
-        exec(code, vars(module))
+        with redirect_stdout(sys.stderr):  # what the modules print that it imports, too
+            exec(code, vars(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -95,8 +95,13 @@ class Training:
             yield
             return
         trainer, record = self.trainer, self._record()
-        made = new_run(self.out, record, self.overwrite, trainer.corpus.tokenizer)
-        with held(trainer.run) if trainer.run else made as run:
+        tokenizer = trainer.corpus.tokenizer
+        opened = (
+            held(trainer.run)
+            if trainer.run
+            else new_run(self.out, record, self.overwrite, tokenizer)
+        )
+        with opened as run:
             if trainer.run:
                 self._check_kept(run)
                 if not self.events:

@@ -6,9 +6,7 @@ layers below it show through.
 
 import difflib
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -95,8 +93,7 @@ def _load_plugins(ctx: click.Context, param: click.Parameter, files: Sequence[st
     if files:
         from mlx_attn import plugins
 
-        with redirect_stdout(sys.stderr):  # what the modules print that a file imports, too
-            plugins.load_plugins(files)
+        plugins.load_plugins(files)
 
 
 PLUGIN = GroupedOption(
