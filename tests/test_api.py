@@ -175,7 +175,9 @@ def test_a_comparison_answers_is_kept_and_prints_its_question_and_a_table(compar
     assert "no-query" in captured.get()
 
 
-def test_results_show_themselves_in_a_notebook(kept, model, compared):
+def test_results_show_themselves_in_a_notebook_once(kept, model, compared, monkeypatch):
+    monkeypatch.setattr("builtins.get_ipython", type("ZMQInteractiveShell", (), {}), raising=False)
+    monkeypatch.setattr("rich.jupyter.display", lambda *_: pytest.fail("rich shows it too"))
     for shown in (kept, model.attention("the cat"), compared[0]):
         page = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")
         assert page.find(".//{http://www.w3.org/2000/svg}svg") is not None

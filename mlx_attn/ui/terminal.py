@@ -90,8 +90,8 @@ def is_live(console: Console) -> bool:
 
 
 def as_html(renderable: RenderableType) -> str:
-    """Return a console's rendering as HTML, for a notebook."""
-    console = Console(file=StringIO(), record=True, width=100, highlight=False)
+    """Return a console's rendering as HTML, for a notebook, which shows it: rich does not."""
+    console = _Console(file=StringIO(), record=True, width=100, force_jupyter=False)
     console.print(renderable)
     layout = '<pre style="font-family: monospace; line-height: 1.3">{code}</pre>'
     return console.export_html(inline_styles=True, code_format=layout)
