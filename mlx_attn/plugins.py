@@ -98,13 +98,12 @@ def _load(path: Path) -> Plugin:
     before = _registered()
     try:
         _execute(path, _MODULE + digest)
-        names = tuple(name for name in _registered() if name not in before)
-        _check(path, names)
+        _check(path, _added_to(before))
     except BaseException:
-        _forget(name for name in _registered() if name not in before)
+        _forget(_added_to(before))
         sys.modules.pop(_MODULE + digest, None)
         raise
-    plugin = _loaded[path] = Plugin(path, digest, names, _files_beside(path))
+    plugin = _loaded[path] = Plugin(path, digest, _added_to(before), _files_beside(path))
     return plugin
 
 
@@ -249,8 +248,13 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
 _TABLES = {**CHOICES, "variant": VARIANTS}
 
 
-def _registered() -> list[str]:
-    return [f"{kind}={name}" for kind, table in _TABLES.items() for name in table]
+def _registered() -> dict[str, object]:
+    return {f"{kind}={name}": row for kind, table in _TABLES.items() for name, row in table.items()}
+
+
+def _added_to(before: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what was registered since; a file may replace what a notebook's cell defined."""
+    return tuple(name for name, row in _registered().items() if before.get(name) is not row)
 
 
 def _forget(names: Iterable[str]) -> None:

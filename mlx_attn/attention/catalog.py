@@ -9,7 +9,8 @@ user's file does the same.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from inspect import unwrap
+from inspect import currentframe, unwrap
+from traceback import walk_stack
 from typing import Any, ClassVar, TypeVar
 
 from mlx_attn.errors import ConfigError, find_row
@@ -223,6 +224,7 @@ class Table(Mapping[str, Row]):
 
     def __init__(self, rows: Mapping[str, Row]):
         self.rows = dict(rows)
+        self.in_cells: set[str] = set()  # names that code outside all files registered
 
     def __getitem__(self, name: str) -> Row:
         # By name and late: they import this module, and MLX, which `--help` does without.
@@ -279,16 +281,21 @@ def find_variant(name: str) -> Variant:
 def register(entry: Choice | Variant) -> None:
     """Add a choice of a map, a position in the heads, or a named variant.
 
+    One from a notebook's cell gives way to the same cell run again, and to the file made of it.
+
     Raises:
         ConfigError: The name is taken.
     """
-    table: dict[str, Any] = (VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]).rows
+    table: Table[Any] = VARIANTS if isinstance(entry, Variant) else CHOICES[entry.map]
     # An alias is a name, too.
     names = {entry.name, getattr(entry, "alias", "")} - {""}
-    taken = {*table} | {getattr(row, "alias", "") for row in table.values()}
-    if both := names & taken:
+    taken = {*table.rows} | {getattr(row, "alias", "") for row in table.rows.values()}
+    if both := names & taken - table.in_cells:
         raise ConfigError(f"'{min(both)}' is registered already: choose another name")
-    table[entry.name] = entry
+    table.rows[entry.name] = entry
+    modules = (frame.f_globals for frame, _ in walk_stack(currentframe()))
+    has_file = "__file__" in next(module for module in modules if module is not globals())
+    table.in_cells = table.in_cells - names if has_file else table.in_cells | names
 
 
 def choice(map_name: str, name: str, formula: str, **facts: Any) -> Callable[..., Any]:

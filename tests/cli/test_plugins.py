@@ -285,3 +285,17 @@ def test_what_no_file_holds_cannot_be_kept(workshop):
     finally:
         del CHOICES["logits"].rows["cell"]
     assert not Path("runs/cell").exists()
+
+
+def test_a_cell_can_be_run_again_changed_and_written_to_a_file(workshop):
+    variant = VARIANT.format(name="cell", score="separate")
+    file(f"{CHOICE}choice('logits', 'cell', '')(lambda layer, s: 2 * s){variant}")
+    cells = """cell = open('mine.py').read()
+exec(cell)
+exec(cell.replace('separate', 'no_query'))
+import mlx_attn
+print(mlx_attn.load_plugins('mine.py')[0].names)
+exec(cell)"""
+    told = subprocess.run([sys.executable, "-c", cells], text=True, capture_output=True)
+    assert told.stdout == "('logits=cell', 'variant=cell')\n"
+    assert told.stderr.endswith("'cell' is registered already: choose another name\n")
