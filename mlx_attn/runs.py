@@ -59,7 +59,7 @@ def find_run(name: str | None = None) -> Run:
     return open_run(paths[0])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedRun:
     """A run, its best weights and its tokenizer."""
 

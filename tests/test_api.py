@@ -130,6 +130,12 @@ def test_matrices_are_products_of_the_heads_weights(model):
     assert model.matrices(0).VO.shape == (2, 16, 16)
 
 
+def test_what_holds_arrays_is_equal_to_itself_only(kept, model):
+    for read in (lambda: mlx_attn.load(kept.out), lambda: model.attention("the")):
+        assert len({one := read(), other := read()}) == 2
+        assert one != other
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

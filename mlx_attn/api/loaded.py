@@ -47,7 +47,7 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
     return LoadedModel(loaded.run, loaded.model, loaded.tokenizer)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel(LoadedRun):
     """A trained model: its text, its predictions, its attention and its matrices."""
 
@@ -152,7 +152,7 @@ class LoadedModel(LoadedRun):
         return f"LoadedModel({self.name}: {variant}, {', '.join(sizes)})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Matrices:
     """Of the heads of one layer: scores are scale * x_i S_h x_j^T, outputs sum_h softmax_h x VO_h.
 
@@ -165,7 +165,7 @@ class Matrices:
     VO: Float[np.ndarray, "H C C"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AttentionMaps:
     """The attention of every head on one text.
 
