@@ -162,9 +162,8 @@ def _digest(path: Path) -> str:
 
 def unload_plugins() -> None:
     """Take back what all files registered."""
-    for plugin in _loaded.values():
-        _forget(plugin.names)
-    _loaded.clear()
+    while _loaded:
+        _forget(_loaded.popitem()[1].names)
 
 
 def _print(*values: object, **options: Any) -> None:

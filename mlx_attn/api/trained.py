@@ -95,13 +95,8 @@ class Training:
             yield
             return
         trainer, record = self.trainer, self._record()
-        tokenizer = trainer.corpus.tokenizer
-        opened = (
-            held(trainer.run)
-            if trainer.run
-            else new_run(self.out, record, self.overwrite, tokenizer)
-        )
-        with opened as run:
+        new = self.out, record, self.overwrite, trainer.corpus.tokenizer
+        with held(trainer.run) if trainer.run else new_run(*new) as run:
             if trainer.run:
                 self._check_kept(run)
                 if not self.events:
@@ -120,12 +115,10 @@ class Training:
             raise RunError(f"{since}: --resume it again", f"{since}: resume() or load() it")
 
     def _record(self) -> dict[str, Any]:
-        corpus = self.trainer.corpus
-        facts: dict[str, Any] = {"corpus": corpus.name, "digest": corpus.digest}
-        if self.init_from:
-            facts["init_from"] = str(self.init_from)
-        settings, config = self.trainer.settings, self.trainer.model.config
-        return settings.record(config, **facts, versions=versions())
+        corpus, config = self.trainer.corpus, self.trainer.model.config
+        start = {"init_from": str(self.init_from)} if self.init_from else {}
+        facts = {"corpus": corpus.name, "digest": corpus.digest, **start}
+        return self.trainer.settings.record(config, **facts, versions=versions())
 
     def __repr__(self) -> str:
         last = self.events[-1] if self.events else None

@@ -158,7 +158,10 @@ def home_of(
 
     In a row, `model` is an index into the models, or None.
     """
-    rows = [_row(summary) for summary in summaries]
+    rows = [
+        asdict(each) | {"path": None, "text": describe(each.text), "model": None}
+        for each in summaries
+    ]
     models, room = list[Model](), ROOM
     # Of each text: the words in it and examples; runs of a text share them.
     passages: dict[str, tuple[list[str] | None, list[str]]] = {}
@@ -184,12 +187,6 @@ def home_of(
         row["model"] = len(models)
         models.append({**model, "texts": texts})
     return rows, models
-
-
-def _row(summary: RunSummary) -> dict[str, Any]:
-    facts = asdict(summary) | {"text": describe(summary.text), "model": None}
-    del facts["path"]
-    return facts
 
 
 def _history(run: Run) -> dict[str, Any]:

@@ -95,6 +95,10 @@ OUTPUT = {"W_gate": lambda c: nn.Linear(c.d_in, c.d_out), **choice_of("output", 
 
 LEAKS = "own lets a token read later ones: with tokens"
 BENT = "=own is not linear up to a bias: .*; declare it with affine=False"
+RETURNED = (
+    r"score=own must return, of 2 sequences of 3 tokens, the shape \(2, 4, 3, any\), "
+    r"\(2, -4, 3, any\) \(-n: any divisor of n\), and returned \(2, 3, 16\), \(2, 3, 16\)"
+)
 BROKEN = [
     ("logits", lambda a, s: s + s[..., ::-1], {}, LEAKS),
     # A weight of 0 hides it at the start.
@@ -126,11 +130,30 @@ BROKEN = [
         "does more than multiply scores: leave out score_factor= of logits=own",
     ),
     ("value", lambda a, x, k: k + 0.0, {"shape": lambda c: (4, 4)}, "makes values from keys: decl"),
+    ("score", lambda a, x: (x, x), {}, RETURNED),
+    ("score", lambda a, x: split_heads(x, 4), {}, r"and returned \(2, 4, 3, 4\)$"),
+    ("value", lambda a, x, k: x, {}, r"value=own must return, .* \(2, -4, 3, any\)"),
+    ("logits", lambda a, s: None, {}, r"the shape \(2, 4, 3, 3\), and returned \(\)"),
+    ("mixing", lambda a, s: s.sum(-1), {}, r"mixing=own .* returned \(2, 4, 3\)"),
+    ("output", lambda a, heads, x: heads, {}, r"\(2, 3, 16\), and returned \(2, 4, 3, 4"),
+    ("output", lambda a, heads: heads, {}, "cannot be called: .* 2 positional arguments"),
+    ("logits", lambda a, s, kept: s, {"remembers": lambda a, x: x}, "remembers= of logits=own"),
+    ("score", lambda a, x: (x, x), {"cache": "xx"}, "cache='xx' must be one of kv, x"),
+    ("logits", same, {"affine": False}, "has no affine: it may have source, weights, init"),
+    ("logits", same, {"weights": {"P": lambda c: [1]}}, "'P' must be an array or an nn.Module"),
+    ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "that no other part has"),
+    ("logit", same, {}, "map='logit' must be one of score, value, output"),
+    (
+        "score",
+        lambda a, x: (split_heads(x, 4), x[:, None, :, :4]),
+        {"cache": "x"},
+        "score=own cannot be computed or decoded|keeps x as its key",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("map_name", "apply", "facts", "complaint"), BROKEN)
-def test_a_choice_that_breaks_a_law_or_declares_what_is_not_so_is_refused(
+def test_a_choice_that_breaks_a_law_or_is_declared_or_shaped_wrongly_is_refused(
     own, map_name, apply, facts, complaint
 ):
     with pytest.raises(ConfigError, match=complaint):
@@ -221,41 +244,6 @@ def test_a_choice_that_declares_what_is_so_is_taken(own, map_name, apply, facts)
 def test_the_rounding_of_tf32_breaks_no_law(own, monkeypatch):
     monkeypatch.setattr(laws, "products", lambda: "TF32")
     assert own("logits", lambda a, s: 2.005 * s, {}, score_factor=lambda a: mx.array([2.0] * 4))
-
-
-RETURNED = (
-    r"score=own must return, of 2 sequences of 3 tokens, the shape \(2, 4, 3, any\), "
-    r"\(2, -4, 3, any\) \(-n: any divisor of n\), and returned \(2, 3, 16\), \(2, 3, 16\)"
-)
-
-
-@pytest.mark.parametrize(
-    ("map_name", "apply", "facts", "complaint"),
-    [
-        ("score", lambda a, x: (x, x), {}, RETURNED),
-        ("score", lambda a, x: split_heads(x, 4), {}, r"and returned \(2, 4, 3, 4\)$"),
-        ("value", lambda a, x, k: x, {}, r"value=own must return, .* \(2, -4, 3, any\)"),
-        ("logits", lambda a, s: None, {}, r"the shape \(2, 4, 3, 3\), and returned \(\)"),
-        ("mixing", lambda a, s: s.sum(-1), {}, r"mixing=own .* returned \(2, 4, 3\)"),
-        ("output", lambda a, heads, x: heads, {}, r"\(2, 3, 16\), and returned \(2, 4, 3, 4"),
-        ("output", lambda a, heads: heads, {}, "cannot be called: .* 2 positional arguments"),
-        ("logits", lambda a, s, kept: s, {"remembers": lambda a, x: x}, "remembers= of logits=own"),
-        ("score", lambda a, x: (x, x), {"cache": "xx"}, "cache='xx' must be one of kv, x"),
-        ("logits", same, {"affine": False}, "has no affine: it may have source, weights, init"),
-        ("logits", same, {"weights": {"P": lambda c: [1]}}, "'P' must be an array or an nn.Module"),
-        ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "that no other part has"),
-        ("logit", same, {}, "map='logit' must be one of score, value, output"),
-        (
-            "score",
-            lambda a, x: (split_heads(x, 4), x[:, None, :, :4]),
-            {"cache": "x"},
-            "score=own cannot be computed or decoded|keeps x as its key",
-        ),
-    ],
-)
-def test_what_is_declared_or_shaped_wrongly_is_refused(own, map_name, apply, facts, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        own(map_name, apply, **facts)
 
 
 def test_an_error_within_a_choice_stays_what_it_is(own):

@@ -60,6 +60,7 @@ REFUSALS = [
     ("train story.txt", 2, "write --data story.txt"),
     ("compare standard merged", 2, "write --variants standard,merged"),
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
+    ("train --variant cosine-tau", 2, "needs its file: --plugin FILE"),
     ("train --name ../x", 2, "--name is one name in runs/"),
     ("train --out a --name b", 2, "--out and --name both say where the run goes"),
     ("train --out runs/base", 1, "runs/base exists: train --resume runs/base continues it, "),

@@ -9,8 +9,6 @@ import pytest
 
 from tests.cli.conftest import refused
 
-PLUGIN = Path(__file__).parents[2] / "examples" / "talking_heads.py"
-
 
 @pytest.fixture
 def opened(monkeypatch) -> list[str]:
@@ -45,15 +43,6 @@ def data_of(path: Path) -> dict[str, Any]:
     found = re.search(r'id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
     assert found
     return json.loads(found[1])
-
-
-@pytest.mark.usefixtures("no_plugins")
-def test_a_plugin_s_choice_is_opened_with_its_source(train, workshop, opened, run_command):
-    plugin = f"--plugin={PLUGIN}"
-    assert train(plugin, "--variant=talk", "--name=talk", "--quiet").exit_code == 0
-    made = run_command("open", "talk", plugin, "--no-browser")
-    assert made.exit_code == 0
-    assert "talking_heads.py" in (workshop / "runs" / "talk" / "explore.html").read_text("utf-8")
 
 
 def test_html_replaces_nothing_but_a_page_unless_told_to(trained, opened, run_command):

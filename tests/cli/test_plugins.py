@@ -72,6 +72,7 @@ def test_a_run_records_the_files_that_it_uses(trained, talk, train):
         ["sample", "runs/talk", "--max-tokens=3"],
         ["convert", "runs/talk", "--to=merged"],
         ["train", "--init-from=runs/talk", "--steps=8"],
+        ["open", "runs/talk", "--no-browser"],
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
@@ -229,11 +230,6 @@ def test_a_seed_decides_the_weights_that_a_file_draws(workshop):
     models = (mlx_attn.train(**settings).trainer.model for _ in range(2))
     one, other = (named_arrays(model)["trf_blocks.0.att.w"].item() for model in models)
     assert one == other
-
-
-def test_a_name_that_only_a_file_knows_asks_for_the_file(train):
-    for flag in ("--variant=cosine-tau", "--logits=sharpnes"):
-        assert "needs its file: --plugin FILE" in refused(train(flag), 2)
 
 
 def test_the_hints_after_a_training_name_the_file(trained, talk):

@@ -123,6 +123,7 @@ def test_a_plugin_s_model_runs_in_the_page(file, make_run, show):
         page = show(run)
         found = page.run(f"explorer.models[0].trace({tokens}).logits.map((row) => Array.from(row))")
         expected = run.load_model()(mx.array([tokens]))
+        assert f'{file}", "line"' in page.run("document.getElementById('data').textContent")
     finally:
         unload_plugins()
     assert np.abs(np.array(found) - np.array(expected)[0]).max() < 1e-4
