@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ class AttentionMaps:
         tokens: The tokens as text.
     """
 
-    found: Probe
+    found: Probe = field(repr=False)
     tokens: list[str]
 
     @property
