@@ -11,7 +11,7 @@ import pytest
 
 from mlx_attn.machine import blas
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs another BLAS")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs another BLAS")
 PRODUCT = """
 import json, sys, mlx_attn, mlx.core as mx
 from mlx_attn.machine.blas import preload
@@ -30,11 +30,7 @@ def product(wish: str, before: str = "") -> dict:
 
 
 @pytest.mark.parametrize(
-    "before",
-    [
-        "",
-        pytest.param("from mlx_attn.machine import blas\nblas._CANDIDATES = ()\n", marks=on_linux),
-    ],
+    "before", ["", "from mlx_attn.machine import blas\nblas._CANDIDATES = ()\n"]
 )
 def test_with_and_without_it_products_agree(before, cache):
     with_library, without = product("", before), product("off")
@@ -45,7 +41,6 @@ def test_with_and_without_it_products_agree(before, cache):
         assert with_library["library"] == "scipy-openblas32"
 
 
-@on_linux
 @pytest.mark.parametrize(
     ("source", "taken"),
     [
@@ -69,7 +64,6 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "mlx_attn" / "blas"
 
 
-@on_linux
 def test_the_forwarding_functions_are_compiled_once(cache):
     first = blas._forwarding_library()
     assert first is not None
@@ -79,7 +73,6 @@ def test_the_forwarding_functions_are_compiled_once(cache):
     assert first.stat().st_mtime_ns == made
 
 
-@on_linux
 @pytest.mark.parametrize("lacks", ["the wheel", "a compiler", "a cache"])
 def test_without_a_wheel_a_compiler_or_a_cache_there_is_none(cache, tmp_path, monkeypatch, lacks):
     if lacks == "the wheel":

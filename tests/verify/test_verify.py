@@ -43,13 +43,14 @@ def another_each_time(true, self, *given):
 
 
 CALLS = iter(range(1000))
+on_linux = pytest.mark.skipif("sys.platform != 'linux'", reason="sums may be in any order")
 SABOTAGES = [
     ("attention", mx.fast, "scaled_dot_product_attention", wrong_beyond_1024_keys),
     ("attention", mx.fast, "scaled_dot_product_attention", twice_the_gradient_of_attention),
     ("attention", Attention, "mix", lambda true, *given: true(*given) * 1.001),
     ("cached decoding", cache.KVCache, "extend", stale_slot),
     ("golden losses", checks.nn, "value_and_grad", twice_all_gradients),
-    ("same bits twice", TrainStep, "_loss", another_each_time),
+    pytest.param("same bits twice", TrainStep, "_loss", another_each_time, marks=on_linux),
 ]
 
 
