@@ -11,6 +11,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+NOT_IN_SAFARI = "delete Map.groupBy; delete Object.groupBy"  # 17.0, which came with macOS 14
 
 
 def find_chromium() -> str | None:
@@ -57,6 +58,7 @@ class Browser:
         self.said, self.requests = [], []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.addScriptToEvaluateOnNewDocument", {"source": NOT_IN_SAFARI})
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

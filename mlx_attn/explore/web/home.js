@@ -19,7 +19,8 @@ export function showHome(rows, colours) {
   const [section] = byId("home").content.cloneNode(true).children;
   document.body.append(section);
   document.querySelector("main").hidden = true;
-  const groups = Map.groupBy(rows.filter((row) => !row.problem), (row) => row.group);
+  const groups = new Map();  // filled by hand: Safari has Map.groupBy since 17.4
+  for (const row of rows.filter(({ problem }) => !problem)) groups.set(row.group, [...(groups.get(row.group) ?? []), row]);
   const sorted = Array.from(groups.values()).sort((a, b) => b.length - a.length);
   byId("answers").replaceChildren(summary(rows, sorted));
   const ticked = new Set();
