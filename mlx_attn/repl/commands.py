@@ -90,7 +90,7 @@ def _help(session: Session, argument: str) -> None:
     session.screen.say("Settings, for /set NAME VALUE or short /temp 0.5, /topk 40, ...:")
     session.screen.table([(name, key.metadata["help"]) for name, key in SETTINGS.items()])
     session.screen.say(
-        'Start a block of several lines with """ and end it with """, or press Alt-Enter for a '
+        'Start a block of several lines with """ and end it with """, or press Esc, Enter for a '
         "new line. A prompt that starts with a slash is typed with two."
     )
 

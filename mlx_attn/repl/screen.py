@@ -65,9 +65,9 @@ HINT = "Ctrl-D or /quit leaves"
 def prompt_reader(hint: Callable[[str], None], history: History) -> Callable[[], str]:
     """Return a function that reads one prompt or command, and raises EOFError at Ctrl-D.
 
-    Enter sends, but not inside an open block in triple quotes; Alt-Enter is a newline; pasted
-    newlines stay; a menu completes commands; the up arrow and Ctrl-R search earlier lines; Ctrl-C
-    clears the line and explains how to leave.
+    Enter sends, but not inside an open block in triple quotes; Esc, Enter is a newline, as is
+    Alt-Enter in terminals where Alt sends Esc; pasted newlines stay; a menu completes commands; the
+    up arrow and Ctrl-R search earlier lines; Ctrl-C clears the line and explains how to leave.
     """
     keys = KeyBindings()
 
