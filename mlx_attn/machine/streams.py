@@ -5,7 +5,6 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, reduce, wraps
 from itertools import islice, zip_longest
 from typing import Any
@@ -13,13 +12,10 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
-from mlx_attn.errors import RunError
-from mlx_attn.files import lock
 from mlx_attn.machine import blas
 from mlx_attn.machine.device import compiles_slowly, on_gpu, on_linux_cpu, on_nvidia
 from mlx_attn.machine.facts import usable_memory
-from mlx_attn.machine.folders import user_directory
-from mlx_attn.machine.graphs import compiled, has_compiler, lacks_compiler
+from mlx_attn.machine.graphs import compiled, has_compiler
 
 
 class _ThisThread(threading.local):
@@ -191,18 +187,6 @@ def compiling_pays(multiply_adds: float, minutes: float = 0.0) -> bool:
         return multiply_adds > LONG_ON_GPU or minutes > 5
     is_long = multiply_adds > LONG * cores() or minutes > 0.5
     return on_linux_cpu() and has_compiler() and is_long
-
-
-@contextmanager
-def compiling(setting: str) -> Iterator[None]:
-    """Let other processes wait while this one compiles: MLX would write the same files."""
-    if not on_linux_cpu() or setting != "on" or lacks_compiler():
-        yield
-        return
-    with ExitStack() as stack:
-        with suppress(RunError):  # the user has no folder to lock
-            stack.enter_context(lock(user_directory("cache") / "compiling", wait=True))
-        yield
 
 
 def concurrent_trainings(cores: int) -> int:

@@ -7,13 +7,12 @@ while the device computes one.
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
 
 import mlx.core as mx
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.machine.advice import translate_mlx_errors
-from mlx_attn.machine.streams import compiling, first_step_compiles
+from mlx_attn.machine.streams import first_step_compiles
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, Tracked
 from mlx_attn.training.trainer import Trainer
 
@@ -47,8 +46,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
         reason = yield from monitor.between_steps()
         while not reason:
             # Returns before the step is computed; `launched` reads the loss of the step before.
-            with nullcontext() if monitor.warm_since else compiling(trainer.config.compile):
-                monitor.launched(trainer.launch_step())
+            monitor.launched(trainer.launch_step())
             reason = yield from monitor.between_steps()
         yield monitor.ended(reason)
 

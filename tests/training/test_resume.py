@@ -1,5 +1,7 @@
 """A training that was interrupted continues as if it had never stopped, bit for bit."""
 
+import fcntl
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,8 @@ def test_weights_optimizer_and_later_losses_are_the_same_bits(
     trainer, tmp_path, monkeypatch, optimizer, accumulate, compile, windows
 ):
     monkeypatch.setattr(blas, "preload", lambda: blas.Blas("a library", "", threads=2))
+    # No other process may keep it waiting.
+    monkeypatch.setattr(fcntl, "flock", lambda _, how: how & fcntl.LOCK_NB or pytest.fail("waits"))
     settings = {"optimizer": optimizer, "accumulate": accumulate, "compile": compile}
     settings = {**NOISY, **settings, "windows": windows, "batch_size": 24}
     straight = trainer(**settings)
