@@ -217,6 +217,11 @@ def _decoded(file: IO[bytes], name: str) -> str:
             f"{name}: not UTF-8, byte {error.start} is 0x{error.object[error.start]:02x} "
             f"({error.reason}); convert it to UTF-8"
         ) from error
+    if text.startswith(r"{\rtf"):  # as TextEdit saves what is typed into it
+        raise RunError(
+            f"{name}: RTF and not a text, so its markup would be learned: save it as plain text, "
+            "on a Mac with 'textutil -convert txt FILE'"
+        )
     if _is_json(text):
         raise RunError(
             f"{name}: JSON and not a text, so braces and keys would be learned: write what the "

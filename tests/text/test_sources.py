@@ -84,12 +84,12 @@ def test_every_line_end_is_read_as_one_byte(tmp_path, end):
     assert source.notes == (f"{path}: line ends CRLF and CR are read as LF",)
 
 
-@pytest.mark.parametrize("text", ['{"text": "one story"}\n' * 9, '[\n {"text": "one story"}\n]'])
-def test_records_are_no_text(tmp_path, text):
-    with pytest.raises(RunError, match="JSON and not a text"):
+@pytest.mark.parametrize("text", ['{"a": "b"}\n' * 9, '[\n {"a": "b"}\n]', r"{\rtf1\ansi b.}"])
+def test_records_and_markup_are_no_text(tmp_path, text):
+    with pytest.raises(RunError, match=r"(JSON|RTF) and not a text"):
         read_source(written(tmp_path / "story.txt", text), tmp_path)
     written(tmp_path / "in" / "b.txt", text)
-    with pytest.raises(RunError, match=r"b\.txt: JSON and not a text"):
+    with pytest.raises(RunError, match=r"b\.txt: (JSON|RTF) and not a text"):
         read_source(written(tmp_path / "in" / "a.txt", LINES).removesuffix("/a.txt"), tmp_path)
     begins = "[1]\n{so it begins}\n" * 9
     assert read_source(written(tmp_path / "book.txt", begins), tmp_path).text == begins
