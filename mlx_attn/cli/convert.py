@@ -122,7 +122,6 @@ def _measure_ranks(
 
 def _corpus(run: "Run") -> "Corpus":
     """Return the text that a run was trained on, fetched or generated again where it is missing."""
-    from mlx_attn.text.show import download_lines
     from mlx_attn.training.config import settings_from
 
-    return settings_from(run.own_settings, {}).corpus(download_lines(note))
+    return settings_from(run.own_settings, {}).corpus()

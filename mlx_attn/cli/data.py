@@ -38,10 +38,9 @@ def list_corpora(as_json: bool = False) -> None:
 def fetch(name: str) -> None:
     """Download a corpus by name, verify it, and print where it is."""
     from mlx_attn.text import downloads
-    from mlx_attn.text.show import download_lines
 
     corpus = find_row(downloads.CORPORA, name, "corpus")
-    say(downloads.fetch(corpus, downloads.data_directory(), progress=download_lines(note)))
+    say(downloads.fetch(corpus, downloads.data_directory()))
 
 
 @takes_plugins
@@ -55,7 +54,7 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
 
-    corpus = prepare(source, tokenizer, vocab_size, progress=show.download_lines(note))
+    corpus = prepare(source, tokenizer, vocab_size)
     note(*corpus.notes)
     emit(show.corpus_facts(corpus), as_json)
 

@@ -42,7 +42,6 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     from mlx_attn.runs import find_run
     from mlx_attn.text import corpus, sources
     from mlx_attn.text.downloads import data_directory
-    from mlx_attn.text.show import download_lines
     from mlx_attn.training.evaluation import Evaluator
 
     run = find_run(run_name)
@@ -50,7 +49,7 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     way_out = "name one with --data"
     if data is None and name in ("", "standard input"):
         raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")
-    source = sources.read_source(name, data_directory(), progress=download_lines(note))
+    source = sources.read_source(name, data_directory())
     note(*source.notes)
     is_own = source.digest == run.settings.get("digest")
     if data is None and not is_own:

@@ -3,6 +3,7 @@
 import importlib
 import io
 import keyword
+import logging
 import os
 import re
 import signal
@@ -185,6 +186,9 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command line and exit; an error is one line, an interruption exits with 130."""
+        logger = logging.getLogger("mlx_attn")
+        logger.setLevel(logging.INFO)
+        logger.handlers = [logging.StreamHandler()]  # to stderr: a library logs, and does not print
         try:
             code = super().main(*args, **extra, standalone_mode=False)
         except click.exceptions.NoArgsIsHelpError as error:

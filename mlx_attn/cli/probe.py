@@ -76,11 +76,10 @@ def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[
 def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
     from mlx_attn.runs import document_start
-    from mlx_attn.text.show import download_lines
 
     context_length = run.config.context_length
     if text is None:
-        corpus = heads.corpus_of(run, download_lines(note))
+        corpus = heads.corpus_of(run)
         return heads.validation_windows(corpus, context_length, windows)
     tokenizer = run.load_tokenizer()
     tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))

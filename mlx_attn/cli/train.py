@@ -118,10 +118,8 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
 
 
 def _prepared_text(settings: Settings) -> "Corpus":
-    from mlx_attn.text.show import download_lines
-
     if settings.text.data == "-" and sys.stdin and sys.stdin.isatty():
         note("reading the text from the terminal; Ctrl-D ends it")
-    corpus = settings.corpus(download_lines(note))
+    corpus = settings.corpus()
     note(*corpus.notes)
     return corpus

@@ -27,7 +27,6 @@ from mlx_attn.run_directory import Run, best_of
 from mlx_attn.runs import document_start
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.downloads import Progress
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.sources import describe
 from mlx_attn.text.subwords import SubwordTokenizer
@@ -238,10 +237,10 @@ MOST_WORDS = 30_000
 _WORD = re.compile(r"[^\W_]+")
 
 
-def text_of(run: Run, progress: Progress | None = None) -> Corpus | None:
+def text_of(run: Run) -> Corpus | None:
     """Return the text that a run was trained on; None if it can no longer be read."""
     try:
-        return corpus_of(run, progress)
+        return corpus_of(run)
     except (ConfigError, RunError):
         return None
 

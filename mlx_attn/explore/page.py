@@ -25,7 +25,6 @@ from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, best_of, open_run
 from mlx_attn.runs import RUNS, RunSummary, document_start, summarise_runs
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.downloads import Progress
 from mlx_attn.text.sources import describe
 from mlx_attn.ui.plots import COLOURS, template
 
@@ -75,14 +74,14 @@ def _rendered(title: str, models: Sequence[Model], data: Mapping[str, Any]) -> s
     return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _web("explore.html"))
 
 
-def write_home(path: Path | None, dtype: str, progress: Progress, overwrite: bool) -> Path:
+def write_home(path: Path | None, dtype: str, overwrite: bool) -> Path:
     """Write the home page of all runs, by default as runs/home.html; return its path.
 
     See `write_page` for the arguments.
     """
     path = path or RUNS / "home.html"
     check_page(path, overwrite)
-    write_text(path, render_home(*home_of(summarise_runs(), dtype, progress)))
+    write_text(path, render_home(*home_of(summarise_runs(), dtype)))
     return path
 
 
@@ -91,7 +90,6 @@ def write_page(
     texts: Sequence[str] | None = None,
     path: Path | None = None,
     dtype: str = "float32",
-    progress: Progress | None = None,
     overwrite: bool = False,
     verdict: str = "",
 ) -> Path:
@@ -102,7 +100,6 @@ def write_page(
         texts: Example texts; by default from the first run's validation text.
         path: The file to write; explore.html in the first run by default.
         dtype: The type of the weights: float32, or float16 in half the space.
-        progress: See `downloads.fetch`.
         overwrite: If True, replace a file that this program did not write.
         verdict: What many seeds have shown about two runs.
 
@@ -112,7 +109,7 @@ def write_page(
     """
     path = path or runs[0].path / "explore.html"
     check_page(path, overwrite)
-    corpora = [text_of(run, progress) for run in runs]
+    corpora = [text_of(run) for run in runs]
     shown = [*(texts or example_texts(runs[0], corpora[0]))]
     models = [
         page_model(run, dtype, training_words(run, corpus))
@@ -150,9 +147,7 @@ _FACTS = 60_000  # approximate bytes of a model's text pieces, sources and formu
 
 
 def home_of(
-    summaries: Sequence[RunSummary],
-    dtype: str = "float16",
-    progress: Progress | None = None,
+    summaries: Sequence[RunSummary], dtype: str = "float16"
 ) -> tuple[list[dict[str, Any]], list[Model]]:
     """Return a row for each run, and the models of the first runs that fit into `ROOM` bytes.
 
@@ -174,7 +169,7 @@ def home_of(
         try:
             if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
                 raise ConfigError("the page has no room for it")
-            corpus = text_of(run, progress)
+            corpus = text_of(run)
             if row["group"] not in passages:
                 passages[row["group"]] = training_words(run, corpus), example_texts(run, corpus)
             words, texts = passages[row["group"]]

@@ -16,7 +16,6 @@ from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
 from mlx_attn.sampling.generate import begin
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.downloads import Progress
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import settings_from
 from mlx_attn.training.evaluation import Evaluator
@@ -54,10 +53,8 @@ def validation_windows(corpus: Corpus, context_length: int, count: int) -> _Toke
     return Evaluator(corpus.val, context_length).texts(count)[:, :LONGEST]
 
 
-def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
+def corpus_of(run: Run) -> Corpus:
     """Return the text that a run was trained on.
-
-    `progress` is called with the bytes done and in all while it is downloaded.
 
     Raises:
         RunError: The text can no longer be read, or has changed.
@@ -65,7 +62,7 @@ def corpus_of(run: Run, progress: Progress | None = None) -> Corpus:
     settings = settings_from(run.own_settings, {})
     if settings.text.data == "-":
         raise RunError(f"{run.path} read its text from standard input: give a prompt")
-    corpus = settings.corpus(progress)
+    corpus = settings.corpus()
     run.check_corpus(corpus, "give a prompt")
     return corpus
 

@@ -4,7 +4,8 @@ import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -13,10 +14,13 @@ from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, plural
 from mlx_attn.files import write_text
+from mlx_attn.text.downloads import log_progress
 
 LARGEST_VOCABULARY = 65_536  # token ids are uint16
 PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本. X \n"
 """A text with the features that tokenizers treat differently."""
+_GAP = re.compile(r"(?<=\S)(?=[ \n])")
+_NEAR = 100  # characters on either side of a gap that decide whether a cut there changes tokens
 
 
 class Tokenizer(ABC):
@@ -28,6 +32,7 @@ class Tokenizer(ABC):
     kind: str
     end_of_text = ""  # the special token that ends a text, if any
     end: int | None = None  # its id
+    block = 8_000_000  # about how many characters to encode at a time
 
     def __init__(self, vocabulary: Sequence[bytes], **settings: Any):
         if len(vocabulary) > LARGEST_VOCABULARY:
@@ -49,7 +54,26 @@ class Tokenizer(ABC):
                 f"character {error.start} of the text is the lone surrogate {code}, half of a "
                 "character: remove it or read the text as UTF-8"
             ) from error
-        return self._encoded(text)
+        return np.concatenate([self._encoded(block) for block in self._blocks(text)])
+
+    def _blocks(self, text: str) -> Iterator[str]:
+        """Yield the parts of a text, cut only where that does not change its tokens."""
+        start = 0
+        for place in range(self.block, len(text), self.block):
+            found = islice(_GAP.finditer(text, place, place + self.block), 100)
+            gaps = (gap.start() for gap in found)
+            stop = next((gap for gap in gaps if self._can_cut(text, gap)), start)
+            if stop > start:
+                yield text[start:stop]
+                start = stop
+            log_progress("encoding characters", place - self.block, place, len(text))
+        yield text[start:]
+
+    def _can_cut(self, text: str, place: int) -> bool:
+        first, last = place - _NEAR, place + _NEAR
+        parts = text[first:place], text[place:last], text[first:last]
+        left, right, whole = (self._encoded(part).tolist() for part in parts)
+        return left + right == whole
 
     @abstractmethod
     def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]: ...
@@ -87,6 +111,7 @@ class CharacterTokenizer(Tokenizer):
     """One token a character: token t is the t-th of the sorted distinct characters."""
 
     kind = "char"
+    block = 2**40  # all: an error names the unknown characters of the whole text
 
     def __init__(self, characters: str):
         super().__init__([c.encode() for c in characters], characters=characters)

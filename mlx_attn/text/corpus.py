@@ -25,7 +25,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import atomic_write, digest, lock, user_path, write_text
 from mlx_attn.records import Object, read_record
 from mlx_attn.text import characters, sources, tokenizers
-from mlx_attn.text.downloads import Progress, data_directory
+from mlx_attn.text.downloads import data_directory
 from mlx_attn.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -81,11 +81,7 @@ class Corpus:
 
 
 def prepare(
-    source: str,
-    tokenizer: str = "char",
-    vocab_size: int = 512,
-    directory: Path | None = None,
-    progress: Progress | None = None,
+    source: str, tokenizer: str = "char", vocab_size: int = 512, directory: Path | None = None
 ) -> Corpus:
     """Return the corpus that `source` names, from the data directory when it was prepared before.
 
@@ -96,14 +92,13 @@ def prepare(
             directory with a tokenizer, such as a run's.
         vocab_size: For the trained tokenizers, the most tokens they may use.
         directory: The data directory; `downloads.data_directory()` by default.
-        progress: See `downloads.fetch`.
 
     Raises:
         ConfigError: The tokenizer or its vocabulary size cannot work.
         RunError: The text cannot be read, or the data directory cannot be written.
     """
     directory = directory or data_directory()
-    origin = sources.read_source(source, directory, progress)
+    origin = sources.read_source(source, directory)
     kind = tokenizer if origin.symbols is None else characters.SymbolTokenizer.kind
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
     identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))

@@ -6,12 +6,12 @@ Without a network, the error names the address and the place to put the file by 
 import hashlib
 import http.client
 import io
+import logging
 import os
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from mlx_attn.files import user_path, write_bytes
 from mlx_attn.machine.folders import user_directory
 from mlx_attn.records import package_table
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+_LOG = logging.getLogger(__name__)
 
 _STALL = 30.0  # seconds without a byte before a transfer is given up
 _BLOCK = 1 << 16  # bytes
@@ -42,10 +42,8 @@ class Download:
     instead: str = "use --data tales, which needs no network"
 
 
-def fetch(download: Download, directory: Path, progress: Progress | None = None) -> Path:
+def fetch(download: Download, directory: Path) -> Path:
     """Return the path of `download` in the data directory, fetched first unless it is there.
-
-    `progress` is called with the bytes done and the bytes in all.
 
     Raises:
         RunError: The network, the server, the disk or the digest failed; the message has advice.
@@ -54,7 +52,7 @@ def fetch(download: Download, directory: Path, progress: Progress | None = None)
     if path.is_file() and path.stat().st_size == download.size:
         return path
     try:
-        content = _received(download, progress)
+        content = _received(download)
         if download.member:
             content = zipfile.ZipFile(io.BytesIO(content)).read(download.member)
         algorithm, _, digest = download.digest.partition(":")
@@ -79,16 +77,21 @@ def fetch(download: Download, directory: Path, progress: Progress | None = None)
     return path
 
 
-def _received(download: Download, progress: Progress | None) -> bytes:
-    total = download.archive_size if download.member else download.size
+def _received(download: Download) -> bytes:
+    total = download.archive_size or download.size
     request = urllib.request.Request(download.url, headers={"User-Agent": "mlx_attn"})
     content = bytearray()
     with urllib.request.urlopen(request, timeout=_STALL) as response:
         while block := response.read1(_BLOCK):
             content += block
-            if progress:
-                progress(len(content), total)
+            log_progress("downloading bytes", len(content) - len(block), len(content), total)
     return bytes(content)
+
+
+def log_progress(what: str, before: int, done: int, total: int) -> None:
+    """Log a line if what is done has reached another tenth of the total."""
+    if 10 * before // total < 10 * done // total:
+        _LOG.info("%s: %s of %s", what, f"{done:,}", f"{total:,}")
 
 
 def _failure(download: Download, path: Path, fault: str) -> RunError:

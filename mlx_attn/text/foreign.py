@@ -40,6 +40,8 @@ class ForeignTokenizer(characters.Tokenizer):
         ValueError: The library cannot read the content, or the tokenizer changes a text.
     """
 
+    block = 1_000_000  # the library takes 200 bytes of memory for each
+
     def __init__(self, content: str):
         self.content, library = content, _library()
         record = parse_record(content, Object, "tokenizer.json")

@@ -1,14 +1,14 @@
-"""How texts and tasks look: tables of them, stories in colours, progress in lines."""
+"""How texts and tasks look: tables of them, and stories in colours."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.downloads import CORPORA, Progress, data_directory
+from mlx_attn.text.downloads import CORPORA, data_directory
 from mlx_attn.text.stories import Story
 from mlx_attn.text.tasks import TASKS
 from mlx_attn.ui.terminal import memory
@@ -105,16 +105,3 @@ def coloured(stories: Sequence[Story]) -> Text:
         for story in stories
     )
     return Text("\n\n").join([key, text])
-
-
-def download_lines(say: Callable[[str], None]) -> Progress:
-    """Return a callback for bytes done and in all, which prints a line at every tenth."""
-    latest = -1
-
-    def progress(done: int, total: int) -> None:
-        nonlocal latest
-        if 10 * done // total > latest:
-            latest = 10 * done // total
-            say(f"downloading: {memory(done)} of {memory(total)}")
-
-    return progress

@@ -11,7 +11,7 @@ from mlx_attn.errors import RunError, did_you_mean, plural
 from mlx_attn.files import digest, user_path
 from mlx_attn.records import parse_record, unix_lines
 from mlx_attn.text import downloads, tasks
-from mlx_attn.text.downloads import CORPORA, Progress
+from mlx_attn.text.downloads import CORPORA
 
 if TYPE_CHECKING:
     from mlx_attn.text.stories import StoryCorpus
@@ -56,8 +56,8 @@ class Source:
     notes: tuple[str, ...] = ()  # about the reading of the text: files left out, line ends
 
 
-def read_source(source: str, directory: Path, progress: Progress | None = None) -> Source:
-    """Read the text that `source` names; see `downloads.fetch` for the other arguments.
+def read_source(source: str, directory: Path) -> Source:
+    """Read the text that `source` names, from the data directory if it is a corpus.
 
     It is `tales`, a name in `TASKS` or `CORPORA`, a file, a folder of .txt and .md files, or `-`
     for standard input. A name wins over a file of that name; write `./tales` for the file. Of a
@@ -73,7 +73,7 @@ def read_source(source: str, directory: Path, progress: Progress | None = None) 
     if source == "-":
         return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
     is_corpus = source in CORPORA
-    path = downloads.fetch(CORPORA[source], directory, progress) if is_corpus else user_path(source)
+    path = downloads.fetch(CORPORA[source], directory) if is_corpus else user_path(source)
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
         hint = did_you_mean(source.lower().partition(":")[0], names)

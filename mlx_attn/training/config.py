@@ -13,7 +13,6 @@ from mlx_attn.plugins import check_plugins, used_plugins
 
 if TYPE_CHECKING:
     from mlx_attn.text.corpus import Corpus
-    from mlx_attn.text.downloads import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +117,12 @@ class Settings:
         """Return the model's configuration, once the tokenizer is known."""
         return GPTConfig(**self.model, vocab_size=vocab_size)
 
-    def corpus(self, progress: "Progress | None" = None) -> "Corpus":
-        """Return the text, as tokens; `progress` as in `corpus.prepare`."""
+    def corpus(self) -> "Corpus":
+        """Return the text, as tokens."""
         from mlx_attn.text.corpus import prepare
 
         text = self.text
-        return prepare(text.data, text.tokenizer, text.vocab_size, progress=progress)
+        return prepare(text.data, text.tokenizer, text.vocab_size)
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""

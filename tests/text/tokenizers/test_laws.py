@@ -82,9 +82,11 @@ def test_a_lone_surrogate_is_refused_with_its_place(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_tokenizer_is_the_same_when_loaded(kind, tmp_path):
+def test_a_saved_tokenizer_is_the_same_when_loaded_and_encodes_in_parts(kind, tmp_path):
     tokenizer(kind).save(tmp_path)
     loaded = load_tokenizer(tmp_path)
+    loaded.block = 60
+    assert max(map(len, loaded._blocks(TEXT))) < 120
     assert loaded.kind == kind
     assert loaded.vocab_size == tokenizer(kind).vocab_size
     for text in [TEXT, *HARD]:
@@ -135,4 +137,5 @@ def test_a_text_is_read_symbol_by_symbol_from_a_newline_on():
     symbols = SymbolTokenizer(["k0", "k1", "v0"])
     assert symbols.encode("k0 v0  k1").tolist() == [0, 1, 3, 2]
     assert symbols.encode("\nk0").tolist() == symbols.encode("k0").tolist()
-    assert symbols.encode("k0\nk1").tolist() == [0, 1, 0, 2]
+    symbols.block = 4
+    assert symbols.encode("k0\nk1 v0\nk1").tolist() == [0, 1, 0, 2, 3, 0, 2]
