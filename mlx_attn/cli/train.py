@@ -3,7 +3,6 @@
 The flags ask for a new training, possibly with another run's weights, or resume one.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,8 +117,6 @@ def _refuse_contradictions(asked: Mapping[str, Any], flags: Mapping[str, Any]) -
 
 
 def _prepared_text(settings: Settings) -> "Corpus":
-    if settings.text.data == "-" and sys.stdin and sys.stdin.isatty():
-        note("reading the text from the terminal; Ctrl-D ends it")
     corpus = settings.corpus()
     note(*corpus.notes)
     return corpus

@@ -14,7 +14,7 @@ from jaxtyping import UInt16
 
 from mlx_attn.errors import ConfigError, plural
 from mlx_attn.files import write_text
-from mlx_attn.text.downloads import log_progress
+from mlx_attn.text.progress import log_progress
 
 LARGEST_VOCABULARY = 65_536  # token ids are uint16
 PROBE = "It isn't  13 o'clock, naïve Zoë!\n\n\tYes: 3.5 \u20ac, \U0001f600 日本. X \n"
@@ -70,6 +70,7 @@ class Tokenizer(ABC):
         yield text[start:]
 
     def _can_cut(self, text: str, place: int) -> bool:
+        """Return True if the characters near a place have the same tokens when it is cut there."""
         first, last = place - _NEAR, place + _NEAR
         parts = text[first:place], text[place:last], text[first:last]
         left, right, whole = (self._encoded(part).tolist() for part in parts)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, digest, lock, user_path, write_text
+from mlx_attn.files import atomic_write, digest, lock, make_directory, user_path, write_text
 from mlx_attn.records import Object, read_record
 from mlx_attn.text import characters, sources, tokenizers
 from mlx_attn.text.downloads import data_directory
@@ -103,6 +103,10 @@ def prepare(
     trained_size = vocab_size if kind in tokenizers.TRAINED else None
     identity = repr((_FORMAT, origin.digest, _identity(kind), trained_size))
     folder = directory / "prepared" / digest(identity.encode())
+    try:
+        make_directory(folder)
+    except RunError as error:
+        raise RunError(f"{error} with MLX_ATTN_DATA_DIR") from error
     with lock(folder, wait=True):
         try:
             return _open(folder, origin)

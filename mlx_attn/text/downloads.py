@@ -6,7 +6,6 @@ Without a network, the error names the address and the place to put the file by 
 import hashlib
 import http.client
 import io
-import logging
 import os
 import urllib.error
 import urllib.request
@@ -19,8 +18,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.files import user_path, write_bytes
 from mlx_attn.machine.folders import user_directory
 from mlx_attn.records import package_table
-
-_LOG = logging.getLogger(__name__)
+from mlx_attn.text.progress import log_progress
 
 _STALL = 30.0  # seconds without a byte before a transfer is given up
 _BLOCK = 1 << 16  # bytes
@@ -86,12 +84,6 @@ def _received(download: Download) -> bytes:
             content += block
             log_progress("downloading bytes", len(content) - len(block), len(content), total)
     return bytes(content)
-
-
-def log_progress(what: str, before: int, done: int, total: int) -> None:
-    """Log a line if what is done has reached another tenth of the total."""
-    if 10 * before // total < 10 * done // total:
-        _LOG.info("%s: %s of %s", what, f"{done:,}", f"{total:,}")
 
 
 def _failure(download: Download, path: Path, fault: str) -> RunError:

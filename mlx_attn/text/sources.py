@@ -1,5 +1,6 @@
 """Sources of text: stories, a task, a corpus by name, a file, a folder or a pipe."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +16,8 @@ from mlx_attn.text.downloads import CORPORA
 
 if TYPE_CHECKING:
     from mlx_attn.text.stories import StoryCorpus
+
+_LOG = logging.getLogger(__name__)
 
 LONGEST = 1_000_000_000  # bytes: a text is read into memory, and a pipe may be endless
 TALES_BYTES = 6_000_000, 200_000  # of the stories for training and for validation
@@ -71,6 +74,8 @@ def read_source(source: str, directory: Path) -> Source:
     if task := tasks.task_of(source):
         return _task(task)
     if source == "-":
+        if sys.stdin.isatty():
+            _LOG.info("reading the text from the terminal; Ctrl-D ends it")
         return _split("standard input", _decoded(sys.stdin.buffer, "standard input"))
     is_corpus = source in CORPORA
     path = downloads.fetch(CORPORA[source], directory) if is_corpus else user_path(source)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlx_attn.errors import RunError
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.corpus import Corpus, prepare
@@ -83,6 +84,11 @@ def test_whatever_file_is_missing_or_cut_short_the_corpus_is_made_again(data):
             assert np.array_equal(again.train.tokens, expected.train.tokens)
             assert again.train.floor_nats == expected.train.floor_nats
     assert not list(folder.glob(".*"))
+
+
+def test_a_data_directory_that_cannot_be_made_names_the_setting_that_moves_it(file, data):
+    with pytest.raises(RunError, match="another folder with MLX_ATTN_DATA_DIR"):
+        prepare(file, "byte", directory=Path(file))
 
 
 def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):

@@ -25,9 +25,15 @@ def test_a_file_is_split_where_nanogpt_cuts_tiny_shakespeare(tmp_path):
     assert (train.text, val.text) == (text[:1_003_854], text[1_003_854:])
 
 
-def test_standard_input_is_read_as_utf8(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_standard_input_is_utf8_and_a_terminal_says_how_to_end_it(
+    tmp_path, monkeypatch, caplog, is_terminal
+):
+    caplog.set_level("INFO", "mlx_attn")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("é" + LINES).encode()), "ascii"))
+    monkeypatch.setattr(sys.stdin.buffer, "isatty", lambda: is_terminal)
     assert read_source("-", tmp_path).text == "é" + LINES
+    assert is_terminal == ("Ctrl-D ends it" in caplog.text)
 
 
 @pytest.mark.parametrize(

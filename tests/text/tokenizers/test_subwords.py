@@ -82,6 +82,10 @@ def test_a_model_of_another_program_keeps_its_ids_but_for_the_space_before_a_tex
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert tokenizer.kind == kind
     assert tokenizer.encode(" walk  talked é").tolist() == processor.encode("walk  talked é")
+    tokenizer.save(tmp_path / "run")
+    again = load_tokenizer(tmp_path / "run")
+    assert again.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
+    assert again.decode(again.encode(TEXT)) == TEXT
 
 
 @pytest.mark.parametrize(
