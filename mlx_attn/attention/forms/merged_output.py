@@ -71,8 +71,8 @@ def _merged_output_init(config: AttentionConfig, draw: Draw) -> dict[str, mx.arr
         ""
         if (config.value, config.n_kv_heads) == ("linear", config.n_heads)
         else "output=merged trains W_value and out_proj as one matrix per head: it needs "
-        f"value=linear (it is '{config.value}') and as many value heads as heads "
-        f"({config.n_kv_heads} of {config.n_heads})"
+        f"value=linear and as many value heads as heads, and has value={config.value} and "
+        f"{config.n_kv_heads} of {config.n_heads}"
     ),
 )
 def merged_output(layer: MapWeights, heads: Heads, x: Inputs | None) -> Outputs:
