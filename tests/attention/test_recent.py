@@ -253,7 +253,7 @@ def output(c: AttentionConfig, w: Arrays, x: np.ndarray, heads: np.ndarray) -> n
     if c.output == "head_gated":
         heads = heads * sigmoid(x @ w["W_gate.weight"].T).T[..., None]
     if c.output in ("normed", "normed_gated"):
-        heads = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-6) * w["head_gain"]
+        heads = heads / np.sqrt((heads**2).mean(-1)[..., None] + 1e-5 * C / H) * w["head_gain"]
     y = heads.swapaxes(0, 1).reshape(T, -1)
     if c.output in ("gated", "normed_gated"):
         gate = x @ w["W_gate.weight"].T

@@ -1,7 +1,6 @@
 """Gated delta networks (arXiv:2412.06464) with convolutions, and norm and gate after the heads.
 
-The authors' code also divides q by sqrt(D) before the state is read, has another eps in the norms,
-wider values than keys, and draws what convolutions, rates and steps of the decay start with.
+The authors' code also has wider values, and draws what convolutions and decays start with.
 """
 
 import mlx.core as mx
@@ -15,8 +14,10 @@ _GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}  # [D], the s
 
 
 def _normed(layer: MapWeights, heads: Heads) -> Heads:
-    # Divided by the root mean square of each head's D numbers, then times the gain, [D].
-    return heads * mx.rsqrt((heads * heads).mean(-1, keepdims=True) + 1e-6) * layer["head_gain"]
+    # Divided by the root mean square of each head's D numbers, then times the gain, [D]. The authors
+    # divide q by the root of its width, hence heads, which the norm undoes but for their 1e-5.
+    squares = (heads * heads).mean(-1, keepdims=True) + 1e-5 * layer.config.key_width
+    return heads * mx.rsqrt(squares) * layer["head_gain"]
 
 
 @choice(
@@ -48,7 +49,7 @@ def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
 
 row(
     "gated-deltanet",
-    "deltanet with convolutions of 4 tokens, norm and gate; the paper's divides q by sqrt(D)",
+    "deltanet with convolutions of 4 tokens, norm and gate",
     "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
     mixing="gated_delta",
     output="normed_gated",
