@@ -1,7 +1,6 @@
-"""DeltaNet (arXiv:2406.06484), gated (arXiv:2412.06464), or of eigenvalues from -1 to 1.
+"""DeltaNet (arXiv:2406.06484), gated (2412.06464), or of eigenvalues from -1 to 1 (2411.12537).
 
-No softmax: each token corrects a state, as `delta_rule` computes it. Eigenvalues from -1 to 1 are
-from arXiv:2411.12537.
+No softmax: each token corrects a state, by q and k of length 1; the authors' q has 1 / sqrt(D).
 """
 
 import math
@@ -69,14 +68,14 @@ _DELTA: dict[str, Any] = {
 @choice(
     "mixing",
     "delta",
-    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h)",
+    "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h), |q|=|k|=1",
     source="DeltaNet, arXiv:2406.06484",
     weights=W_BETA,
     remembers=write_strength,
     **_DELTA,
 )
 def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Scores:
-    """Compute the delta rule; if it is gated, alpha_t = e^(-rate_h softplus(x W_decay_h + b_h)).
+    """Compute the delta rule of unit q, k; alpha_t is 1 or e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of the state's value for k: this is how a state can count modulo 2.
@@ -86,7 +85,7 @@ def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Sc
 
 row(
     "deltanet",
-    "gated DeltaNet: no softmax, each token corrects a matrix that fades",
+    "gated DeltaNet: no softmax, each token corrects a matrix that fades; q, k of length 1",
     "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, head_h = q_t S_t",
     mixing="gated_delta",
     position="none",

@@ -14,8 +14,8 @@ _GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}  # [D], the s
 
 
 def _normed(layer: MapWeights, heads: Heads) -> Heads:
-    # Divided by the root mean square of each head's D numbers, then times the gain, [D]. The authors
-    # divide q by the root of its width, hence heads, which the norm undoes but for their 1e-5.
+    # Divided by the root mean square of each head's D numbers, then times the gain, [D]. With the
+    # authors q, hence a head, is divided by sqrt(K), which the norm undoes but for their 1e-5.
     squares = (heads * heads).mean(-1, keepdims=True) + 1e-5 * layer.config.key_width
     return heads * mx.rsqrt(squares) * layer["head_gain"]
 
@@ -37,7 +37,7 @@ def normed_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
     "output",
     "normed_gated",
     "y = (concat(g * head_h / rms(head_h)) * silu(x W_gate)) out_proj",
-    source="the output norm and gate of gated delta networks, arXiv:2412.06464",
+    source="gated delta networks, arXiv:2412.06464",
     weights=GATED_OUTPUT | _GAIN,
     affine=False,
 )

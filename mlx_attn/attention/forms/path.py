@@ -29,7 +29,7 @@ def _reflections(layer: MapWeights, x: Inputs) -> Float[mx.array, "B H T width_1
 @choice(
     "mixing",
     "path",
-    "w = softmax(scale q_i R_i ... R_(j+1) k_j), R_t = I - beta_t w_t w_t^T",
+    "w = softmax(scale q_i R_i ... R_(j+1) k_j), R_t = I - beta_t w_t w_t^T, |w_t| = 1, beta_t < 2",
     sums_to_one=True,
     source="PaTH attention, arXiv:2505.16381",
     weights={
