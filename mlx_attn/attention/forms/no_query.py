@@ -19,7 +19,7 @@ def needs_slices(word: str, heads: int, width: int, config: AttentionConfig) -> 
     "score",
     "no_query",
     "q_h = x[slice h], k_h = x W_key_h",
-    source="Karbevski and Mijoski, arXiv:2510.23912",
+    source="Karbevski and Mijoski, arXiv:2510.23912, who halve the scores",
     weights=W_KEY,
     refuses=lambda config: needs_slices("score=no_query", config.n_heads, config.head_dim, config),
 )
