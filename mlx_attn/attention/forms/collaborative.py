@@ -34,7 +34,7 @@ def collaborative(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 
 row(
     "collaborative",
-    "all heads share W_query and W_key; each head has its own mixing vector m_h",
+    "heads share W_query and W_key, each with a mixing vector m_h; the authors' also biases keys",
     group=FORMS,
     score="collaborative",
 )

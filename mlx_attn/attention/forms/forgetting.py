@@ -29,6 +29,6 @@ def forget(layer: MapWeights, s: Scores, log_gates: Float[mx.array, "B H T_k 1"]
 
 row(
     "forgetting",
-    "a gate at each token sets how much of the past is forgotten",
+    "a gate at each token sets how much of the past is forgotten; the paper's has no positions",
     logits="forget",
 )

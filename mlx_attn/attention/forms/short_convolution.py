@@ -5,7 +5,7 @@
 f is the identity in Canon-B layers (arXiv:2512.17351), silu in gated delta networks
 (arXiv:2412.06464). y is 0 before a text, and the weights c start as the identity; the authors'
 start at random, in Canon layers added to the identity. A key that is the value, too, is convolved
-twice.
+twice. QK-norm comes after it, in Canon layers before.
 """
 
 from typing import Any
