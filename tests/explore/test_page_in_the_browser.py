@@ -156,8 +156,7 @@ def test_a_text_that_one_of_two_runs_cannot_read_is_told_whatever_is_clicked(mak
 
 def test_markup_in_a_text_stays_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)>"
-    run = make_run(tokenizer=train_tokenizer("byte", ""))
-    page = show(run, texts=[text])
+    page = show(make_run(tokenizer=train_tokenizer("byte", "")), texts=[text])
     assert page.run("document.querySelectorAll('img').length") == 0
     assert page.run('document.getElementById("text").value') == text
 

@@ -1,20 +1,15 @@
-"""The page's interpreter against MLX: primitives, lengths of text, plugins, refusals."""
+"""The page's interpreter against MLX: primitives and refusals."""
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
 
-import mlx_attn
 from mlx_attn.errors import ConfigError
 from mlx_attn.explore.traced import PRIMITIVES, Constants, trace
-from mlx_attn.plugins import load_plugins, unload_plugins
-
-EXAMPLES = Path(mlx_attn.__file__).parent.parent / "examples"
 
 X = mx.random.normal((2, 3, 4), key=mx.random.key(1))
 Y = mx.random.uniform(0.5, 2.0, (2, 3, 4), key=mx.random.key(2))
@@ -90,40 +85,9 @@ def test_every_primitive_of_the_page_is_tried():
     for function in FUNCTIONS.values():
         graph = trace(lambda x, y, f=function: [f(x, y)], ["y"], [X, Y], Constants([]))
         tried |= {node[0] for node in graph["nodes"]}
-    in_models = {"Flatten", "Unflatten", "Negative", "ExpandDims", "AddMM"}
-    assert {*PRIMITIVES.split()} - tried - in_models == set()
+    assert {*PRIMITIVES.split()} - tried <= {"Flatten", "Unflatten"}  # models have those
 
 
 def test_a_primitive_that_the_page_lacks_is_named():
     with pytest.raises(ConfigError, match="MLX's primitive Convolution, which a page"):
         trace(lambda x: [mx.conv1d(x, mx.zeros((4, 2, 4)))], ["y"], [X], Constants([]))
-
-
-@pytest.mark.parametrize("count", [1, 16, 17, 62])
-def test_tokens_that_fill_a_text_up_change_nothing(count, page, make_run):
-    tokens = [(7 * i) % 11 for i in range(count)]
-    found = page.run(f"explorer.models[0].trace({tokens}).logits.map((row) => Array.from(row))")
-    expected = np.array(make_run().load_model()(mx.array([tokens])))[0]
-    assert np.abs(np.array(found) - expected).max() < 1e-4
-
-
-PLUGINS = {
-    "temperature.py": {"logits": "sharpness"},
-    "talking_heads.py": {"variant": "talk"},
-    "differential.py": {"variant": "diff"},
-}
-
-
-@pytest.mark.parametrize("file", PLUGINS)
-def test_a_plugin_s_model_runs_in_the_page(file, make_run, show):
-    load_plugins([str(EXAMPLES / file)])
-    try:
-        run = make_run(**PLUGINS[file])
-        tokens = [(7 * i) % 11 for i in range(20)]
-        page = show(run)
-        found = page.run(f"explorer.models[0].trace({tokens}).logits.map((row) => Array.from(row))")
-        expected = run.load_model()(mx.array([tokens]))
-        assert f'{file}", "line"' in page.run("document.getElementById('data').textContent")
-    finally:
-        unload_plugins()
-    assert np.abs(np.array(found) - np.array(expected)[0]).max() < 1e-4
