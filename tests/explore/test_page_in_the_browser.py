@@ -49,6 +49,11 @@ def test_it_asks_for_nothing_and_says_nothing(page):
     assert len(page.requests) == 1
 
 
+def test_the_arrow_keys_go_on_from_what_was_clicked_where_a_click_gives_no_focus(page):
+    page.run("document.querySelectorAll('.tokens button')[3].click()")  # as in Safari
+    assert page.run("document.activeElement.dataset.token") == "3"
+
+
 def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
     assert settled(page, f"{ANSWER}.startsWith('It continues with')")
     assert page.run('document.querySelector("h1").textContent').startswith("What does run attend")

@@ -304,6 +304,7 @@ function legend(panels, square) {
 
 /** Calls `act` with the step of the arrow key that is pressed; with Alt, Ctrl or Meta it is the browser's. */
 export function arrows(target, steps, act) {
+  target.addEventListener("click", (event) => event.target.closest("button, canvas")?.focus({ preventScroll: true })); // in Safari no click does
   target.addEventListener("keydown", (event) => {
     if (!(event.key in steps) || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
