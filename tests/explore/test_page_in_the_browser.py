@@ -54,6 +54,13 @@ def test_the_arrow_keys_go_on_from_what_was_clicked_where_a_click_gives_no_focus
     assert page.run("document.activeElement.dataset.token") == "3"
 
 
+def test_choosing_a_step_moves_no_other(page):
+    places = "[...document.getElementById('steps').children].map((step) => step.offsetLeft)"
+    before = page.run(places)
+    page.run("document.querySelector('#steps button').click()")
+    assert page.run(places) == before
+
+
 def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
     assert settled(page, f"{ANSWER}.startsWith('It continues with')")
     assert page.run('document.querySelector("h1").textContent').startswith("What does run attend")
