@@ -61,6 +61,12 @@ def test_choosing_a_step_moves_no_other(page):
     assert page.run(places) == before
 
 
+def test_a_slider_as_wide_as_firefox_s_fits_into_320_pixels(make_run, show):
+    page = show(make_run(), width=320)
+    page.run("document.getElementById('warmth').style.width = '160px'")
+    assert page.run("document.scrollingElement.scrollWidth") == 320
+
+
 def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
     assert settled(page, f"{ANSWER}.startsWith('It continues with')")
     assert page.run('document.querySelector("h1").textContent').startswith("What does run attend")
