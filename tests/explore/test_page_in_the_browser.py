@@ -67,6 +67,13 @@ def test_a_slider_as_wide_as_firefox_s_fits_into_320_pixels(make_run, show):
     assert page.run("document.scrollingElement.scrollWidth") == 320
 
 
+def test_below_a_text_too_long_for_two_runs_no_fold_lies_on_another(make_run, show):
+    page = show(make_run("one"), make_run("two"), texts=[TEXT * 2])
+    page.run("document.querySelectorAll('.every-head').forEach((fold) => (fold.hidden = false))")
+    places = page.run("[...document.querySelectorAll('.pane details')].map((f) => f.offsetTop)")
+    assert len({*places}) == 3
+
+
 def test_the_answer_comes_first_and_only_the_page_s_own_script_may_run(page):
     assert settled(page, f"{ANSWER}.startsWith('It continues with')")
     assert page.run('document.querySelector("h1").textContent').startswith("What does run attend")
