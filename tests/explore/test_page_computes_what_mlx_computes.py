@@ -42,16 +42,6 @@ def largest_difference(run, page, text=TEXT, edits: str = "{}", model=None, at: 
     return np.abs(np.array(found["logits"]) - np.array(expected)).max()
 
 
-def apart(runs, show) -> dict[str, float]:
-    """The runs that one page computes otherwise than MLX, with the difference of logits."""
-    page = show(*runs.values())
-    differences = {
-        name: largest_difference(run, page, BEYOND_WINDOWS, at=at)
-        for at, (name, run) in enumerate(runs.items())
-    }
-    return {name: value for name, value in differences.items() if not value < TOLERANCE}
-
-
 SETTINGS = {
     "learned positions": {"position": "learned"},
     "no positions": {"position": "none"},
@@ -99,7 +89,10 @@ KINDS = (
     ids=["one of each kind", "all variants and settings"],
 )
 def test_all_models_of_one_page(names, make_run, show):
-    assert apart({name: make_run(**MODELS[name]) for name in names}, show) == {}
+    runs = [make_run(**MODELS[name]) for name in names]
+    page = show(*runs)
+    apart = [largest_difference(run, page, BEYOND_WINDOWS, at=at) for at, run in enumerate(runs)]
+    assert {name: by for name, by in zip(names, apart, strict=True) if not by < TOLERANCE} == {}
 
 
 PLUGINS = {
@@ -211,8 +204,7 @@ def test_without_positions_the_model_is_one_that_has_none(position, make_run, sh
     model, bare = run.load_model(), make_run(position="none").load_model()
     arrays = {name: w for name, w in named_arrays(model).items() if "pos_emb" not in name}
     bare.load_weights(list(arrays.items()))
-    edits = "{ positions: false }"
-    assert largest_difference(run, show(run), edits=edits, model=bare) < TOLERANCE
+    assert largest_difference(run, show(run), edits="{ positions: false }", model=bare) < TOLERANCE
 
 
 def test_without_out_proj_heads_are_used_as_they_are(make_run, show):

@@ -48,10 +48,14 @@ export function unknownWords(text, words) {
 /** Returns a boolean for each token of a trace: true if it is part of one of these words. */
 export function tokensOfWords(model, trace, text, found) {
   const bytes = (part) => utf8.encode(part).length;
-  const places = found.map(({ 0: word, index }) => [bytes(text.slice(0, index)), bytes(text.slice(0, index) + word)]);
-  let end = bytes(text); // a text that is cut keeps its end
+  const lengths = Array.from(trace.tokens, (token) => model.tokenizer.bytes[token].length);
+  // Places are counted from the end, which a text that is cut keeps; a character has at least one byte.
+  const reach = lengths.reduce((total, length) => total + length, 0);
+  const shown = found.filter(({ 0: word, index }) => text.length - index - word.length < reach);
+  const places = shown.map(({ 0: word, index }) => [-bytes(text.slice(index)), -bytes(text.slice(index + word.length))]);
+  let end = 0;
   return Array.from(trace.tokens, (_, i) => i).reverse().map((i) => {
-    const start = end - model.tokenizer.bytes[trace.tokens[i]].length;
+    const start = end - lengths[i];
     const marked = i >= trace.start && places.some(([from, to]) => start < to && end > from);
     end = start;
     return marked;
