@@ -34,9 +34,9 @@ def cores() -> int:
     return blas.preload().threads if on_linux_cpu() and not _this_thread.undivided else 1
 
 
-def num_shards(pieces: int) -> int:
-    """Return the largest number of equal shares of `pieces`, at most one per core."""
-    return max(n for n in range(1, max(1, min(cores(), pieces)) + 1) if pieces % n == 0)
+def num_shards(pieces: int, most: int = 2**63) -> int:
+    """Return the largest number of equal shares of `pieces`, at most `most` and one per core."""
+    return max(n for n in range(1, max(1, min(cores(), pieces, most)) + 1) if pieces % n == 0)
 
 
 def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
@@ -84,7 +84,7 @@ def in_turns(
 
 
 Gradients = Callable[..., tuple[mx.array, dict]]
-MOST_COPIED = 2**26  # the most gradient numbers to hold at a time, summed over all shards
+MOST_COPIED = 2**29  # the most gradient numbers, summed over all shards: 2 GB
 
 
 def shard_batch(
@@ -98,9 +98,9 @@ def shard_batch(
     """
 
     def sharded(batch: Sequence[mx.array]) -> tuple[mx.array, dict]:
-        shards = num_shards(len(batch[0]))
         # Each shard has gradients of its own until they are added up.
-        if shards == 1 or shards * n_weights > MOST_COPIED:
+        shards = num_shards(len(batch[0]), MOST_COPIED // n_weights)
+        if shards == 1:
             return parallel_map(gradients, [batch])[0]
         # Along the first axis: [B, ...] -> shards of [B / shards, ...]
         parts = list(zip(*(array.split(shards) for array in batch), strict=True))

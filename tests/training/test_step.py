@@ -132,11 +132,12 @@ def test_the_step_is_that_of_one_stream(trainer, monkeypatch, settings):
         (3, 4, 1, [2, 2]),
         (3, 2, 1, [1, 1]),
         (4, 7, 1, [7]),
+        (8, 8, MOST_COPIED // 2, [4, 4]),
         (2, 8, MOST_COPIED, [8]),
     ],
     ids=[
         *("equal shares", "not on every core", "one window each", "no equal shares"),
-        "gradients of a large model are held once",
+        *("gradients of a large model are held twice", "those of a larger one once"),
     ],
 )
 def test_shares_are_equal_or_the_batch_stays_whole(monkeypatch, cores, windows, n_weights, sizes):
