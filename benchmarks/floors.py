@@ -20,6 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import ceil
 from typing import Any
 
 # Before MLX, because it loads the BLAS.
@@ -43,7 +44,7 @@ from mlx_attn.cli.options import SectionedCommand
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.facts import machine_facts
 from mlx_attn.machine.operations import cross_entropy
-from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map
+from mlx_attn.machine.streams import cores, keep_buffers, parallel_map, split_among_cores
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.config import TrainConfig
@@ -109,10 +110,10 @@ def floors(kind: str, config: GPTConfig, training: TrainConfig) -> dict[str, Tim
     splits the batch among the cores, as a training step does, if there are several cores.
     """
     B = training.batch_size
-    n = num_shards(B)
+    n = min(cores(), B)
     ways = {"whole": _floor(products_of(config, B), kind == "train", 1)}
     if n > 1:
-        ways["shards"] = _floor(products_of(config, B // n), kind == "train", n)
+        ways["shards"] = _floor(products_of(config, ceil(B / n)), kind == "train", n)
     return ways
 
 
@@ -202,9 +203,9 @@ def _model_parts(
         return cross_entropy(head(x).astype(mx.float32), targets).mean()
 
     owner = model.tok_emb if config.tied_head else model.out_head
-    T, n = config.context_length, num_shards(B)
+    T = config.context_length
     targets = mx.random.randint(0, config.vocab_size, (B, T))
-    divided = [array.split(n) for array in (_normal(B, T, config.emb_dim), targets)]
+    divided = [split_among_cores(array) for array in (_normal(B, T, config.emb_dim), targets)]
     mx.eval(divided)
     inputs: list[Inputs] = list(zip(*divided, strict=True))
     return {

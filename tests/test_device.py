@@ -19,7 +19,7 @@ from mlx_attn.machine.device import (
     use_device,
 )
 from mlx_attn.machine.operations import cross_entropy, gelu
-from mlx_attn.machine.streams import compiled_step, cores, num_shards
+from mlx_attn.machine.streams import compiled_step, cores, split_among_cores
 
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
 
@@ -77,7 +77,7 @@ def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, mon
     monkeypatch.setattr(mx.fast, "cross_entropy", lambda logits, targets: loss)
     monkeypatch.setattr("mlx.nn.gelu_approx", lambda x: activation)
     with forced_path(path):
-        assert (cores(), num_shards(10)) == (1, 1)
+        assert (cores(), len(split_among_cores(x))) == (1, 1)
         assert cross_entropy(x, mx.array([1, 2])) is loss
         assert gelu(x) is activation
 

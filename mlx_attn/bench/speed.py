@@ -29,7 +29,7 @@ from mlx_attn.machine import blas
 from mlx_attn.machine.advice import advice_about
 from mlx_attn.machine.device import device_name, on_device
 from mlx_attn.machine.facts import usable_memory
-from mlx_attn.machine.streams import keep_buffers, num_shards, parallel_map, single_stream
+from mlx_attn.machine.streams import keep_buffers, parallel_map, single_stream, split_among_cores
 from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
@@ -148,7 +148,7 @@ def _forward_pass(config: GPTConfig, training: TrainConfig) -> Workload:
     B, T = training.batch_size, config.context_length
     model = eval_model(config)
     windows = random_tokens(config, B * (T + 1)).reshape(B, T + 1)
-    shards = windows.split(num_shards(B))
+    shards = split_among_cores(windows)
     mx.eval(windows, shards)
     return Workload(
         lambda: mx.eval(parallel_map(lambda shard: batches.window_losses(model, shard), shards)),

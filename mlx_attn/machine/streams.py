@@ -34,9 +34,10 @@ def cores() -> int:
     return blas.preload().threads if on_linux_cpu() and not _this_thread.undivided else 1
 
 
-def num_shards(pieces: int, most: int = 2**63) -> int:
-    """Return the largest number of equal shares of `pieces`, at most `most` and one per core."""
-    return max(n for n in range(1, max(1, min(cores(), pieces, most)) + 1) if pieces % n == 0)
+def split_among_cores(array: mx.array, most: int = 2**63) -> list[mx.array]:
+    """Split the first axis into nearly equal shards, at most `most` and one per core."""
+    shards = max(1, min(cores(), len(array), most))
+    return array.split(tuple(len(array) * i // shards for i in range(1, shards)))
 
 
 def parallel_map(function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
@@ -99,12 +100,12 @@ def shard_batch(
 
     def sharded(batch: Sequence[mx.array]) -> tuple[mx.array, dict]:
         # Each shard has gradients of its own until they are added up.
-        shards = num_shards(len(batch[0]), MOST_COPIED // n_weights)
-        if shards == 1:
+        most = MOST_COPIED // n_weights
+        # Along the first axis: [B, ...] -> shards of [about B / shards, ...]
+        parts = list(zip(*(split_among_cores(array, most) for array in batch), strict=True))
+        if len(parts) == 1:
             return parallel_map(gradients, [batch])[0]
-        # Along the first axis: [B, ...] -> shards of [B / shards, ...]
-        parts = list(zip(*(array.split(shards) for array in batch), strict=True))
-        # [shards]: a task may score a different number of tokens in each.
+        # [shards]: they differ by a window, and a task may score other numbers of tokens in each.
         weights = mx.stack([weight(part) for part in parts])
         weights = weights / mx.maximum(weights.sum(), 1)
         # The weighted losses and gradients of the shards only need to be added.

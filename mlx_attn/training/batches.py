@@ -187,10 +187,9 @@ class Objective:
         return (losses * scored[0]).sum() / mx.maximum(scored[0].sum(), 1)
 
     def weight(self, batch: Sequence[mx.array]) -> Scalar:
-        """Return the weight of a shard of a batch: a task's scored tokens."""
-        _, *scored = batch
-        # Shards of a text are equal.
-        return scored[0].sum().astype(mx.float32) if scored else mx.array(1.0)
+        """Return the weight of a shard of a batch: its windows, or a task's scored tokens."""
+        windows, *scored = batch
+        return scored[0].sum().astype(mx.float32) if scored else mx.array(float(len(windows)))
 
 
 def window_losses(model: Model, windows: Integer[mx.array, "B T1"]) -> Float[mx.array, "B T"]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
-from mlx_attn.machine.streams import in_turns, num_shards, parallel_map
+from mlx_attn.machine.streams import in_turns, parallel_map, split_among_cores
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
 from mlx_attn.training.config import TrainConfig
@@ -168,7 +168,7 @@ class Muon:
         for i, (v, u) in enumerate(parallel_map(self._nesterov, inputs)):
             self.state["v"][i] = v
             # [n, rows, columns], divided along n among the processor's cores.
-            shards = parallel_map(newton_schulz, u.split(num_shards(len(u))))
+            shards = parallel_map(newton_schulz, split_among_cores(u))
             for name, direction in zip(self.stacks[i], chain(*shards), strict=True):
                 rows, columns = self.weights[name].shape
                 rate = self.state["learning_rate"] * max(1, rows / columns) ** 0.5
