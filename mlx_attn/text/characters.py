@@ -57,7 +57,7 @@ class Tokenizer(ABC):
         return np.concatenate([self._encoded(block) for block in self._blocks(text)])
 
     def _blocks(self, text: str) -> Iterator[str]:
-        """Yield the parts of a text, cut only where that does not change its tokens."""
+        """Yield the parts of a text, cut only where that changes no token nearby."""
         start = 0
         for place in range(self.block, len(text), self.block):
             found = islice(_GAP.finditer(text, place, place + self.block), 100)
