@@ -45,13 +45,15 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     from mlx_attn.training.evaluation import Evaluator
 
     run = find_run(run_name)
-    name = str(run.settings.get("corpus") or "") if data is None else data
-    way_out = "name one with --data"
-    if data is None and name in ("", "standard input"):
+    own = str(run.settings.get("corpus") or run.settings["text"].get("data", ""))
+    name, way_out = own if data is None else data, "name one with --data"
+    if data is None and name in ("", "-", "standard input"):
         raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")
     source = sources.read_source(name, data_directory())
     note(*source.notes)
-    is_own = source.digest == run.settings.get("digest")
+    # An import names the text of a later training, and has no digest of it.
+    digest = run.settings.get("digest", source.digest if name == own else "")
+    is_own = source.digest == digest
     if data is None and not is_own:
         raise RunError(f"{name}: not the text that {run.path} was trained on: {way_out}")
     is_part = is_own or not source.text

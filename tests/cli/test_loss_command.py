@@ -31,11 +31,15 @@ def test_any_text_is_read_whole_as_python_reads_it(run_command, workshop):
     assert facts["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(read.encode()))
 
 
-def test_a_text_that_cannot_be_read_is_a_sentence(run_command, workshop):
+def test_an_import_reads_the_text_it_names_and_no_text_to_read_is_a_sentence(run_command, workshop):
     untrained_run(workshop / "bytes", ByteTokenizer(), corpus="standard input")
     assert "name one with --data" in refused(run_command("loss", "bytes"), 2)
     line = refused(run_command("loss", "bytes", "--data", "copy"), 2)
     assert "only a model that was trained on this task" in line
+    untrained_run(workshop / "imported", ByteTokenizer(), text={"data": "story.txt"})
+    for named in ([], ["--data", "story.txt"]):
+        facts = json.loads(done(run_command("loss", "imported", *named, "--json")))
+        assert facts["text"] == "story.txt, its validation part"
     (workshop / "story.txt").write_text("another text, which is longer than before")
     untrained_run(workshop / "old", ByteTokenizer(), corpus="story.txt", digest="0" * 32)
     assert "not the text that old was trained on" in refused(run_command("loss", "old"), 1)
