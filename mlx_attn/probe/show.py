@@ -189,7 +189,7 @@ def draw_maps(probe: Probe) -> "Figure":
         axis.imshow(shades, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
         axis.set(title=f"layer {layer}, head {head}", xticks=[], yticks=[])
     figure.supylabel("query token")
-    figure.supxlabel("key token (shade: square root of the weight)")
+    figure.supxlabel("key token (shade: square root of the weight)", wrap=True)
     return figure
 
 

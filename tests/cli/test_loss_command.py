@@ -10,8 +10,8 @@ from tests.cli.conftest import done, refused, untrained_run
 
 def test_the_loss_on_a_run_s_own_text_is_that_of_its_validation(train, run_command, workshop):
     done(train("--out", "mine"))
-    lines = (workshop / "mine" / "metrics.jsonl").read_text().splitlines()
-    losses = [record["val_loss"] for record in map(json.loads, lines) if record.get("val_loss")]
+    records = map(json.loads, (workshop / "mine" / "metrics.jsonl").read_text().splitlines())
+    losses = [record["val_loss"] for record in records if record.get("val_loss")]
     facts = json.loads(done(run_command("loss", "mine", "--json")))
     assert facts["loss"] == pytest.approx(min(losses), abs=1e-5)
     assert facts["text"] == "story.txt, its validation part"
