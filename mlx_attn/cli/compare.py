@@ -212,7 +212,7 @@ def _judge_trainings(
             with lock(directory), Display(stderr_console(), quiet) as display:
                 return judge(run, directory, display)
     except OutOfTime:
-        reason = f"the time is over before the trainings; {KEPT}"
+        reason = f"the time was over before the last training ended; {KEPT}"
         answer = _single({"": "not known"}, {}) | {"is_open": True, "reason": reason}
         return answer, lambda: [f"not known: {reason}"]
     except KeyboardInterrupt:
