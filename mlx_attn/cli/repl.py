@@ -53,7 +53,8 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
         screen.interactive_loop(session, read)
     else:
         # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.
-        screen.read_lines(session, io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape"))
+        lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", "surrogateescape")
+        screen.read_lines(session, lines)
 
 
 def _list_runs() -> list[tuple[str, str]]:

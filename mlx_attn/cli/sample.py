@@ -75,7 +75,7 @@ LONGEST_PROMPT = 64_000_000  # bytes on standard input, which may be endless
 
 
 def _prompt_text(ctx: click.Context, param: click.Parameter, prompt: str | None) -> str | None:
-    """Return the prompt; for -, the text on stdin without the newline at its end.
+    """Return the prompt; for -, the text on stdin, without a byte order mark and a last newline.
 
     Raises:
         RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
@@ -86,7 +86,7 @@ def _prompt_text(ctx: click.Context, param: click.Parameter, prompt: str | None)
     if len(data) > LONGEST_PROMPT:
         raise RunError(f"standard input is longer than {LONGEST_PROMPT:,} bytes: give less")
     try:
-        return unix_lines(data.decode()).removesuffix("\n")
+        return unix_lines(data.decode("utf-8-sig")).removesuffix("\n")
     except UnicodeDecodeError as error:
         raise RunError(
             f"standard input is not UTF-8 ({error.reason} at byte {error.start})"

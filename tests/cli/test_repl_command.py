@@ -18,7 +18,7 @@ def repl(lines: str | bytes, *arguments: str) -> Result:
 
 
 def test_each_line_of_a_pipe_is_answered_without_escape_codes(place):
-    lines = b"once\n\xff\nupon\n/help\n/nope\n/quit\nonce\n"
+    lines = b"\xef\xbb\xbf/help\nonce\n\xff\nupon\n/nope\n/quit\nonce\n"
     result = repl(lines, "--stop", "\n", "--seed", "1", "--top-k", "1")
     assert result.exit_code == 0
     assert result.stdout.count("\n") == 2

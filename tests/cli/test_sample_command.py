@@ -26,7 +26,7 @@ def test_the_continuation_alone_goes_to_stdout(place, run):
 
 def test_json_is_one_object_with_the_seed_that_was_drawn(place):
     flags = ("-p", "-", "-m", "4", "--seed", "1", "--json")
-    record = json.loads(sample(*flags, input="a\nb\n").stdout)  # the last newline is echo's
+    record = json.loads(sample(*flags, input="\ufeffa\nb\n").stdout)  # as from Windows
     assert (record["prompt"], len(record["text"]), record["tokens"]) == ("a\nb", 4, 4)
     assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
     assert record["tok_s"] > 0
