@@ -131,13 +131,13 @@ def _task(task: tasks.Task) -> Source:
 
 def _split(name: str, text: str, notes: Sequence[str] = ()) -> Source:
     """Return a text as a source, nine tenths of it for training; refuse one without content."""
+    if (read := unix_lines(text)) != text:
+        text, notes = read, (*notes, f"{name}: line ends CRLF and CR are read as LF")
     if len(text) < _SHORTEST:
         count = plural(len(text), "character")
         raise RunError(f"{name}: {count}, too few: give at least {_SHORTEST}")
     if text.count(text[0]) == len(text):
         raise RunError(f"{name}: every character is {text[0]!r}, so there is nothing to learn")
-    if (read := unix_lines(text)) != text:
-        text, notes = read, (*notes, f"{name}: line ends CRLF and CR are read as LF")
     cut = int(_TRAINING_SHARE * len(text))
     splits = SplitText(text[:cut]), SplitText(text[cut:])
     return Source(name, digest(text.encode()), lambda: splits, text, notes=tuple(notes))
