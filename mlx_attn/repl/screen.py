@@ -14,7 +14,6 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from rich.console import Console
 from rich.text import Text
 
 from mlx_attn.errors import RunError, printable
@@ -22,15 +21,15 @@ from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
-from mlx_attn.ui.terminal import WordWrap, print_rows
+from mlx_attn.ui.terminal import WordWrap, print_rows, stdout_console
 
 
 class TerminalScreen(Screen):
     """A terminal, of any width; without colour or weight if NO_COLOR is set."""
 
-    def __init__(self, console: Console | None = None):
+    def __init__(self):
         colours = None if os.environ.get("NO_COLOR") else "auto"
-        self._console = console or Console(color_system=colours, highlight=False)
+        self._console = stdout_console(color_system=colours)
 
     def say(self, text: str) -> None:
         self._console.print(Text(text))

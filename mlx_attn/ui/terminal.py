@@ -79,9 +79,9 @@ def stderr_console() -> Console:
     return _Console(stderr=True)
 
 
-def stdout_console() -> Console:
+def stdout_console(**options: Any) -> Console:
     """Return the console for results."""
-    return _Console()
+    return _Console(**options)
 
 
 def is_live(console: Console) -> bool:

@@ -1,6 +1,5 @@
 """Input from a terminal or a pipe, and its output."""
 
-import io
 import os
 import stat
 import termios
@@ -13,7 +12,6 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from rich.console import Console
 
 from mlx_attn.repl.screen import (
     HINT,
@@ -131,11 +129,13 @@ def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, 
     assert page.answers == ["bc", "yz"]
 
 
-def test_an_answer_is_shown_as_it_is_but_for_control_characters():
-    file = io.StringIO()
-    screen = TerminalScreen(Console(file=file, width=40, color_system=None))
+def test_answers_and_messages_are_shown_as_they_are_but_for_control_characters(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = TerminalScreen()
     screen.stream(iter(["[bold]:smile:\x1b ", "x" * 60]))
-    assert file.getvalue() == "[bold]:smile:␛\n" + "x" * 40 + "\n" + "x" * 20 + "\n"
+    screen.table([("/runs", "a\x1b[31m")])
+    lines = "[bold]:smile:␛\n" + "x" * 40 + "\n" + "x" * 20 + "\n/runs  a␛[31m\n"
+    assert capsys.readouterr().out == lines
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
