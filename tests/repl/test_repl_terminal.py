@@ -140,8 +140,9 @@ def test_answers_and_messages_are_shown_as_they_are_but_for_control_characters(m
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_text_that_comes_in_pieces_is_wrapped_between_words(size):
-    story = "Anna saw a rabbit\nand  said: 你好你好你好 ok"
+    family = "👩\u200d👩\u200d👧"  # one character of three
+    story = f"Anna saw a rabbit\nand  said: 你好你好{family}你 ok"
     pieces = [story[start : start + size] for start in range(0, len(story), size)]
     wrap = WordWrap(10)
     lines = "".join([*map(wrap.push, pieces), wrap.rest()]).split("\n")
-    assert lines == ["Anna saw a", "rabbit", "and  said:", "你好你好你", "好 ok"]
+    assert lines == ["Anna saw a", "rabbit", "and  said:", f"你好你好{family}", "你 ok"]
