@@ -185,10 +185,13 @@ def test_a_text_that_one_of_two_runs_cannot_read_is_told_whatever_is_clicked(mak
     assert page.said == []
 
 
-def test_markup_in_a_text_stays_text(make_run, show):
-    text = "</script><img src=x onerror=alert(1)>"
-    page = show(make_run(tokenizer=train_tokenizer("byte", "")), texts=[text])
+def test_markup_and_characters_of_two_units_stay_text(make_run, show):
+    text = "</script><img src=x onerror=alert(1)> " + "🦊" * 8
+    page = show(make_run(tokenizer=train_tokenizer("bpe", f"{text}\n" * 9, 400)), texts=[text])
     assert page.run("document.querySelectorAll('img').length") == 0
+    page.run("CanvasRenderingContext2D.prototype.fillText = (text) => (drawn = text)")
+    write(page, text)
+    assert page.run("drawn") == "🦊" * 8
     assert page.run('document.getElementById("text").value') == text
 
 
@@ -210,8 +213,10 @@ def steps(make_run, show):
     return page, run, *computed(run, TEXT)
 
 
-def test_the_tables_of_all_steps_are_what_the_model_computes(steps):
-    page, run, _, activations = steps
+def test_the_titles_of_tokens_and_the_tables_of_steps_are_what_the_model_computes(steps):
+    page, run, losses, activations = steps
+    titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
+    assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
     i, h, att = 9, 3, run.load_model().trf_blocks[1].att
     made = {name.removeprefix("trf_blocks.1."): value for name, value in activations.items()}
     size = partial(np.linalg.norm, axis=-1)
@@ -236,12 +241,6 @@ def test_the_tables_of_all_steps_are_what_the_model_computes(steps):
     for step, expected in columns.items():
         found = numbers_of(page, step)
         np.testing.assert_allclose(found, np.stack(expected, 1)[:12], 0.06, 0.06, err_msg=str(step))
-
-
-def test_the_title_of_a_token_is_its_loss(steps):
-    page, _, losses, _ = steps
-    titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
-    assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
 
 
 def test_a_chosen_cell_stays_after_the_pointer_was_over_a_head(steps):

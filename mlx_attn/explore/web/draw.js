@@ -163,7 +163,7 @@ function drawPanel(context, panel, box, place, look, colour) {
 }
 
 /** Shortens a label of an axis, without the space before a word. */
-const cut = (label, length = 10, text = label.replace(/^␣+(?=.)/, "")) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+const cut = (label, length = 10, text = Array.from(label.replace(/^␣+(?=.)/, ""))) => (text.length > length ? [...text.slice(0, length - 1), "…"] : text).join("");
 
 function drawColumnLabels(context, box, cell, labels, chosen, colour) {
   labels.forEach((text, c) => {
