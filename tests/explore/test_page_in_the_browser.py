@@ -185,13 +185,15 @@ def test_a_text_that_one_of_two_runs_cannot_read_is_told_whatever_is_clicked(mak
     assert page.said == []
 
 
-def test_markup_and_characters_of_two_units_stay_text(make_run, show):
-    text = "</script><img src=x onerror=alert(1)> " + "🦊" * 8
+def test_markup_characters_of_two_units_and_words_from_right_to_left_stay_text(make_run, show):
+    text = "</script><img src=x onerror=alert(1)> אב " + "🦊" * 8
     page = show(make_run(tokenizer=train_tokenizer("bpe", f"{text}\n" * 9, 400)), texts=[text])
     assert page.run("document.querySelectorAll('img').length") == 0
     page.run("CanvasRenderingContext2D.prototype.fillText = (text) => (drawn = text)")
     write(page, text)
     assert page.run("drawn") == "🦊" * 8
+    told = page.run("document.querySelector('.cell').textContent")
+    assert re.match("“\u2068.+\u2069” to “\u2068.+\u2069”: ", told)
     assert page.run('document.getElementById("text").value') == text
 
 

@@ -146,7 +146,7 @@ export class Pane {
     return {
       attention, trace, labels, layer, edits, h: head, i: token, j: target,
       rows: trace.blocks[layer],
-      quote: (i) => `“${labels[i]}”`,
+      quote: (i) => `“\u2068${labels[i]}\u2069”`, // isolated: letters from right to left would take a number after them along
       labelOf: (id) => shown(this.model.tokenizer.bytes[id]),
       contribution: (r, h) => (contributions[h] ??= attention.contributions(trace.blocks[layer], h, edits))[r],
     };
