@@ -5,6 +5,7 @@ import base64
 import inspect
 import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,8 +235,6 @@ MOST_TOKENS = 4_000_000
 MOST_WORDS = 30_000
 """Most words in a page."""
 
-_WORD = re.compile(r"[^\W_]+")
-
 
 def text_of(run: Run) -> Corpus | None:
     """Return the text that a run was trained on; None if it can no longer be read."""
@@ -286,6 +285,9 @@ def training_words(run: Run, corpus: Corpus | None) -> list[str] | None:
     if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
         return None
     pieces = corpus.tokenizer.vocabulary
-    text = b"".join(map(pieces.__getitem__, corpus.train.tokens.tolist()))
-    words = set(_WORD.findall(text.decode("utf-8", "replace")))
+    parts = map(pieces.__getitem__, corpus.train.tokens.tolist())
+    text = b"".join(parts).decode("utf-8", "replace")
+    # Marks, such as the vowels of Hindi, are not in \w; the first keeps the class from being empty.
+    marks = "".join(c for c in {"\u0300", *text} if unicodedata.category(c)[0] == "M")
+    words = set(re.findall(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*", text))
     return sorted(words) if len(words) <= MOST_WORDS else None

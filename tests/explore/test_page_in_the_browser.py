@@ -9,8 +9,10 @@ import pytest
 
 import mlx_attn
 from mlx_attn.convert.model import convert
+from mlx_attn.explore.manifest import training_words
 from mlx_attn.runs import load_run
 from mlx_attn.sampling.config import SamplerConfig
+from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.explore.test_page_computes_what_mlx_computes import computed, without
 
@@ -129,9 +131,15 @@ def test_a_text_that_cannot_be_read_empties_the_page_until_another_is_typed(text
     assert page.said == []
 
 
-@pytest.mark.parametrize(("text", "new"), [("Ben is", 0), ("Ben i", 0), ("Be i", 1), ("Ben o", 1)])
-def test_a_word_that_was_never_read_is_told_once_it_is_written(text, new, make_run, show):
-    page = show(make_run(), texts=[text], words=["Ben", "is"])
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [("Ben is", 0), ("Ben i", 0), ("Be i", 1), ("Ben o", 1), ("नमस्ते", 0), ("नमस.", 1)],
+)
+def test_a_word_that_was_never_read_is_told_once_it_is_written(text, new, make_run, show, tmp_path):
+    (tmp_path / "text").write_text("Ben is नमस्ते\n" * 9, "utf-8")
+    corpus = prepare(str(tmp_path / "text"), "byte", directory=tmp_path)
+    run = make_run(tokenizer=corpus.tokenizer, facts={"corpus": "text"})
+    page = show(run, texts=[text], words=training_words(run, corpus))
     told = "document.body.innerText.includes('never read')"
     assert settled(page, told, bool(new)) == bool(new)
 

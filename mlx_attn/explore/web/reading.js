@@ -32,7 +32,7 @@ export function comparison(gaps) {
   return { difference, error, tells: gaps.length > 1 && Math.abs(difference) > error };
 }
 
-const WORD = /[\p{L}\p{N}]+/gu;
+const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}]*/gu;
 
 /**
  * Returns the words of a text that are not in the training text; [] if its words are unknown.
