@@ -60,6 +60,7 @@ def _rendered(title: str, models: Sequence[Model], data: Mapping[str, Any]) -> s
     policy = f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
     facts = [{key: fact for key, fact in model.items() if key != "weights"} for model in models]
     content = json.dumps({"models": facts, **data}, allow_nan=False, ensure_ascii=False)
+    content = content.encode(errors="replace").decode()  # a folder's name need not be UTF-8
     parts = {
         "title": html.escape(title),
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {policy}",

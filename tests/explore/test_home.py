@@ -51,6 +51,7 @@ def test_a_row_says_what_was_trained_and_how_well(runs):
     assert a == {**a, **what, **how_well}
     assert a["curve"] == [(100, 3.0), (200, 2.0), (300, 1.5)]
     assert rows["broken"]["problem"]
+    assert '"name": "?"' in render_home([{**a, "name": "\udcff"}], [])  # a byte that is not UTF-8
 
 
 @pytest.mark.slow
