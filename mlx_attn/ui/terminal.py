@@ -17,7 +17,6 @@ from rich.text import Text
 from mlx_attn.errors import printable
 
 _WIDTH = 80
-_JOINER = "\u200d"  # of emojis, into one
 _UNITS = ("", "k", "M", "G", "T")
 
 
@@ -156,7 +155,7 @@ class WordWrap:
             shown = self.rest()
             self._spaces += "    " if character == "\t" else character
         else:
-            is_wide = cell_len(character) > 1 and self._word[-1:] != _JOINER
+            is_wide = cell_len(character) > 1 and self._word[-1:] != "\u200d"  # which joins emojis
             is_full = cell_len(self._word + character) > self._width
             shown = self.rest() if is_wide or is_full else ""
             self._word += character
