@@ -60,6 +60,7 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(runs, browser, tmp
     copy = replace(found["b"], name="copy", val_loss=1.4 - 1e-8, changed=1e10)  # made later
     path.write_text(render_home(*home_of([copy, *found.values()])), "utf-8")
     page = browser.open(path.as_uri())
+    assert page.run("document.querySelector('#answers b').dir") == "auto"  # apart from the loss
     assert sorted(page.run(NAMES)) == ["a", "b", "c", "copy", "half"]
     assert "6 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
     assert "b, 1.400 nats per token" in page.run("document.getElementById('answers').innerText")

@@ -55,7 +55,7 @@ function summary(rows, groups) {
   if (!best) return element("p", {}, runs);
   const loss = best.bits_per_byte === null ? `${number(best.val_loss)} nats per token` : `${number(best.bits_per_byte)} bits per byte`;
   const alone = first.length > 1 ? ". One training each is no verdict: mlx-attn compare gives one." : ".";
-  return element("p", {}, runs, "The lowest loss on ", textTitle(best), ": ", element("b", {}, best.name), `, ${loss}${alone}`);
+  return element("p", {}, runs, "The lowest loss on ", textTitle(best), ": ", element("b", { dir: "auto" }, best.name), `, ${loss}${alone}`);
 }
 
 const textTitle = ({ text, vocabulary }) => `${text} (vocabulary of ${vocabulary.toLocaleString("en")})`;
