@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import blas, device, facts
+from mlx_attn.machine import blas, device, facts, graphs
 from mlx_attn.machine.device import (
     code_path,
     forced_path,
@@ -104,6 +104,7 @@ def compiles(monkeypatch) -> Callable[[str, str], bool]:
         """What MLX would make of a function."""
 
     monkeypatch.setattr(mx, "compile", lambda function, **state: graph)
+    monkeypatch.setattr(graphs, "has_compiler", lambda: True)
 
     def ask(setting: str, path: str) -> bool:
         monkeypatch.setattr(mx.cuda, "is_available", lambda: path == "nvidia")
