@@ -142,7 +142,7 @@ def _present() -> list[Plugin]:
             name = f"{map_name}={choice.name}"
             if name not in loaded and choice.foreign_functions:
                 imported.setdefault(_file_of(choice), []).append(name)
-    modules = [Plugin(path, _digest(path), tuple(names)) for path, names in imported.items()]
+    modules = (Plugin(path, _digest(path), tuple(names)) for path, names in imported.items())
     return [*_loaded.values(), *modules]
 
 
@@ -229,19 +229,18 @@ def _check(path: Path, names: tuple[str, ...]) -> None:
         )
     for name in names:
         kind, _, word = name.partition("=")
-        letters = "a-z0-9-" if kind == "variant" else "a-z0-9_-"
-        alias = VARIANTS[word].alias if kind == "variant" else ""
-        for each in filter(None, (word or " ", alias)):
+        row = VARIANTS[word] if kind == "variant" else None
+        letters = "a-z0-9-" if row else "a-z0-9_-"
+        for each in filter(None, (word or " ", row.alias if row else "")):
             if not re.fullmatch(f"[{letters}]+", each):
                 raise ConfigError(
                     f"plugin {path}: the {kind} '{each}' cannot be typed: use only {letters}"
                 )
-        if kind == "variant":
-            try:
-                for map_name, chosen in VARIANTS[word].maps.items():
-                    choice_of(map_name, chosen)
-            except ConfigError as error:
-                raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
+        try:
+            for map_name, chosen in (row.maps if row else {}).items():
+                choice_of(map_name, chosen)
+        except ConfigError as error:
+            raise ConfigError(f"plugin {path}: variant '{word}': {error}") from error
 
 
 _TABLES = {**CHOICES, "variant": VARIANTS}
@@ -295,28 +294,28 @@ def check_in_files(records: Iterable[Mapping[str, Any]]) -> None:
 def check_plugins(settings: Mapping[str, Any]) -> None:
     """Refuse the settings of a run without the files that it was trained with.
 
-    Another version of such a file is a warning.
+    Another version of such a file, or of one that it reads, is a warning.
     """
     present = _present()
     by_name = {name: plugin for plugin in present for name in plugin.names}
     missing: dict[str, str] = {}  # the paths to name, by file and digest
     for old in settings.get("plugins", ()):
-        if any(plugin.sha256 == old["sha256"] for plugin in present):
-            continue
-        path = user_path(old["path"])
-        digest = f"sha256 {old['sha256'][:_SHORT]}"
-        if not {*old["names"]} <= {*_registered()}:
+        path, same = user_path(old["path"]), [p for p in present if p.sha256 == old["sha256"]]
+        if not same and not {*old["names"]} <= {*_registered()}:
             # The path only of the recorded file: a foreign run may name any.
-            is_here = _digest(path) == old["sha256"]
-            missing[f"{path.name} ({digest})"] = str(path) if is_here else f"PATH/{path.name}"
+            place = path if _digest(path) == old["sha256"] else f"PATH/{path.name}"
+            missing[f"{path.name} (sha256 {old['sha256'][:_SHORT]})"] = str(place)
             continue
-        owner = next((by_name[name] for name in old["names"] if name in by_name), None)
-        now = f"sha256 {owner.sha256[:_SHORT] or 'unknown'}" if owner else "built in"
-        message = (
-            f"{path.name} has changed since this run was trained ({digest} then, {now} now): the "
-            "model may compute something else; the original file computes what was trained"
-        )
-        warnings.warn(message, stacklevel=1)  # of one place, and so told once
+        owners = same or [by_name[name] for name in old["names"] if name in by_name]
+        now = {path.name: owners[0].sha256, **owners[0].files} if owners else {path.name: ""}
+        for name, then in {path.name: old["sha256"], **old.get("files", {})}.items():
+            if now.get(name, then) != then:
+                digest = f"sha256 {now[name][:_SHORT] or 'unknown'}" if owners else "built in"
+                message = (
+                    f"{name} has changed since this run was trained (sha256 {then[:_SHORT]} then, "
+                    f"{digest} now): the model may compute something else, the original not"
+                )
+                warnings.warn(message, stacklevel=1)  # of one place, and so told once
     if missing:
         flags = " ".join(f"--plugin {quote(place)}" for place in missing.values())
         needs = f"this run uses {' and '.join(missing)}: add"
@@ -331,9 +330,8 @@ def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
         unload_plugins()
     for old in wanted:
         path = Path(old["path"])
-        beside = {path.parent / name: digest for name, digest in old.get("files", {}).items()}
         # Before it is run: a file that nobody named is not.
-        for file, digest in {path: old["sha256"], **beside}.items():
-            if _digest(file) not in ("", digest):
+        for name, digest in {path.name: old["sha256"], **old.get("files", {})}.items():
+            if _digest(file := path.parent / name) not in ("", digest):
                 raise RunError(f"plugin {file} has changed since the comparison began")
         load_plugins(path)

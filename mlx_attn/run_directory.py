@@ -58,6 +58,7 @@ class _Plugin(TypedDict):
     path: str
     sha256: str
     names: list[str]
+    files: NotRequired[dict[str, str]]
 
 
 class _Settings(TypedDict):

@@ -126,17 +126,19 @@ def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_c
         assert "add --plugin PATH/talk.py" in run_command(command, "runs/talk").stderr
 
 
-def test_a_changed_file_is_noticed_in_one_line_on_stderr(trained, talk, run_command):
-    before = talk.read_text()
+def test_a_changed_file_or_one_that_it_reads_is_noticed_in_one_line(train, talk, run_command):
+    table = talk.with_name(file("1", "table.txt"))
+    talk.write_text(f"{talk.read_text()}open({str(table)!r}).close()\n")
+    done(train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk"))
     command = ["sample", "runs/talk", "--max-tokens=3", "--plugin", "talk.py"]
     assert run_command(*command).exit_code == 0  # without a warning: those are errors here
-    talk.write_text(before + "# improved\n")
-    shown = subprocess.run(
-        [sys.executable, "-m", "mlx_attn", *command], capture_output=True, text=True, timeout=300
-    )
-    assert shown.returncode == 0, shown.stderr
-    start = "Warning: talk.py has changed since this run was trained (sha256 "
-    assert shown.stderr.count(start) == 1
+    for path in (table, talk):
+        path.write_text(path.read_text() + "# improved\n")
+        line = [sys.executable, "-m", "mlx_attn", *command]
+        shown = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        assert shown.returncode == 0, shown.stderr
+        start = f"Warning: {path.name} has changed since this run was trained (sha256 "
+        assert shown.stderr.count(start) == 1
 
 
 # Positions in the heads.
