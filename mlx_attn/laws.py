@@ -44,6 +44,7 @@ ROUNDING, SAME = {"float32": 1e-3, "TF32": 1e-2}, {"float32": 1e-5, "TF32": 1e-5
 order of operations, and of the same."""
 
 NOT_FINITE = "gives numbers that are not finite (a mixing reads -inf for later keys)"
+IN_PLACE = "changes its input in place, and others read it too: write x = x + y instead of x += y"
 
 Arrays = tuple[mx.array, ...]
 
@@ -134,9 +135,11 @@ def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
     T = min(tokens, layer.config.context_length)
     batch = _drawn(0, _SEQUENCES, T, layer.config.d_in)  # [B, T, C]
     x = batch if T <= _LONG else batch[:1]
-    y = layer(x)
+    y, text = layer(x), _drawn(0, *batch.shape)[: len(x)]
     if not mx.isfinite(y).all():
         return NOT_FINITE
+    if differ(x, text, SAME):
+        return IN_PLACE
     groups = (
         _wrong_maps(layer, x),
         _bent_maps(layer, x),
@@ -264,6 +267,8 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
     inputs, values = _value_input(layer, x, k), layer.value(x, k)
+    if differ(k, layer.score(x)[1], SAME):
+        yield IN_PLACE
     if maps.value.after is not None:
         # Decoding chooses between both. Any weights that add up to 1 will do.
         weights = mx.softmax(_drawn(1, len(x), layer.config.n_maps, T, T), axis=-1)
@@ -327,8 +332,7 @@ def _wrong_facts_of_mixing(
     more = layer.read_by_mixing(*layer.queries_and_keys(x), s, memories)
     weights, other = (mixing.apply(layer, scores, *more) for scores in (s, s + constant))
     if mixing.sums_to_one and differ(weights.sum(-1), mx.ones(weights.shape[:3]), ROUNDING):
-        wrong = "gives weights that do not add up to 1"
-        yield f"{wrong}: leave out sums_to_one= of mixing={mixing.name}"
+        yield f"has weights that do not add up to 1: leave out sums_to_one= of mixing={mixing.name}"
     if mixing.shift_invariant and differ(other, weights, ROUNDING):
         yield f"{_SHIFTS}: leave out shift_invariant= of mixing={mixing.name}"
 
@@ -376,20 +380,20 @@ def _check_shapes(layer: Attention) -> None:
 
     def tried(choice: Choice, arguments: tuple[Any, ...], *wanted: tuple[int, ...]) -> Arrays:
         name = f"{choice.map}={choice.name}"
-        return _checked(name, choice.apply, (layer, *arguments), *wanted)
+        carry = ({},) if getattr(choice, "carries", False) else ()
+        return _checked(name, choice.apply, (layer, *arguments, *carry), *wanted)
 
     def remembered(hook: Hook) -> Arrays:
         name = f"remembers= of {hook.map}={hook.name}"
         return _checked(name, hook.remembers, (layer, x), (B, 0, T, 0)) if hook.remembers else ()
 
-    # -H: as many keys as heads, or fewer that divide them.
-    carry = ({},) if maps.score.carries else ()
-    q, k = tried(maps.score, (x, *carry), (B, H, T, 0), (B, -H, T, 0))
+    shapes = (choice.shape(config) for choice in (maps.score, maps.value))
+    keys, values = ((B, math.gcd(n, H), T, width) for n, width in shapes)  # n divides H
+    q, k = tried(maps.score, (x,), (B, H, T, keys[3]), keys)
     for position in maps.position:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
-    carry = ({},) if maps.value.carries else ()
-    (v,) = tried(maps.value, (_value_input(layer, x, k), k, *carry), (B, -H, T, 0))
+    (v,) = tried(maps.value, (_value_input(layer, x, k), k), values)
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:
         tried(hook, (scores, *remembered(hook)), scores.shape)
@@ -399,9 +403,8 @@ def _check_shapes(layer: Attention) -> None:
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Compare shapes; in the wanted one 0 is any size, and -n any divisor of n."""
-    pairs = zip(shape, wanted, strict=False)
-    sizes = (n == want or want == 0 or (want < 0 < n and want % n == 0) for n, want in pairs)
+    """Compare shapes; in the wanted one 0 is any size."""
+    sizes = (want in (0, n) for n, want in zip(shape, wanted, strict=False))
     return len(shape) == len(wanted) and all(sizes)
 
 
@@ -409,22 +412,24 @@ def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> Arrays:
     """Return a function's results as a tuple, after comparing their shapes."""
+    parts = {*arguments[0]}
     try:
         results = _as_tuple(function(*arguments))
     except TypeError as error:
         if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
             raise
         raise ConfigError(f"{name} cannot be called: {error}") from error
+    if more := {*arguments[0]} - parts:
+        raise ConfigError(f"{name} sets layer.{min(more)}, which would be a weight: use weights=")
     shapes = [tuple(getattr(array, "shape", ())) for array in results]
     if len(shapes) != len(wanted) or not all(map(_fits, shapes, wanted)):
         words = ", ".join(map(str, wanted)).replace(" 0", " any")
-        words += " (-n: any divisor of n)" if "-" in words else ""
+        cure = "; shape= declares others" if name.partition("=")[0] in ("score", "value") else ""
         raise ConfigError(
             f"{name} must return, of {_FEW} sequences of {arguments[1].shape[-2]} tokens, "
-            f"the shape {words}, and returned {', '.join(map(str, shapes))}"
+            f"the shape {words}, and returned {', '.join(map(str, shapes))}{cure}"
         )
-    foreign = [type(array) for array in results if not isinstance(array, mx.array)]
-    if foreign:
+    if foreign := [type(array) for array in results if not isinstance(array, mx.array)]:
         kind = f"{foreign[0].__module__}.{foreign[0].__name__}"
         raise ConfigError(f"{name} must return an mx.array, and returned a {kind}")
     return results

@@ -3,6 +3,7 @@
 The package's own variants are held to them here, and only here: a training pays nothing for it.
 """
 
+from operator import imul, setitem
 from typing import Any
 
 import mlx.core as mx
@@ -90,14 +91,16 @@ REMEMBERS: dict[str, Any] = {
     "weights": {"W_sharp": lambda c: nn.Linear(c.d_in, 1)},
 }
 VALUE = {"weights": LINEAR.weights, "shape": LINEAR.shape}
+FACTOR: dict[str, Any] = {"score_factor": lambda a: mx.array([2.0] * 4)}
+KEEPS_X = {"cache": "x", "shape": lambda c: (1, 16)}
 SCORE = {"weights": SEPARATE.weights, "shape": SEPARATE.shape}
 OUTPUT = {"W_gate": lambda c: nn.Linear(c.d_in, c.d_out), **choice_of("output", "linear").weights}
 
 LEAKS = "own lets a token read later ones: with tokens"
 BENT = "=own is not linear up to a bias: .*; declare it with affine=False"
 RETURNED = (
-    r"score=own must return, of 2 sequences of 3 tokens, the shape \(2, 4, 3, any\), "
-    r"\(2, -4, 3, any\) \(-n: any divisor of n\), and returned \(2, 3, 16\), \(2, 3, 16\)"
+    r"score=own must return, of 2 sequences of 3 tokens, the shape \(2, 4, 3, 4\), "
+    r"\(2, 4, 3, 4\), and returned \(2, 3, 16\), \(2, 3, 16\); shape= declares others$"
 )
 BROKEN = [
     ("logits", lambda a, s: s + s[..., ::-1], {}, LEAKS),
@@ -123,16 +126,21 @@ BROKEN = [
     ("mixing", lambda a, s: softmax(s) / 2, {"sums_to_one": True}, "leave out sums_to_one= of mix"),
     ("mixing", lambda a, s: mx.sigmoid(s), {"shift_invariant": True}, "shift_invariant= of mixing"),
     ("logits", lambda a, s: mx.tanh(s), {"shift_invariant": True}, "shift_invariant= of logits"),
-    (
-        "logits",
-        lambda a, s: 2 * s + 1,
-        {"score_factor": lambda a: mx.array([2.0] * 4)},
-        "does more than multiply scores: leave out score_factor= of logits=own",
-    ),
+    ("logits", lambda a, s: 2 * s + 1, FACTOR, "leave out score_factor= of logits=own"),
     ("value", lambda a, x, k: k + 0.0, {"shape": lambda c: (4, 4)}, "makes values from keys: decl"),
     ("score", lambda a, x: (x, x), {}, RETURNED),
-    ("score", lambda a, x: split_heads(x, 4), {}, r"and returned \(2, 4, 3, 4\)$"),
-    ("value", lambda a, x, k: x, {}, r"value=own must return, .* \(2, -4, 3, any\)"),
+    ("score", lambda a, x: (split_heads(x, 4)[..., :2],) * 2, {}, "; shape= declares others"),
+    ("value", lambda a, x, k: k[:, :3], {"shape": lambda c: (3, 4)}, r"\(2, 1, 3, 4\), and retur"),
+    ("score", lambda a, x: (imul(x, 2), SEPARATE.apply(a, x))[1], SCORE, "its input in place"),
+    ("value", lambda a, x, k: linear(a, x, imul(k, 2)), VALUE, "its input in place"),
+    (
+        "logits",
+        lambda a, s: setitem(a, "last", s) or s,
+        {},
+        r"sets layer.last, which would be a",
+    ),
+    ("score", lambda a, x: split_heads(x, 4), {}, r"and returned \(2, 4, 3, 4\);"),
+    ("value", lambda a, x, k: x, {}, r"value=own must return, .* \(2, 4, 3, 4\)"),
     ("logits", lambda a, s: None, {}, r"the shape \(2, 4, 3, 3\), and returned \(\)"),
     ("mixing", lambda a, s: s.sum(-1), {}, r"mixing=own .* returned \(2, 4, 3\)"),
     ("output", lambda a, heads, x: heads, {}, r"\(2, 3, 16\), and returned \(2, 4, 3, 4"),
@@ -143,12 +151,7 @@ BROKEN = [
     ("logits", same, {"weights": {"P": lambda c: [1]}}, "'P' must be an array or an nn.Module"),
     ("logits", same, {"weights": {"W_key": lambda c: mx.eye(2)}}, "that no other part has"),
     ("logit", same, {}, "map='logit' must be one of score, value, output"),
-    (
-        "score",
-        lambda a, x: (split_heads(x, 4), x[:, None, :, :4]),
-        {"cache": "x"},
-        "score=own cannot be computed or decoded|keeps x as its key",
-    ),
+    ("score", lambda a, x: (mx.stack([x] * 4, 1), 2 * x[:, None]), KEEPS_X, "keeps x as its key"),
 ]
 
 
@@ -231,7 +234,7 @@ def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complai
         ("score", cosine, {**SCORE, "affine": False}),
         ("score", lambda a, x, carry: SEPARATE.apply(a, x), {**SCORE, "carries": True}),
         ("mixing", lambda a, s: softmax(s), {"sums_to_one": True, "shift_invariant": True}),
-        ("logits", lambda a, s: 2 * s, {"score_factor": lambda a: mx.array([2.0] * 4)}),
+        ("logits", lambda a, s: 2 * s, FACTOR),
         ("value", lambda a, x, k: 2 * k, {"shape": SEPARATE.shape, "reads_keys": True}),
         ("logits", lambda a, s: s + mx.random.normal(s.shape) if a.training else s, {}),
         ("logits", sharper, REMEMBERS),
@@ -243,7 +246,7 @@ def test_a_choice_that_declares_what_is_so_is_taken(own, map_name, apply, facts)
 
 def test_the_rounding_of_tf32_breaks_no_law(own, monkeypatch):
     monkeypatch.setattr(laws, "products", lambda: "TF32")
-    assert own("logits", lambda a, s: 2.005 * s, {}, score_factor=lambda a: mx.array([2.0] * 4))
+    assert own("logits", lambda a, s: 2.005 * s, {}, **FACTOR)
 
 
 def test_an_error_within_a_choice_stays_what_it_is(own):
@@ -279,5 +282,5 @@ def test_a_choice_is_tried_once_and_a_script_s_random_numbers_are_not_touched(ow
 @pytest.mark.parametrize("context_length", [1, 2])
 def test_fewer_keys_than_heads_are_taken_at_any_length(own, context_length):
     W = {"W": lambda c: nn.Linear(c.d_in, c.d_in // 2)}
-    size = {"context_length": context_length}
-    assert own("score", lambda a, x: (split_heads(x, 4), split_heads(a.W(x), 2)), size, weights=W)
+    size, facts = {"context_length": context_length}, {"weights": W, "shape": lambda c: (2, 4)}
+    assert own("score", lambda a, x: (split_heads(x, 4), split_heads(a.W(x), 2)), size, **facts)
