@@ -313,7 +313,7 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
                 digest = f"sha256 {now[name][:_SHORT] or 'unknown'}" if owners else "built in"
                 message = (
                     f"{name} has changed since this run was trained (sha256 {then[:_SHORT]} then, "
-                    f"{digest} now): the model may compute something else, the original not"
+                    f"{digest} now): the model may no longer compute the same"
                 )
                 warnings.warn(message, stacklevel=1)  # of one place, and so told once
     if missing:
