@@ -14,8 +14,9 @@ MESSAGES = {
     f"{_BUFFER}Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)": (
         "out of memory"
     ),
-    "Could not load C++ shared library folder/a.so: file too short": "delete the folder",
-    "[Compile::eval_cpu] Failed to compile function": "or use --compile off",
+    "Could not load C++ shared library folder/a.so: file too short": "delete it if damaged",
+    "[Compile::eval_cpu] Failed to compile function": "set MLX_DISABLE_COMPILE=1",
+    "Failed to compile function f: g++ a.cpp: No space left on device": "let TMPDIR name a folder",
 }
 """The texts of MLX 0.32.4 and of Metal, each with words of its advice."""
 

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_attn.machine import graphs
@@ -26,12 +26,22 @@ def test_on_a_mac_g_plus_plus_counts_only_with_the_command_line_tools(monkeypatc
     assert graphs.has_compiler() is found
 
 
-def test_a_temporary_folder_that_is_not_there_is_replaced(monkeypatch):
+@pytest.mark.parametrize("denied", ["", "mlx/0.32.4/cpu"])
+def test_compiled_code_goes_where_this_user_may_write(monkeypatch, tmp_path, denied):
+    (tmp_path / denied).mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(graphs.shutil, "which", lambda name: name)
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: SimpleNamespace(returncode=0))
-    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / denied)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert graphs.has_compiler()
-    assert Path(os.environ["TMPDIR"]).is_dir()
+    assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "mlx_attn")
+
+
+def test_a_graph_that_finds_no_room_on_the_disk_runs_as_it_is(monkeypatch):
+    monkeypatch.setattr(graphs, "compiles_slowly", lambda: True)
+    monkeypatch.setattr(mx, "export_function", lambda file, *_: graphs.Path(file).rmdir())
+    graph = graphs.Graph(lambda x: [2 * x], [mx.array(3)], iter([0]))
+    assert graph(mx.array(3))[0].item() == 6
 
 
 def test_without_a_compiler_a_function_stays_as_it_is(monkeypatch):

@@ -36,13 +36,13 @@ ADVICE: dict[tuple[str, ...], str] = {
         "happens again, with --device cpu"
     ),
     ("malloc", "allocate", "Insufficient Memory"): f"out of memory: {_SMALLER}",
-    ("Could not load C++ shared library",): (
-        "code that MLX compiled for the processor is damaged, as after an interruption: delete the "
-        "folder of that file and try again, or use --compile off"
+    ("No space left", "Disk quota", "filesystem error", "Could not load C++ shared library"): (
+        "MLX compiles to the folder mlx in TMPDIR or /tmp: free space there, delete it if damaged, "
+        "let TMPDIR name a folder to write and run programs in, or set MLX_DISABLE_COMPILE=1"
     ),
     ("Failed to compile", "Failed to load compiled function"): (
-        "MLX cannot compile for the processor here: install g++ with its headers, or use "
-        "--compile off"
+        "MLX cannot compile for the processor here: install g++ with its headers, or set "
+        "MLX_DISABLE_COMPILE=1"
     ),
 }
 """What to do, by words of MLX's message."""

@@ -18,7 +18,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_attn.files import make_directory
 from mlx_attn.machine.device import compiles_slowly, device_name, on_linux_cpu
+from mlx_attn.machine.folders import user_directory
 
 
 class _ThisThread(threading.local):
@@ -83,19 +85,18 @@ class Graph:
         return self._run(*arrays)
 
     def _exported(self, like: Sequence[mx.array]) -> Callable[..., Any]:
-        """Return the function as MLX exports and reads it back, if MLX can export it."""
-        with tempfile.TemporaryDirectory() as directory:
-            file = str(Path(directory, "function.mlxfn"))
-            try:
+        """Return the function as MLX exports and reads it back, or another form of it."""
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                file = str(Path(directory, "function.mlxfn"))
                 mx.export_function(file, self._function, *like)
-            except ValueError:  # an operation without a form on disk, as in a user's own gradient
-                return compiled(self._function)
-            read: Any = mx.import_function(file)
-            try:
+                read: Any = mx.import_function(file)
                 mx.eval(read(*like))
-            except RuntimeError:  # MLX reads every graph back onto the process's first stream
-                return self._function
-            return read
+                return read
+        except ValueError:  # an operation without a form on disk, as in a user's own gradient
+            return compiled(self._function)
+        except (OSError, RuntimeError):  # a full disk, or MLX reads it onto another thread's stream
+            return self._function
 
 
 def without_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,9 +129,11 @@ def is_compiled(x: mx.array) -> bool:
 
 
 def _temporary_folder() -> None:
-    """Let TMPDIR, to which MLX writes compiled code, name a folder that exists."""
-    if not Path(os.environ.get("TMPDIR") or "/").is_dir():
-        os.environ["TMPDIR"] = tempfile.gettempdir()
+    """Let TMPDIR, to which MLX writes compiled code, name a folder that no other user has made."""
+    folder, own = Path(os.environ.get("TMPDIR") or "/tmp"), user_directory("cache")
+    if not all(os.access(each, os.W_OK) for each in (folder, *folder.glob("mlx/**/"))):
+        make_directory(own)
+        os.environ["TMPDIR"] = str(own)
 
 
 @cache
