@@ -21,7 +21,7 @@ from typing import Any, NotRequired, TypedDict
 
 import mlx.core as mx
 
-from mlx_attn import files
+from mlx_attn import files, records
 from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig, config_from
@@ -185,6 +185,12 @@ class Run:
         """Add a sample of the model's text after a step to samples.txt."""
         self.append("samples.txt", f"--- step {step}\n{text}\n\n")
 
+    @property
+    def samples(self) -> str:
+        """The samples so far, exactly, but for a last letter that a full disk cut short."""
+        path = self.path / "samples.txt"
+        return records.read_bytes(path).decode(errors="ignore") if path.exists() else ""
+
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl."""
         try:
@@ -224,12 +230,10 @@ class Run:
         reports = [r for r in self.metrics() if "step" in r and stays(r.get("event"), r["step"])]
         lines = (json.dumps(report) + "\n" for report in reports)
         files.write_text(self.path / "metrics.jsonl", "".join(lines))
-        file = self.path / "samples.txt"
-        if file.exists():
-            samples = read_text(file)
-            headings = _SAMPLE_HEADING.finditer(samples)
-            later = (h.start() for h in headings if not stays("eval", int(h[1][:20])))
-            files.write_text(file, samples[: next(later, None)])
+        headings = _SAMPLE_HEADING.finditer(samples := self.samples)
+        later = (h.start() for h in headings if not stays("eval", int(h[1][:20])))
+        if samples:
+            files.write_text(self.path / "samples.txt", samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
         """Return the run with other settings in its config.json."""

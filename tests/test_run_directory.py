@@ -95,14 +95,14 @@ def test_what_is_made_again_is_forgotten_like_a_line_cut_short_by_a_crash(run):
     reports = [{"event": "step", "step": step, "loss": 1.5} for step in (10, 20, 30)]
     for step, report in zip((10, 20, 30), reports, strict=True):
         run.add_report(report)
-        run.add_sample(step, f"text of {step}")
+        run.add_sample(step, f"text\r of {step}")
     run.add_report({"event": "end", "steps": 30})
     run.append("metrics.jsonl", '{"cut')
+    samples = run.path / "samples.txt"
+    samples.write_bytes(samples.read_bytes() + "é".encode()[:1])
     run.forget_after(20)
     assert run.metrics() == reports[:2]
-    assert (run.path / "samples.txt").read_text() == (
-        "--- step 10\ntext of 10\n\n--- step 20\ntext of 20\n\n"
-    )
+    assert samples.read_bytes() == b"--- step 10\ntext\r of 10\n\n--- step 20\ntext\r of 20\n\n"
 
 
 def test_runs_are_found_with_the_latest_first(tmp_path):

@@ -23,7 +23,7 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.explore.traced import Constants, is_square, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
-from mlx_attn.records import package_table, read_text
+from mlx_attn.records import package_table
 from mlx_attn.run_directory import Run, best_of
 from mlx_attn.runs import document_start
 from mlx_attn.text.characters import SymbolTokenizer
@@ -250,9 +250,7 @@ def example_texts(
     """Return beginnings of validation documents; without the text, the run's last sample."""
     tokenizer = run.load_tokenizer()
     if corpus is None:
-        file = run.path / "samples.txt"
-        samples = re.split(r"^--- step \d+$", read_text(file), flags=re.M) if file.exists() else []
-        written = samples[-1].strip() if samples else ""
+        written = re.split(r"^--- step \d+$", run.samples, flags=re.M)[-1].strip()
         return [_whole_words(tokenizer, tokenizer.encode(written), length) if written else ""]
     split = corpus.val
     if split.document_starts is None:
