@@ -256,12 +256,12 @@ class Trainer:
         if self.run:
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
-            # Before the first validation these are the run's only weights.
-            if not self.run.weights.exists():
-                self.run.save_model(self.model)
             progress, recipe = json.dumps(asdict(self.progress)), json.dumps(self.recipe())
             facts = {"progress": progress, "recipe": recipe}
             save_arrays(self.run.checkpoint, self.state(), facts)
+            # Before the first validation these are the run's only weights.
+            if not self.run.weights.exists():
+                self.run.save_model(self.model)
         self.saved = self.progress.latest
 
     def check_sane(self, what: str, loss: float) -> None:

@@ -99,6 +99,7 @@ def refused(result: Result, code: int) -> str:
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 1300
     return result.stderr
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from tests.cli.conftest import TINY_FLAGS, done, invoke, refused, settle
@@ -90,6 +91,7 @@ REFUSALS = [
     ("compare --on ray://a", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
+    (f"data show story.txt --tokenizer {'x' * 1300}", 2, "x ...\n"),
 ]
 
 
@@ -134,25 +136,14 @@ def test_bad_settings_files(train, workshop, content, code, message):
         ("--config=delta.toml", "give --delta in nats"),
         ("--seeds=9", "leave out --seeds"),
         ("--config=seeds.toml", "seeds.toml: --ideas has a rule of its own"),
+        ("MLX_ATTN_SEEDS", "the environment: --ideas has a rule of its own"),
     ],
 )
 def test_what_ideas_do_not_have_is_refused_wherever_it_stands(run_command, workshop, place, told):
     (workshop / "delta.toml").write_text('delta = "5%"')
     (workshop / "seeds.toml").write_text("seeds = 9")
-    command = "compare", "--ideas", "--variants=standard,merged", place
-    assert told in refused(run_command(*command), 2)
-
-
-def test_what_ideas_do_not_have_is_refused_in_the_environment(run_command, monkeypatch):
-    monkeypatch.setenv("MLX_ATTN_SEEDS", "9")
-    line = refused(run_command("compare", "--ideas", "--variants=standard,merged"), 2)
-    assert "the environment: --ideas has a rule of its own, and no tuning: leave out seeds" in line
-
-
-def test_an_error_is_no_longer_than_a_screen(run_command, workshop):
-    line = refused(run_command("data", "show", "story.txt", "--tokenizer", "x" * 9999), 2)
-    assert len(line) < 1300
-    assert line.endswith("x ...\n")
+    flags = ["--ideas", "--variants=standard,merged", *([place] if place[0] == "-" else [])]
+    assert told in refused(run_command("compare", *flags, env={place.split("=")[0]: "9"}), 2)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +159,18 @@ def test_a_diverging_training_names_the_setting_to_blame(train, flags, advice):
     assert all(words in line for words in advice)
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, monkeypatch):
+def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, run_command, monkeypatch):
     checkpoint = run / "checkpoint" / "last.safetensors"
-    before = checkpoint.read_bytes()
+    before, save = checkpoint.read_bytes(), mx.save_safetensors
 
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(file, *arguments):
+        if "last" in file.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(file, *arguments)
 
-    monkeypatch.setattr("mlx.core.save_safetensors", full)
+    monkeypatch.setattr(mx, "save_safetensors", full)
     line = refused(train("--resume", "base", "--steps", "9", "--quiet"), 1)
     assert "cannot be written (No space left on device); free some space" in line
     assert checkpoint.read_bytes() == before
+    refused(run_command("convert", "base", "--to", "merged", "--out", "new"), 1)
+    assert not Path("new").exists()
