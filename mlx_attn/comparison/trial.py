@@ -160,9 +160,7 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
 
 def _outcome(
     trial: Trial, ended: events.Ended, last: Evaluation, curve: list[Point], floor: float | None
-) -> Outcome:
-    if not isfinite(last.val_loss):
-        return Diverged("the loss is not finite")
+) -> TrialResult:
     # In nats for texts too; their evaluation has bits per byte.
     above_floor = None if floor is None else last.val_loss - floor
     evaluated: dict[str, Any] = {**evaluation_record(last), "above_floor": above_floor}
