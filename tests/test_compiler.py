@@ -27,7 +27,7 @@ def test_on_a_mac_g_plus_plus_counts_only_with_the_command_line_tools(monkeypatc
 
 
 @pytest.mark.parametrize("denied", ["", "mlx/0.32.4/cpu"])
-def test_compiled_code_goes_where_this_user_may_write(monkeypatch, tmp_path, denied):
+def test_compiled_code_goes_where_this_user_may_write_or_nowhere(monkeypatch, tmp_path, denied):
     (tmp_path / denied).mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(graphs.shutil, "which", lambda name: name)
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / denied)
@@ -35,6 +35,8 @@ def test_compiled_code_goes_where_this_user_may_write(monkeypatch, tmp_path, den
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert graphs.has_compiler()
     assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "mlx_attn")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert not graphs.has_compiler()
 
 
 def test_a_graph_that_finds_no_room_on_the_disk_runs_as_it_is(monkeypatch):

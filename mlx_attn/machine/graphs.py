@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
+from mlx_attn.errors import RunError
 from mlx_attn.files import make_directory
 from mlx_attn.machine.device import compiles_slowly, device_name, on_linux_cpu
 from mlx_attn.machine.folders import user_directory
@@ -128,24 +130,30 @@ def is_compiled(x: mx.array) -> bool:
     return few and on_linux_cpu() and (has_compiler() or _this_thread.traces)
 
 
-def _temporary_folder() -> None:
+def _finds_folder() -> bool:
     """Let TMPDIR, to which MLX writes compiled code, name a folder that no other user has made."""
-    folder, own = Path(os.environ.get("TMPDIR") or "/tmp"), user_directory("cache")
-    if not all(os.access(each, os.W_OK) for each in (folder, *folder.glob("mlx/**/"))):
-        make_directory(own)
+    if _is_writable(Path(os.environ.get("TMPDIR") or "/tmp")):
+        return True
+    with suppress(RunError):
+        make_directory(own := user_directory("cache"))
         os.environ["TMPDIR"] = str(own)
+        return _is_writable(own)
+    return False
+
+
+def _is_writable(folder: Path) -> bool:
+    return all(os.access(each, os.W_OK) for each in (folder, *folder.glob("mlx/**/")))
 
 
 @cache
 def has_compiler() -> bool:
-    """Return True if g++ can be started.
+    """Return True if g++ can be started, and has a folder to write to.
 
     On a Mac without Apple's command line tools, g++ only opens a window to install them, so this
     function starts `xcode-select -p` instead, which fails without them.
     """
-    if not shutil.which("g++"):
+    if not shutil.which("g++") or not _finds_folder():
         return False
-    _temporary_folder()
     if sys.platform != "darwin":
         return True
     return subprocess.run(["xcode-select", "-p"], capture_output=True, check=False).returncode == 0
