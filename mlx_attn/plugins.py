@@ -310,12 +310,9 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
         now = {path.name: owners[0].sha256, **owners[0].files} if owners else {path.name: ""}
         for name, then in {path.name: old["sha256"], **old.get("files", {})}.items():
             if now.get(name, then) != then:
-                digest = f"sha256 {now[name][:_SHORT] or 'unknown'}" if owners else "built in"
-                message = (
-                    f"{name} has changed since this run was trained (sha256 {then[:_SHORT]} then, "
-                    f"{digest} now): the model may no longer compute the same"
-                )
-                warnings.warn(message, stacklevel=1)  # of one place, and so told once
+                changed = f"has changed since this run was trained (sha256 {then[:_SHORT]} then)"
+                # Of one place in this file, and so told once.
+                warnings.warn(f"{name} {changed}: it may now compute another model", stacklevel=1)
     if missing:
         flags = " ".join(f"--plugin {quote(place)}" for place in missing.values())
         needs = f"this run uses {' and '.join(missing)}: add"
