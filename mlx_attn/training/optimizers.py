@@ -17,7 +17,7 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
-from mlx_attn.machine.streams import in_turns, parallel_map, split_among_cores
+from mlx_attn.machine.streams import compiled_step, in_turns, parallel_map, split_among_cores
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
 from mlx_attn.training.config import TrainConfig
@@ -37,12 +37,14 @@ class AdamW:
         peak: Highest learning rate of the schedule.
         beta2: The decay rate of v.
         decay: The weight decay.
+        compile: "on" joins the passes over a vector into one on a Linux processor.
     """
 
     beta1, eps = 0.9, 1e-8
 
-    def __init__(self, weights: Arrays, peak: float, beta2: float, decay: float):
+    def __init__(self, weights: Arrays, peak: float, beta2: float, decay: float, compile: str):
         self.peak, self.beta2, self.decay = peak, beta2, decay
+        self._move = compiled_step(self._moved, compile, [], of_part=True)
         # Shapes by name, of each vector.
         self.shapes = [{n: a.shape for n, a in part.items()} for part in _parts(weights)]
         self.weights = self.packed(weights)
@@ -86,7 +88,7 @@ class AdamW:
         m, v = self.state["m"], self.state["v"]
         inputs = zip(gradients, self.weights, m, v, repeat(scalars), strict=False)
         # In turns, because a large model's old and new vectors would not fit side by side.
-        for i, moved in enumerate(in_turns(self._moved, inputs)):
+        for i, moved in enumerate(in_turns(self._move, inputs)):
             self.weights[i], m[i], v[i] = moved
 
     def _moved(self, inputs: tuple) -> tuple[Vector, Vector, Vector]:
@@ -227,7 +229,7 @@ class GroupedOptimizer:
     def __init__(self, model: GPT, config: TrainConfig):
         self.model, self.clip = model, config.clip
         lr, decay = config.lr, config.weight_decay
-        adamw = partial(AdamW, beta2=config.beta2)
+        adamw = partial(AdamW, beta2=config.beta2, compile=config.compile)
         makes: dict[str, Callable[[Arrays], AdamW | Muon]] = {
             "hidden": partial(Muon, peak=config.muon_lr, momentum=config.muon_momentum),
             "merged": partial(adamw, peak=lr / model.config.n_heads, decay=decay),

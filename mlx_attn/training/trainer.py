@@ -159,6 +159,7 @@ class Trainer:
         if self.config.compile == "auto" and compiling_pays(work, minutes):
             self.config = replace(self.config, compile="on")
             self.settings = replace(self.settings, training=self.config)
+            self.optimizer = GroupedOptimizer(self.model, self.config)
             self.step = TrainStep(self.optimizer, self.step.objective, self.config)
 
     @property

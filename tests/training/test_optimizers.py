@@ -122,7 +122,7 @@ def moved_by_mlx(optimizer: optim.Optimizer) -> Arrays:
 
 MUON = (partial(Muon, peak=0.1, momentum=0.95), lambda: optim.Muon(0.1, weight_decay=0.0))
 ADAMW = (
-    partial(AdamW, peak=0.1, beta2=0.99, decay=0.1),
+    partial(AdamW, peak=0.1, beta2=0.99, decay=0.1, compile="on"),
     lambda: optim.AdamW(0.1, [0.9, 0.99], weight_decay=0.1, bias_correction=True),
 )
 
