@@ -6,8 +6,6 @@ x and f = x - n,
 
     2^x = 2^n 2^f,   2^f ~ 1 + c_1 f + ... + c_5 f^5 for |f| <= 1/2,   e^x = 2^(x log2 e)
 
-A compiled step joins all of it into one function.
-
 Facts about Metal in mlx 0.32.4, read from its source and its Metal library. This project has not
 tried them on a Mac (docs/tested.md). They are code, so tests can apply them on any machine.
 
@@ -111,6 +109,12 @@ def over_rows(
         return reduce(x, axis=-1, keepdims=True)
     folded = x.reshape(*x.shape[:-1], -1, _LANES)
     return reduce(reduce(folded, axis=-2), axis=-1, keepdims=True)
+
+
+def sum_of_squares(x: mx.array) -> mx.array:
+    """Add up squares, side by side: MLX adds one after another here, and loses 1 % of 8 million."""
+    squares = mx.square(x).reshape(-1, math.gcd(x.size, 1024))
+    return squares.sum(axis=0).sum() if on_linux_cpu() else squares.sum()
 
 
 @Differentiable

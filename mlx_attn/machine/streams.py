@@ -160,8 +160,7 @@ def first_step_compiles(setting: str) -> bool:
 def compiled_step(function: Callable, setting: str, state: list, of_part: bool = False) -> Callable:
     """Return the function as one compiled graph, if steps are compiled; `state` changes in it.
 
-    A Linux processor compiles parts instead, each on its own stream, if the setting is "on": a new
-    run asks for it if `compiling_pays`.
+    A Linux processor compiles parts instead, each on its own stream, if the setting is "on".
     """
     compiles = on_linux_cpu() and setting == "on" if of_part else compiles_step(setting)
     return compiled(single_stream(function), inputs=state, outputs=state) if compiles else function

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
+from mlx_attn.machine.operations import sum_of_squares
 from mlx_attn.machine.streams import compiled_step, in_turns, parallel_map, split_among_cores
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
@@ -270,7 +271,7 @@ class GroupedOptimizer:
         named = named_arrays(gradients)
         packed = [group.packed(named) for group in self.groups.values()]
         # One norm over all weights, so that clipping does not change the direction.
-        squares = in_turns(lambda array: mx.square(array).sum(), chain(*packed))
+        squares = in_turns(sum_of_squares, chain(*packed))
         norm = mx.sqrt(sum(squares, mx.array(0.0)))
         # The 1e-6 keeps a gradient of 0 from dividing by 0.
         factor = mx.minimum((self.clip or math.inf) / (norm + 1e-6), 1.0)

@@ -81,7 +81,7 @@ def test_every_parameter_belongs_to_one_group_whose_peak_the_schedule_scales():
 @pytest.mark.parametrize(("longest", "factor"), [(1e-3, 1e-3), (10.0, 1.0)])
 def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, factor):
     """The first moment after one step is a share of the gradient that the optimizer was given."""
-    model = tiny()
+    model = tiny(vocab_size=2**16)  # a million weights
     parameters = model.trainable_parameters()
     size = sum(array.size for array in named_arrays(parameters).values())
     gradients = tree_map(lambda p: mx.full(p.shape, size**-0.5), parameters)
@@ -89,7 +89,7 @@ def test_gradients_are_clipped_to_the_global_norm(optimizer, moment, longest, fa
     made, objective = GroupedOptimizer(model, config), Objective(np.zeros(9, np.uint16), 6)
     norm = TrainStep(made, objective, config).update(gradients)
     seen, share = made.state[0][moment][0], {"adamw": 0.1, "muon": 0.05}[optimizer]
-    assert float(norm) == pytest.approx(1, rel=1e-5)
+    assert float(norm) == pytest.approx(1, rel=1e-4)
     assert np.allclose(np.array(seen), share * factor * size**-0.5, rtol=1e-4)
 
 
