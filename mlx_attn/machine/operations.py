@@ -112,11 +112,12 @@ def over_rows(
 
 
 def sum_of_squares(x: mx.array) -> mx.array:
-    """Add up squares, side by side: MLX adds one after another here, and loses 1 % of 8 million."""
+    """Add up squares; a processor adds one after another, and loses 1 % of 8 million in a row."""
     squares = mx.square(x).flatten()
+    if on_gpu():
+        return squares.sum()
     rows = squares[: x.size // 1024 * 1024].reshape(-1, 1024)
-    rest = squares[rows.size :]
-    return rows.sum(axis=0).sum() + rest.sum() if on_linux_cpu() else squares.sum()
+    return rows.sum(axis=0).sum() + squares[rows.size :].sum()
 
 
 @Differentiable
