@@ -4,7 +4,7 @@ import os
 import sys
 import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -53,7 +53,6 @@ class TerminalScreen(Screen):
             self._console.out(wrap.rest(), highlight=False)
 
     def clear(self) -> None:
-        """Clear the terminal."""
         self._console.clear()
 
 
@@ -133,7 +132,13 @@ def open_history(directory: Path) -> History:
         path.open("r+b").close()
     except (OSError, RunError):
         return InMemoryHistory()
-    return FileHistory(str(path))
+    return _FileHistory(str(path))
+
+
+class _FileHistory(FileHistory):
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):  # a full disk loses the line, and not the conversation
+            super().store_string(string)
 
 
 def interactive_loop(session: Session, read: Callable[[], str]) -> None:
@@ -173,10 +178,9 @@ def read_lines(session: Session, lines: Iterable[str]) -> None:
     block = ""
     for line in lines:
         block += line
-        if commands.is_open(block):
-            continue
-        commands.handle_input(session, block.removesuffix("\n"))
-        if session.over:
-            return
-        block = ""
+        if not commands.is_open(block):
+            commands.handle_input(session, block.removesuffix("\n"))
+            if session.over:
+                return
+            block = ""
     commands.handle_input(session, block)

@@ -1,6 +1,7 @@
 """Input from a terminal or a pipe, and its output."""
 
 import os
+import shutil
 import stat
 import termios
 from dataclasses import dataclass
@@ -56,12 +57,15 @@ def test_commands_and_settings_complete():
     assert [completion.text for completion in found] == ["top_k", "top_p"]
 
 
-def test_history_is_kept_in_a_file_for_the_user_alone(tmp_path):
+def test_history_is_kept_in_a_file_for_the_user_alone_or_else_in_memory(tmp_path):
     directory = tmp_path / "state"
-    read("once\r", history=open_history(directory))
+    read("once\r", history=(history := open_history(directory)))
     assert list(open_history(directory).load_history_strings()) == ["once"]
     path = directory / "repl_history"
     assert [stat.S_IMODE(p.stat().st_mode) for p in (directory, path)] == [0o700, 0o600]
+    shutil.rmtree(directory)
+    history.append_string("upon")
+    assert history.get_strings() == ["once", "upon"]
 
 
 def test_keys_typed_during_an_answer_are_not_echoed_and_wait(monkeypatch):
