@@ -290,7 +290,7 @@ def remove_own_files(path: Path) -> None:
 
     config.json goes last: a removal that is cut short leaves a run that can be removed again.
     """
-    files_of_run = [file for file in path.iterdir() if any(map(file.match, _RUN_FILES))]
+    files_of_run = [file for file in path.glob("*") if any(map(file.match, _RUN_FILES))]
     for file in sorted(files_of_run, key=lambda file: file.name == CONFIG):
         files.remove(file)
 

@@ -28,8 +28,7 @@ class TerminalScreen(Screen):
     """A terminal, of any width; without colour or weight if NO_COLOR is set."""
 
     def __init__(self):
-        colours = None if os.environ.get("NO_COLOR") else "auto"
-        self._console = stdout_console(color_system=colours)
+        self._console = stdout_console(color_system=None if os.environ.get("NO_COLOR") else "auto")
 
     def say(self, text: str) -> None:
         self._console.print(Text(text))
