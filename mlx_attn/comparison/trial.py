@@ -88,7 +88,7 @@ class Store:
             return outcome_from(read_record(path), trial, str(path))
         except RunError as error:
             raise RunError(
-                f"{error}; not a finished training: delete the file to train it again"
+                f"{error}; not a finished training: without the file, the same command trains it"
             ) from error
 
     def trainings(self, trials: Iterable[Trial]) -> tuple[TrialResult, ...]:

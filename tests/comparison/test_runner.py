@@ -88,8 +88,8 @@ def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials,
     assert isinstance(outcome, Diverged)
     assert store[wild] == outcome
     assert [trial for trial, _ in Runner(store, 1)([wild, trials[1]])] == trials[1:]
-    store.path(wild).write_text("{")
-    with pytest.raises(RunError, match="delete the file to train it again"):
+    store.path(wild).unlink()
+    with pytest.raises(RunError, match="without the file, the same command trains it"):
         store[wild]
 
 
