@@ -412,14 +412,14 @@ def _checked(
     name: str, function: Callable[..., Any], arguments: tuple[Any, ...], *wanted: tuple[int, ...]
 ) -> Arrays:
     """Return a function's results as a tuple, after comparing their shapes."""
-    parts = {*arguments[0]}
+    parts = named_arrays(arguments[0])
     try:
         results = _as_tuple(function(*arguments))
     except TypeError as error:
         if error.__traceback__ and error.__traceback__.tb_next:  # not the call, but within it
             raise
         raise ConfigError(f"{name} cannot be called: {error}") from error
-    if more := {*arguments[0]} - parts:
+    if more := named_arrays(arguments[0]).keys() - parts.keys():
         raise ConfigError(f"{name} sets layer.{min(more)}, which would be a weight: use weights=")
     shapes = [tuple(getattr(array, "shape", ())) for array in results]
     if len(shapes) != len(wanted) or not all(map(_fits, shapes, wanted)):

@@ -238,6 +238,7 @@ def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complai
         ("value", lambda a, x, k: 2 * k, {"shape": SEPARATE.shape, "reads_keys": True}),
         ("logits", lambda a, s: s + mx.random.normal(s.shape) if a.training else s, {}),
         ("logits", sharper, REMEMBERS),
+        ("logits", lambda a, s: setitem(a, "_s", s) or setitem(a, "size", s.shape) or s, {}),
     ],
 )
 def test_a_choice_that_declares_what_is_so_is_taken(own, map_name, apply, facts):
