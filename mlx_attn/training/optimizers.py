@@ -13,6 +13,7 @@ from itertools import accumulate, chain, repeat
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from jaxtyping import Float
 from mlx.utils import tree_unflatten
 
@@ -202,14 +203,15 @@ def newton_schulz(stack: Stack) -> Stack:
     return x
 
 
-def _group_of(name: str, array: mx.array, config: TrainConfig) -> str:
-    """Return the group of a parameter.
+def _group_of(name: str, array: mx.array, config: TrainConfig, tables: set[str]) -> str:
+    """Return the group of a parameter; `tables` are the modules that are looked up.
 
     Muon moves the matrices in a block that are multiplied, not looked up. The merged S has a group
     of its own: it moves its scores about H times further per step of Adam than its factors do.
     """
-    is_hidden = array.ndim == 2 and name.startswith("trf_blocks.") and name.endswith("weight")
-    if config.optimizer == "muon" and is_hidden:
+    module, _, part = name.rpartition(".")
+    is_hidden = part == "weight" and array.ndim == 2 and module.startswith("trf_blocks.")
+    if config.optimizer == "muon" and is_hidden and module not in tables:
         return "hidden"
     if name.endswith("att.S.weight"):
         return "merged"
@@ -238,8 +240,9 @@ class GroupedOptimizer:
             "rest": partial(adamw, peak=lr, decay=decay if config.decay == "all" else 0.0),
         }
         weights: dict[str, Arrays] = {group: {} for group in makes}
+        tables = {name for name, part in model.named_modules() if isinstance(part, nn.Embedding)}
         for name, array in named_arrays(model.trainable_parameters()).items():
-            weights[_group_of(name, array, config)][name] = array
+            weights[_group_of(name, array, config, tables)][name] = array
         self.groups = {group: makes[group](arrays) for group, arrays in weights.items() if arrays}
         self._give()
 

@@ -3,6 +3,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
 import pytest
@@ -62,8 +63,10 @@ def test_the_product_of_queries_and_keys_learns_at_a_rate_of_its_own():
 @pytest.mark.parametrize("variant", ["standard", "merged"])
 def test_muon_moves_the_blocks_matrices_and_nothing_else(variant):
     model = tiny(variant, bias=True)
-    groups = grouped(model, optimizer="muon").groups
     matrices = [name for name, array in named_arrays(model.trf_blocks).items() if array.ndim == 2]
+    layer: Any = model.trf_blocks[0].att  # with what a user's choice may add
+    layer.table, layer.head_weight = nn.Embedding(5, HEADS), mx.eye(HEADS)
+    groups = grouped(model, optimizer="muon").groups
     assert sorted(groups["hidden"].views()) == [f"trf_blocks.{name}" for name in sorted(matrices)]
 
 
