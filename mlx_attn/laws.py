@@ -7,10 +7,8 @@ token is refused before it is trained, and not found in a loss that is too good.
 """
 
 import math
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from inspect import unwrap
 from itertools import chain
 from typing import Any
 
@@ -25,10 +23,11 @@ from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Inputs, Scores, attention_scores, merge_heads
-from mlx_attn.errors import ConfigError
+from mlx_attn.errors import ConfigError, one_line
 from mlx_attn.machine.facts import products
 from mlx_attn.machine.operations import multiply_heads
 from mlx_attn.model.init import kept_random_state
+from mlx_attn.plugins import plugin_error
 
 TOKENS, WINDOW = 12, 5
 """The length of the first texts of a trial, and its window if the layer has one."""
@@ -62,45 +61,39 @@ def check_choices(layer: Attention) -> None:
             random, decodes differently from a full pass, has gradients that are not finite, or is
             declared affine and is not.
     """
-    _check_shapes(layer)
     foreign = [choice for choice in layer.maps.all if choice.foreign_functions]
+    names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
     # By identity: another function under the same name has to be tried again.
     key = (layer.config, *map(id, foreign))
-    if key in _passed:
-        return
-    _passed[key] = foreign  # now, because the trial makes such layers
     try:
+        _check_shapes(layer)
+        if key in _passed:
+            return
+        _passed[key] = foreign  # now, because the trial makes such layers
         with kept_random_state():
-            broken = _broken_law_of(replace(layer.config, short_conv="none"), foreign)
+            broken = _broken_law_of(replace(layer.config, short_conv="none"))
         if broken:
-            names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
             raise ConfigError(f"{names} {broken}")
-    except BaseException:
-        del _passed[key]
-        raise
+    except BaseException as error:
+        _passed.pop(key, None)
+        if isinstance(error, ConfigError) or not isinstance(error, Exception):
+            raise
+        reason = plugin_error(error) or f"{type(error).__name__}: {one_line(error)}"
+        raise ConfigError(f"{names} cannot be computed or decoded: {reason}") from error
 
 
-def _broken_law_of(config: AttentionConfig, foreign: list[Choice]) -> str:
+def _broken_law_of(config: AttentionConfig) -> str:
     """Return the law that a layer breaks, without convolutions, which the choices do not make."""
     window = min(config.window, WINDOW)
     few = min(TOKENS, config.context_length)
     short = Attention(replace(config, context_length=few, window=window))
     whole, trained = Attention(config), with_other_weights(Attention(config))
-    try:
-        broken = broken_law(with_other_weights(short))
-        broken = broken_law(short) if broken in ("", NOT_FINITE) else broken
-        for T in _lengths(config.context_length):
-            broken = broken or broken_law(trained, T)
-            broken = broken_law(whole, T) if broken == NOT_FINITE else broken
-        return broken
-    except Exception as error:
-        # An error in the user's own file is shown with its place; others become a sentence.
-        codes = (getattr(unwrap(choice.apply), "__code__", None) for choice in foreign)
-        files = {code.co_filename for code in codes if code}
-        frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, ConfigError) or any(frame.filename in files for frame in frames):
-            raise
-        return f"cannot be computed or decoded: {error}"
+    broken = broken_law(with_other_weights(short))
+    broken = broken_law(short) if broken in ("", NOT_FINITE) else broken
+    for T in _lengths(config.context_length):
+        broken = broken or broken_law(trained, T)
+        broken = broken_law(whole, T) if broken == NOT_FINITE else broken
+    return broken
 
 
 def _lengths(context_length: int) -> list[int]:
