@@ -110,8 +110,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
-        with kept_random_state():  # a user's weights may be drawn by MLX
-            mx.random.seed((seed or 0) % 2**64)
+        with kept_random_state():
             self._make_layers(config)
             if seed is not None:
                 initialise(self, config, seed)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import mlx.core as mx
@@ -58,10 +59,13 @@ class NamedInit:
         return mx.array((unit * bound).astype(np.float32))
 
     def _random(self, name: str) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self.key(name)))
+
+    def key(self, name: str) -> int:
+        """Return a hash per name: adding a weight to the model changes no other's numbers."""
         full_name = ".".join(part for part in (self.path, name) if part)
-        # A hash per name: adding a weight to the model changes no other weight's numbers.
         digest = blake2b(f"{self.seed} {full_name}".encode(), digest_size=16).digest()
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        return int.from_bytes(digest, "little")
 
 
 @contextmanager
@@ -82,15 +86,18 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
     is_small = start == "gpt2" or (start == "zero" and config.tied_head)
     for name, module in model.named_modules():
         if isinstance(module, Attention):
-            module.init_weights(replace(draw, path=name))
+            named = replace(draw, path=name)
+            own = (c.weights.items() for c in module.maps.all if c.foreign_functions)
+            for part, make in (pair for pair in chain(*own) if pair[0] in module):
+                mx.random.seed(named.key(part) % 2**64)
+                module.update({part: make(module.config)})  # a user's may be drawn by MLX
+            module.init_weights(named)
         elif isinstance(module, nn.Embedding):
             module.weight = draw.normal(name, module.weight.shape, _GPT2_STD if is_small else 1.0)
         elif isinstance(module, nn.Linear) or hasattr(module, "dense_weight"):  # or one in slices
             if ".att." not in name:  # an attention layer draws its own
-                ends_branch = name.endswith("ff.layers.2") or (
-                    name == "out_head" and start == "zero"
-                )
-                module.weight = draw(name, *module.weight.shape, residual=ends_branch)
+                ends = ("ff.layers.2", "out_head") if start == "zero" else "ff.layers.2"
+                module.weight = draw(name, *module.weight.shape, residual=name.endswith(ends))
             if "bias" in module:
                 # PyTorch's Linear draws within 1 / sqrt(inputs); GPT-2's biases start at 0.
                 bound = module.weight.shape[1] ** -0.5 if start == "book" else 0.0

@@ -9,6 +9,8 @@ import pytest
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
+from mlx_attn.model.config import config_from
+from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import load_plugins, unload_plugins
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -17,7 +19,7 @@ T, H = 9, 2
 
 @pytest.fixture(autouse=True)
 def examples():
-    load_plugins([EXAMPLES / "stick_breaking.py", EXAMPLES / "retention.py"])
+    load_plugins(EXAMPLES.glob("*.py"))
     yield
     unload_plugins()
 
@@ -36,27 +38,28 @@ def scores(a: Attention, x: mx.array) -> np.ndarray:
 def test_stick_breaking_takes_each_share_of_what_nearer_keys_left(window):
     a, x = Attention(config("stick", window=window)), mx.random.normal((1, T, 8))
     s, expected = scores(a, 4 * x), np.zeros((1, H, T, T))
-    for h in range(H):
-        for i in range(T):
-            rest = 1.0
-            for j in range(i, max(-1, i - (window or T)), -1):
-                share = 1 / (1 + np.exp(-s[0, h, i, j]))
-                expected[0, h, i, j] = rest * share
-                rest *= 1 - share
+    for h, i in np.ndindex(H, T):
+        rest = 1.0
+        for j in range(i, max(-1, i - (window or T)), -1):
+            expected[0, h, i, j] = rest / (1 + np.exp(-s[0, h, i, j]))
+            rest -= expected[0, h, i, j]
     assert np.allclose(a.weights(4 * x), expected, atol=1e-5)
 
 
 def test_retention_decays_each_product_by_its_distance():
     a, x = Attention(config("retention")), mx.random.normal((1, T, 8))
-    s, expected = scores(a, x), np.zeros((1, H, T, T))
-    for h, gamma in enumerate((1 - 2**-5, 1 - 2**-6)):
-        for i in range(T):
-            for j in range(i + 1):
-                expected[0, h, i, j] = gamma ** (i - j) * s[0, h, i, j]
-    assert np.allclose(a.weights(x), expected, atol=1e-5)
+    i, j = np.indices((T, T))
+    decay = np.array([1 - 2**-5, 1 - 2**-6])[:, None, None] ** np.maximum(i - j, 0)
+    assert np.allclose(a.weights(x), np.tril(decay * scores(a, x)), atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"window": 4}, {"position": "alibi"}, {"logits": "forget"}])
 def test_retention_refuses_what_acts_on_scores(settings):
     with pytest.raises(ConfigError, match="retention has no scores to change"):
         config("retention", **settings)
+
+
+def test_an_array_that_mlx_draws_starts_alike_beside_any_other_choice():
+    sizes = {"vocab_size": 9, "context_length": T, "emb_dim": 8, "mixing": "difference"}
+    forms = (config_from({**sizes, "n_heads": H, "score": s}) for s in ("separate", "merged"))
+    assert mx.array_equal(*(GPT(form).trf_blocks[1].att["vectors"] for form in forms))

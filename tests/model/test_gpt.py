@@ -16,8 +16,6 @@ from mlx_attn.model.config import BLOCKS, PRESETS, GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
 
 TOKENS = mx.array(np.random.default_rng(0).integers(0, 50, (2, 16)))
-
-
 SIZES = {"vocab_size": 50, "context_length": 16, "emb_dim": 32, "n_heads": 4, "n_layers": 2}
 
 
