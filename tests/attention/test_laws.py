@@ -250,9 +250,10 @@ def test_the_rounding_of_tf32_breaks_no_law(own, monkeypatch):
     assert own("logits", lambda a, s: 2.005 * s, {}, **FACTOR)
 
 
-def test_an_error_within_a_choice_names_it(own):
-    with pytest.raises(ConfigError, match=r"logits=own cannot .*: ValueError: \[matmul"):
+def test_an_error_within_a_choice_names_it_and_stays_the_cause(own):
+    with pytest.raises(ConfigError, match=r"logits=own cannot .*: ValueError: \[matmul") as caught:
         own("logits", lambda a, s: s @ mx.zeros((99, 3)))
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_a_hook_that_remembers_all_decodes_as_it_reads_with_a_window(own):
