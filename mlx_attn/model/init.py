@@ -89,8 +89,9 @@ def initialise(model: nn.Module, config: GPTConfig, seed: int) -> None:
             named = replace(draw, path=name)
             own = (c.weights.items() for c in module.maps.all if c.foreign_functions)
             for part, make in (pair for pair in chain(*own) if pair[0] in module):
+                # Made again: MLX may draw a user's weights, and the layer did not know its name.
                 mx.random.seed(named.key(part) % 2**64)
-                module.update({part: make(module.config)})  # a user's may be drawn by MLX
+                module.update({part: make(module.config)})
             module.init_weights(named)
         elif isinstance(module, nn.Embedding):
             module.weight = draw.normal(name, module.weight.shape, _GPT2_STD if is_small else 1.0)
