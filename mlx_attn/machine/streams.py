@@ -157,13 +157,22 @@ def first_step_compiles(setting: str) -> bool:
     return on_nvidia() or setting == "on" or compiles_step(setting)
 
 
-def compiled_step(function: Callable, setting: str, state: list, of_part: bool = False) -> Callable:
-    """Return the function as one compiled graph, if steps are compiled; `state` changes in it.
+def compiled_step(function: Callable, setting: str, state: list) -> Callable:
+    """Return the function as one compiled graph, if steps are compiled; `state` changes in it."""
+    if not compiles_step(setting):
+        return function
+    return compiled(single_stream(function), inputs=state, outputs=state)
 
-    A Linux processor compiles parts instead, each on its own stream, if the setting is "on".
+
+def compiled_part(function: Callable, setting: str, state: list) -> Callable:
+    """Return a part of a step compiled, which a Linux processor does instead of whole steps.
+
+    Every part keeps its own stream. "auto" does not compile; a new run asks for it if
+    `compiling_pays`.
     """
-    compiles = on_linux_cpu() and setting == "on" if of_part else compiles_step(setting)
-    return compiled(single_stream(function), inputs=state, outputs=state) if compiles else function
+    if not on_linux_cpu() or setting != "on":
+        return function
+    return compiled(single_stream(function), inputs=state, outputs=state)
 
 
 LONG, LONG_ON_GPU = 1e12, 3e14

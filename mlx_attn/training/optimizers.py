@@ -19,7 +19,7 @@ from mlx.utils import tree_unflatten
 
 from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.machine.operations import sum_of_squares
-from mlx_attn.machine.streams import compiled_step, in_turns, parallel_map, split_among_cores
+from mlx_attn.machine.streams import compiled_part, in_turns, parallel_map, split_among_cores
 from mlx_attn.model.gpt import GPT
 from mlx_attn.training.batches import Scalar
 from mlx_attn.training.config import TrainConfig
@@ -46,7 +46,7 @@ class AdamW:
 
     def __init__(self, weights: Arrays, peak: float, beta2: float, decay: float, compile: str):
         self.peak, self.beta2, self.decay = peak, beta2, decay
-        self._move = compiled_step(self._moved, compile, [], of_part=True)
+        self._move = compiled_part(self._moved, compile, [])
         # Shapes by name, of each vector.
         self.shapes = [{n: a.shape for n, a in part.items()} for part in _parts(weights)]
         self.weights = self.packed(weights)

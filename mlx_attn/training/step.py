@@ -7,7 +7,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from mlx_attn.arrays import count_parameters
-from mlx_attn.machine.streams import compiled_step, shard_batch
+from mlx_attn.machine.streams import compiled_part, compiled_step, shard_batch
 from mlx_attn.training.batches import Objective, Scalar, Starts
 from mlx_attn.training.config import TrainConfig
 from mlx_attn.training.optimizers import GroupedOptimizer
@@ -23,8 +23,7 @@ class TrainStep:
         self._dtype = getattr(mx, config.dtype)
         # A share reads and changes the state that dropout draws from.
         drawing = [self.model.state, mx.random.state]
-        share = nn.value_and_grad(self.model, self._loss)
-        share = compiled_step(share, config.compile, drawing, of_part=True)
+        share = compiled_part(nn.value_and_grad(self.model, self._loss), config.compile, drawing)
         self._sharded = shard_batch(share, objective.weight, count_parameters(self.model))
         self._part = compiled_step(self._part_gradients, config.compile, self.state)
         self.update = compiled_step(optimizer.step, config.compile, self.state)
