@@ -117,12 +117,9 @@ def unit_lower_inverse(L: Float[mx.array, "B H T T"]) -> Float[mx.array, "B H T 
     T, B, corners = L.shape[-1], L.shape[0], []  # from large to small
     if T == 1:
         return mx.ones_like(L)
-    size = 2
-    # The next power of two; the padding below has L = 0, whose inverse is the identity.
-    while size < T:
-        size = 2 * size
-    L = mx.concatenate([L, mx.zeros_like(L)], -1)[..., :size]
-    L = mx.concatenate([L, mx.zeros_like(L)], -2)[..., :size, :]
+    # Up to the next power of two: the padding has L = 0, whose inverse is the identity.
+    size = 1 << (T - 1).bit_length()
+    L = mx.pad(L, [(0, 0), (0, 0), (0, size - T), (0, size - T)])
     # Store the corner C of every block, and stack A and B along the batch: [2 B, H, size, size].
     while size > 2:
         size = size // 2
