@@ -22,7 +22,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache, Positions
 from mlx_attn.attention.catalog import Choice, Hook
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import Inputs, Scores, attention_scores, merge_heads
+from mlx_attn.attention.layer import Inputs, Scores, attention_scores
 from mlx_attn.errors import ConfigError, one_line
 from mlx_attn.machine.facts import products
 from mlx_attn.machine.operations import multiply_heads
@@ -259,7 +259,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
         yield "keeps no values, and its value reads more than x: leave out cache="
     elif keeps_x and (k.shape != x[:, None].shape or differ(k, x[:, None], SAME)):
         yield "keeps x as its key (cache='x'), and its key is not x"
-    inputs, values = _value_input(layer, x, k), layer.value(x, k)
+    inputs, values = layer.value_input(x, k), layer.value(x, k)
     if differ(k, layer.score(x)[1], SAME):
         yield IN_PLACE
     if maps.value.after is not None:
@@ -271,11 +271,6 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
             yield f"returns from after= the shape {last.shape}, and must {first.shape}"
         elif off := differ(last, first, ROUNDING):
             yield f"computes something else with after= than before the weighted sum, by {off}"
-
-
-def _value_input(layer: Attention, x: Inputs, k: mx.array) -> Inputs:
-    """Return the input of the value map: x, or the cached keys side by side."""
-    return merge_heads(k) if layer.maps.value.cache == "k" else x
 
 
 def _bent_maps(layer: Attention, x: Inputs) -> Iterator[str]:
@@ -386,7 +381,7 @@ def _check_shapes(layer: Attention) -> None:
     for position in maps.position:
         for y in (q, k):
             tried(position, (y, mx.arange(T)), y.shape)
-    (v,) = tried(maps.value, (_value_input(layer, x, k), k), values)
+    (v,) = tried(maps.value, (layer.value_input(x, k), k), values)
     scores = attention_scores(q, k, config.scale)
     for hook in maps.logits:
         tried(hook, (scores, *remembered(hook)), scores.shape)

@@ -200,11 +200,15 @@ class MapWeights(nn.Module):
         self, x: Inputs, k: Keys, cache: KVCache | None = None, carry: dict[str, Any] | None = None
     ) -> Values:
         """Return the values of x, whose keys before rotation are k; x continues the cached text."""
-        if self.maps.value.cache == "k":  # the map reads the keys of all heads side by side
-            x = merge_heads(k)  # [B, kv_heads, T, K] -> [B, T, kv_heads K]
         carried = ({} if carry is None else carry,) if self.maps.value.carries else ()
         # [B, T, C] -> [B, value_heads, T, D]
-        return self._convolved(2, self.maps.value.apply(self, x, k, *carried), cache)
+        v = self.maps.value.apply(self, self.value_input(x, k), k, *carried)
+        return self._convolved(2, v, cache)
+
+    def value_input(self, x: Inputs, k: Keys) -> Float[mx.array, "B T width"]:
+        """Return what the value map reads: x, or the keys of all heads side by side."""
+        # [B, kv_heads, T, K] -> [B, T, kv_heads K]
+        return merge_heads(k) if self.maps.value.cache == "k" else x
 
     def _convolved(self, part: int, y: Heads, cache: KVCache | None) -> Heads:
         """Return queries (part 0), keys (1) or values (2), convolved if the layer asks for it."""
