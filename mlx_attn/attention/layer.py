@@ -111,12 +111,11 @@ class Maps:
     """The choices of one layer; with a merged output the value is x itself."""
 
     def __init__(self, config: AttentionConfig):
-        names = {"score": config.score, "value": config.value}
-        if config.cross_layer == "reader":  # of the keys and values of an earlier layer
-            names = dict.fromkeys(names, "earlier")
-        self.score: ScoreMap = choice_of("score", names["score"])
+        earlier = "earlier" if config.cross_layer == "reader" else ""  # reads another layer's
+        self.score: ScoreMap = choice_of("score", earlier or config.score)
         self.output: OutputMap = config.choice("output")
-        self.value: ValueMap = self.output.contains_value or choice_of("value", names["value"])
+        value: ValueMap = choice_of("value", earlier or config.value)
+        self.value = self.output.contains_value or value
         self.logits: tuple[LogitsHook, ...] = config.choices("logits")
         self.mixing: Mixing = config.choice("mixing")
         self.position: tuple[Choice, ...] = config.choices("position")  # a user's, in the heads
