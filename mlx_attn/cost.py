@@ -36,7 +36,6 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     arrays = named_arrays(layer.trainable_parameters())
     # Matrices multiply a token; biases and gains are only counted.
     matrices = sum(w.size for name, w in arrays.items() if name.endswith("weight") and w.ndim > 1)
-    _, key_width = layer.maps.score.shape(config)
     _, value_width = layer.maps.value.shape(config)
     seen = min(config.cache_window or config.context_length, config.context_length)
     more = sum(choice.multiply_adds(config) for choice in layer.maps.all)
@@ -49,7 +48,7 @@ def attention_cost(config: AttentionConfig) -> AttentionCost:
     of_text = sum(rows.size for rows in cache.rows) + cached - of_tokens
     return AttentionCost(
         parameters=sum(array.size for array in arrays.values()),
-        multiply_adds=matrices + config.n_maps * seen * (key_width + value_width) + more,
+        multiply_adds=matrices + config.n_maps * seen * (config.key_width + value_width) + more,
         cache_floats=of_tokens,
         state_floats=of_text,
         cache_bytes=4 * (of_tokens * seen + of_text),

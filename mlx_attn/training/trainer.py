@@ -53,7 +53,7 @@ def _keys_of_weights(layer: AttentionConfig, T: int) -> int:
     mask, or some widths.
     """
     maps, has_array = Maps(layer), layer.position == "alibi" or 0 < layer.window < T
-    widths = (layer.head_dim, maps.score.shape(layer)[1])
+    widths = (layer.head_dim, layer.key_width)
     if layer.drop_rate or maps.has_hooks or has_array or not any(fuses(w, T, 1) for w in widths):
         return min(layer.window or T, T)
     return 0
