@@ -80,7 +80,7 @@ class AttentionConfig(AttentionSettings):
             "n_kv_heads": self.n_heads,
             "latent_dim": max(self.d_in // 2, 1),
             # The variance of q . k grows with head_dim; this keeps the scores' spread near 1.
-            "scale": max(head_dim, 1) ** -0.5,
+            "scale": head_dim**-0.5,
         }
         for key, value in derived.items():
             object.__setattr__(self, key, getattr(self, key) or value)
