@@ -225,7 +225,6 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     if rows := variants_of(settings.get("pattern", "")):  # which set the maps of their layers
         short |= MAPS
         settings["pattern"] = ",".join(row.name for row in rows)
-    # Settings that the layer names itself win over the shorthand's.
     return {**short, **settings}
 
 
