@@ -119,9 +119,9 @@ class KVCache:
         if not self.caches_tokens:  # a state holds the earlier ones
             return arrays, _in_order(start, T, T)
         # The first tokens show the number of heads and their width.
-        shapes = ((*array.shape[:2], slots, array.shape[3]) for array in arrays)
-        pairs = zip(shapes, arrays, strict=True)
-        self.buffers = self.buffers or [mx.zeros(shape, array.dtype) for shape, array in pairs]
+        self.buffers = self.buffers or [
+            mx.zeros((*array.shape[:2], slots, array.shape[3]), array.dtype) for array in arrays
+        ]
         if self.window and T > 1:
             return self._turn(start, arrays)
         # In a ring, a single token overwrites only the one that has just left the window. The array
