@@ -135,7 +135,7 @@ def broken_law(layer: Attention, tokens: int = TOKENS) -> str:
         return IN_PLACE
     groups = (
         _wrong_maps(layer, x),
-        _bent_maps(layer, x),
+        _maps_not_affine(layer, x),
         _wrong_facts(layer, x[:1]),
         _wrong_training(layer, batch),
         _wrong_gradients(layer, x),
@@ -273,7 +273,7 @@ def _wrong_maps(layer: Attention, x: Inputs) -> Iterator[str]:
             yield f"computes something else with after= than before the weighted sum, by {off}"
 
 
-def _bent_maps(layer: Attention, x: Inputs) -> Iterator[str]:
+def _maps_not_affine(layer: Attention, x: Inputs) -> Iterator[str]:
     """Yield the maps that are called affine and are not."""
     maps, k = layer.maps, layer.score(x)[1]
     heads = (len(x), layer.config.n_maps, x.shape[1], layer.value(x, k).shape[-1])

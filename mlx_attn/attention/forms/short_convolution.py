@@ -84,8 +84,8 @@ def convolved(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> 
     return sum(terms[1:], terms[0])
 
 
-def convolved_and_bent(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> Heads:
-    """Convolve, and take silu(y) = y sigmoid(y)."""
+def convolved_silu(layer: MapWeights, part: int, y: Heads, cache: KVCache | None) -> Heads:
+    """Return silu(y) = y sigmoid(y) of what `convolved` returns."""
     y = convolved(layer, part, y, cache)
     return y * mx.sigmoid(y)
 
@@ -93,6 +93,6 @@ def convolved_and_bent(layer: MapWeights, part: int, y: Heads, cache: KVCache | 
 _SUM = "c_0 y_t + ... + c_3 y_(t-3)"
 for name, formula, source, apply in (
     ("linear", f"y_t = {_SUM}", "Canon-B layers, arXiv:2512.17351", convolved),
-    ("silu", f"y_t = silu({_SUM})", "gated delta networks, arXiv:2412.06464", convolved_and_bent),
+    ("silu", f"y_t = silu({_SUM})", "gated delta networks, arXiv:2412.06464", convolved_silu),
 ):
     register(Convolution(name=name, formula=formula, source=source, apply=apply, **_FACTS))
