@@ -95,7 +95,7 @@ def shard_batch(
 
     The loss is a mean over tokens, so it equals the sum of the shards' losses, each weighted by the
     shard's fraction of the tokens. `gradients` returns the mean loss of a batch times a weight, and
-    `n_weights` gradients; `weight` returns the number of tokens in the mean.
+    `n_weights` gradients; `weight` returns a number in proportion to the tokens in the mean.
     """
 
     def sharded(batch: Sequence[mx.array]) -> tuple[mx.array, dict]:

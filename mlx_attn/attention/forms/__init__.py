@@ -1,7 +1,7 @@
 """The variants, a file for each form, found by its name: formula, paper, weights, state, row.
 
-A form is whatever file lies here: it registers its choices and its row of the variants' table when
-this folder is imported, as a user's file does with `--plugin`.
+A file here registers choices and rows of the variants' table when this folder is imported, as a
+user's file does with `--plugin`; some hold only what several forms share.
 """
 
 from importlib import import_module
