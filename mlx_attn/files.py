@@ -133,7 +133,7 @@ def lock(folder: Path, wait: bool = False) -> Iterator[None]:
                 folder.rmdir()
 
 
-def check_page(path: Path, overwrite: bool = False) -> None:
+def check_page(path: Path, overwrite: bool) -> None:
     """Refuse to write a page over anything but a page of this program, unless told to."""
     mark = b'<meta name="generator" content="mlx_attn">'  # in the head of every page
     if path.is_file() and not overwrite and mark not in path.read_bytes()[: 1 << 16]:

@@ -302,7 +302,7 @@ def held(run: Run) -> Iterator[Run]:
         yield open_run(run.path)
 
 
-def check_free(path: Path, overwrite: bool = False) -> None:
+def check_free(path: Path, overwrite: bool) -> None:
     """Refuse a place where a new run must not go."""
     if not path.exists():
         return

@@ -66,7 +66,7 @@ class LoadedRun:
     run: Run
     model: GPT
     tokenizer: Tokenizer
-    step: TokenStep = field(init=False, repr=False, compare=False)  # shared by all its texts
+    step: TokenStep = field(init=False, repr=False)  # shared by all its texts
 
     def __post_init__(self):
         object.__setattr__(self, "step", TokenStep(self.model))

@@ -58,7 +58,7 @@ def added_mask(positions: Positions, window: int, slopes: tuple[float, ...]) -> 
 
 
 @lru_cache(maxsize=4)
-def text_mask(T: int, window: int = 0, slopes: tuple[float, ...] = ()) -> mx.array:
+def text_mask(T: int, window: int, slopes: tuple[float, ...]) -> mx.array:
     """Return the mask of a whole text, computed now: a constant of the graphs of all layers."""
     return mx.array(np.array(added_mask(Positions.of_text(T), window, slopes)))
 

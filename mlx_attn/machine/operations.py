@@ -229,7 +229,7 @@ def attention_by_kernel(
     return fused_attention(q, k, v, scale, mask(by_name=by_name))
 
 
-def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: _Bias = None) -> Heads:
+def fused_attention(q: Heads, k: Heads, v: Heads, scale: float, bias: _Bias) -> Heads:
     """Compute softmax(scale q k^T + bias) v by MLX's own operation.
 
     Each head of k serves H / key_heads query heads; v has as many heads as k. `bias` includes the

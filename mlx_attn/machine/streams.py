@@ -182,7 +182,7 @@ Compiling takes some seconds on a processor and 40 to 70 on an NVIDIA GPU, once 
 then a tenth to a fifth of a step is saved (docs/performance.md)."""
 
 
-def compiling_pays(multiply_adds: float, minutes: float = 0.0) -> bool:
+def compiling_pays(multiply_adds: float, minutes: float) -> bool:
     """Return True if a device that compiles slowly saves more time than compiling takes."""
     if on_nvidia():
         return multiply_adds > LONG_ON_GPU or minutes > 5

@@ -78,7 +78,7 @@ class TransformerBlock(nn.Module):
     The residual stream itself is never normalized between blocks (GPT-2).
     """
 
-    def __init__(self, config: GPTConfig, layer: int = 0):
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
         self.att = attention_layer(config.attention(layer))  # a pattern gives each layer its own
         self.ff = FeedForward(config)
