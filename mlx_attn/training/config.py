@@ -127,7 +127,7 @@ class Settings:
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""
         record = {**asdict(self), "model": config.as_dict(), **facts}
-        return record | ({"plugins": self.plugins} if self.plugins else {})
+        return record | ({"plugins": plugins} if (plugins := self.plugins) else {})
 
 
 def settings_from(record: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
