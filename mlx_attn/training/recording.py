@@ -121,8 +121,7 @@ def logging_to(name: str, run: Run | None) -> Iterator[Callable[[Event], None]]:
     else:
         # Trackio has the functions of Weights & Biases. `resume` continues the curves of a run that
         # was interrupted.
-        settings = dict(run.settings)
-        library.init(project="mlx_attn", name=run.name, config=settings, resume="allow")
+        library.init(project="mlx_attn", name=run.name, config=dict(run.settings), resume="allow")
         log, finish = library.log, library.finish
 
     def send(event: Event) -> None:
