@@ -23,9 +23,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
 from mlx_attn.model.gpt import GPT
-
-LONGEST = 256
-"""Most tokens of a text that a page reads."""
+from mlx_attn.probe.heads import LONGEST
 
 SHORTEST, GROWTH = 16, 1.5
 
