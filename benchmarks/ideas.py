@@ -42,12 +42,13 @@ normal nights: what was expected had been tried with pairs that correlated by 0.
 A rule before this one did not use the pairs, and found 2 in 72 % of those.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import pi, sqrt
 from typing import NamedTuple
 
 import click
 import numpy as np
+from judging import SHAPES, Draw, Random
 
 from mlx_attn.comparison.sequence import (
     CONTROL_SEEDS,
@@ -58,30 +59,13 @@ from mlx_attn.comparison.sequence import (
     variance_of,
 )
 
-Random = np.random.Generator
-Draw = Callable[[Random, int], np.ndarray]
 IDEAS, SEED, SECONDS = 50, 2027, 5
-
-
-def normal(random: Random, n: int) -> np.ndarray:
-    """Return losses of mean 0 and standard deviation 1."""
-    return random.standard_normal(n)
-
-
-def heavy(random: Random, n: int) -> np.ndarray:
-    """Return the same with heavy tails."""
-    return random.standard_t(3, n) / sqrt(3)
-
-
-def failing(random: Random, n: int) -> np.ndarray:
-    """Return the same, of which one in ten goes wrong."""
-    return (10.0 * (random.random(n) < 0.1) + random.standard_normal(n) - 1) / sqrt(10)
 
 
 class Kind(NamedTuple):
     """A kind of night; `wild` ideas are a share of all, `scale` times as wide."""
 
-    draw: Draw = normal
+    draw: Draw = SHAPES["normal"]
     correlation: float = 0.0
     wild: float = 0.0
     scale: float = 1.0
@@ -91,8 +75,8 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "normal": Kind(),
     "in pairs": Kind(correlation=0.5),
-    "t3": Kind(heavy),
-    "1 in 10": Kind(failing),
+    "t3": Kind(SHAPES["t3"]),
+    "1 in 10": Kind(SHAPES["1 in 10 fails"]),
     "wild": Kind(wild=0.3, scale=3.0),
     "wilder": Kind(wild=0.2, scale=5.0),
     "crashes": Kind(crashes=0.1),
@@ -112,23 +96,23 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
     """Return a night whose real idea is worth `gain` standard deviations of a difference."""
     place = random.integers(1, IDEAS + 1)
     if rule == "one run":
-        losses = kind.draw(random, IDEAS + 1)
+        losses = kind.draw(random, (IDEAS + 1,))
         losses[place] -= gain * sqrt(2)
         kept = losses[1:] < np.minimum.accumulate(losses)[:-1]
         real = bool(kept[place - 1] and gain)
         return Night(int(kept.sum()) - real, real, IDEAS + 1)
     nulls, real, trainings, earlier = 0, False, CONTROL_SEEDS, list[Sequence[float]]()
-    control = kind.draw(random, CONTROL_SEEDS)
+    control = kind.draw(random, (CONTROL_SEEDS,))
     for k in range(1, IDEAS + 1):
         worth = gain * sqrt(2 - 2 * kind.correlation) if k == place else 0.0
         shared = control[: max(LOOKS)] * kind.correlation
-        own = kind.draw(random, max(LOOKS)) * sqrt(1 - kind.correlation**2)
+        own = kind.draw(random, (max(LOOKS),)) * sqrt(1 - kind.correlation**2)
         scale = kind.scale if random.random() < kind.wild and not worth else 1.0
         if random.random() < kind.crashes and not worth:
             trainings += 1
             continue
         idea = scale * (shared + own) - worth
-        against = kind.draw(random, CONTROL_SEEDS) if rule == "fresh" else control
+        against = kind.draw(random, (CONTROL_SEEDS,)) if rule == "fresh" else control
         differences = (idea - against[: max(LOOKS)]).tolist()
         level = ERROR * 6 / (pi * k) ** 2 if rule == "falling" else level_of(k)
         variance = variance_of(control.tolist(), earlier)
@@ -138,7 +122,7 @@ def night(random: Random, kind: Kind, rule: str, gain: float) -> Night:
         earlier.append(differences[:n])
         if look.verdict == "better":
             nulls, real = nulls + (not worth), real or worth > 0
-            control = kind.draw(random, CONTROL_SEEDS)
+            control = kind.draw(random, (CONTROL_SEEDS,))
             trainings += CONTROL_SEEDS
     return Night(nulls, real, trainings)
 
