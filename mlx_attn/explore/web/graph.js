@@ -29,7 +29,7 @@ class Tensor {
   }
 }
 
-const sizeOf = (shape) => shape.reduce((product, length) => product * length, 1);
+export const sizeOf = (shape) => shape.reduce((product, length) => product * length, 1);
 
 function stridesOf(shape) {
   const strides = new Array(shape.length);

@@ -118,15 +118,15 @@ function homeRow(row, colourOf, tick, part) {
     variant, seed ?? "", parameters === null ? "" : parameters.toLocaleString("en"), stepsOf(row), `${age(Date.now() / 1000 - changed)} ago`,
   ];
   const made = element("tr", {}, element("td", {}, box), element("th", { scope: "row" }, swatch, title),
-    ...cells.map((text, i) => element("td", { "data-column": COLUMNS[i + 2][0] }, ...[text].flat().map((each) => (each instanceof Node ? each : String(each))))));
+    ...cells.map((cell, i) => element("td", { "data-column": COLUMNS[i + 2][0] }, cell)));
   const mark = (on) => part.querySelectorAll("polyline").forEach((line) => line.classList.toggle("is-dim", on && line.dataset.run !== name));
   for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focusin", true], ["focusout", false]]) made.addEventListener(event, () => mark(on));
   return made;
 }
 
 function stepsOf({ steps, planned, ended }) {
-  if (ended) return [steps.toLocaleString("en")];
-  return [chip(`unfinished: ${steps.toLocaleString("en")}${planned > steps ? ` of ${planned.toLocaleString("en")}` : ""}`)];
+  if (ended) return steps.toLocaleString("en");
+  return chip(`unfinished: ${steps.toLocaleString("en")}${planned > steps ? ` of ${planned.toLocaleString("en")}` : ""}`);
 }
 
 /** Formats seconds as a time ago. */

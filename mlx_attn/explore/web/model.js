@@ -1,6 +1,6 @@
 // A model as its traced graphs: it runs on a text and records every step of every token.
 import { Attention, intact } from "./attention.js";
-import { Graph, tensorOf } from "./graph.js";
+import { Graph, sizeOf, tensorOf } from "./graph.js";
 import { softmax } from "./tensor.js";
 
 export class GPT {
@@ -112,8 +112,7 @@ export function randomFrom(seed) {
 function placed(shapes, numbers) {
   let start = 0;
   return shapes.map((shape) => {
-    const count = shape.reduce((product, length) => product * length, 1);
-    start += count;
-    return tensorOf(numbers.subarray(start - count, start), shape);
+    start += sizeOf(shape);
+    return tensorOf(numbers.subarray(start - sizeOf(shape), start), shape);
   });
 }

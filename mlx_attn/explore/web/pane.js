@@ -215,12 +215,12 @@ export class Pane {
     this.find(".formula").textContent = formula;
     this.find(".text").textContent = text;
     this.find(".sources").replaceChildren(...sources.map(sourceFigure));
-    this.paintPicture();
     const { caption, headings, rows, here } = this.step.numbers(this.context);
+    this.paintPicture(caption, rows);
     this.find(".numbers").replaceChildren(table(caption, headings, rows, here));
   }
 
-  paintPicture() {
+  paintPicture(caption, rows) {
     this.panels = this.step.panels(this.context);
     const isNext = this.step.of === "model";
     for (const node of [this.canvas, this.find(".legend"), this.find(".next-heading"), this.find(".next")]) node.hidden = isNext;
@@ -230,7 +230,6 @@ export class Pane {
     this.find(".legend").replaceChildren(...legend(this.panels, this.step.square));
     const look = { width: Math.max(this.find(".picture").clientWidth, 240), tallest: tallest(), labels: this.labels, columns: this.step.square && this.labels, row: this.context.i, column: this.context.j, square: this.step.square };
     this.hit = drawPanels(this.canvas, this.panels, look);
-    const { caption, rows } = this.step.numbers(this.context);
     this.canvas.setAttribute("aria-label", `${this.find(".picture h3").textContent}. ${caption}: ${rows.slice(0, 3).map((row) => row.join(" ")).join(", ")}`);
     if (this.step.square) this.say({ panel: 0, row: this.context.i, column: this.context.j });
   }
@@ -257,16 +256,15 @@ export class Pane {
       ["S_h: makes the scores", attention.scoreMatrix(h), `score=${score}`],
       ["V_h O_h: what is moved", attention.outputMatrix(h, edits), `value=${value} with output=${output}`],
     ];
-    const pictures = matrices.map(([title, matrix, why]) => {
-      return matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: none, because ${why} is not linear in x.`);
-    });
+    const pictures = matrices.map(([title, matrix, why]) =>
+      matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: none, because ${why} is not linear in x.`));
     fold.querySelector("div").replaceChildren(...pictures, ...(matrices[0][1] ? [this.spectrumOf(attention.spectrum(h).values)] : []));
   }
 
   spectrumOf(values) {
     const entries = values.slice(0, 24).map((value, k) => ({ label: String(k + 1), share: value / (values[0] || 1), text: `${number(value)}, ${percent(energy(values, k + 1))}` }));
     const heading = `Singular values of S_h${values.length > 24 ? `, 24 of ${values.length}` : ""}, with the share of its squared norm so far`;
-    return element("figure", { className: "spectrum" }, element("figcaption", {}, heading), bars(entries));
+    return element("figure", {}, element("figcaption", {}, heading), bars(entries));
   }
 }
 

@@ -2,8 +2,7 @@
 // which of two models predicts it better.
 import { number } from "./draw.js";
 import { losses, mean } from "./model.js";
-
-const utf8 = new TextEncoder();
+import { encoder } from "./tokenizer.js";
 
 /** Returns the losses of the text's own tokens in nats, without the document's start or a first token. */
 export const textLosses = (trace) => losses(trace).slice(firstScored(trace) - 1);
@@ -47,7 +46,7 @@ export function unknownWords(text, words) {
 
 /** Returns a boolean for each token of a trace: true if it is part of one of these words. */
 export function tokensOfWords(model, trace, text, found) {
-  const bytes = (part) => utf8.encode(part).length;
+  const bytes = (part) => encoder.encode(part).length;
   const lengths = Array.from(trace.tokens, (token) => model.tokenizer.bytes[token].length);
   // Places are counted from the end, which a text that is cut keeps; a character has at least one byte.
   const reach = lengths.reduce((total, length) => total + length, 0);

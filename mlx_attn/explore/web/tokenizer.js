@@ -1,6 +1,6 @@
 // Encodes text to token ids and back, with the same ids as mlx_attn/text/.
 
-const encoder = new TextEncoder();
+export const encoder = new TextEncoder();
 const latin = (bytes) => Array.from(bytes, (value) => String.fromCharCode(value)).join(""); // a key of a table
 const pieceBytes = (text) => encoder.encode(text);
 

@@ -143,7 +143,7 @@ function showEffect() {
 
 function paint() {
   if (state.readings.length) {
-    panes.forEach((pane) => pane.paint({ ...state }));
+    panes.forEach((pane) => pane.paint(state));
     apart?.paint(state);
   }
   paintSwitches();
@@ -401,7 +401,7 @@ function build() {
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
     const { title, book } = models[0].manifest.steps[at];
-    const names = [element("span", { className: "title" }, title), element("span", { className: "section" }, book.section), element("code", {}, book.name)];
+    const names = [element("span", {}, title), element("span", { className: "section" }, book.section), element("code", {}, book.name)];
     const button = element("button", { type: "button", title: `${BOOK}, section ${book.section}: ${book.name}` }, element("span", { className: "place", ariaHidden: "true" }, String(at + 1)), ...names);
     button.addEventListener("click", () => showStep(at));
     byId("steps").append(button);
