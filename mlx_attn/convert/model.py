@@ -100,9 +100,9 @@ def fold_norms(model: GPT) -> GPT:
     """
     config = model.config
     _refuse_pattern(config)
-    if reason := _why_not_folded(model):
-        raise ConfigError(reason)
     shifted = "bias" in model.trf_blocks[0].norm1
+    if reason := _why_not_folded(model.trf_blocks[0].att, shifted):
+        raise ConfigError(reason)
     target, arrays = replace(config, qkv_bias=config.qkv_bias or shifted), named_arrays(model)
     for i, block in enumerate(model.trf_blocks):
         gain = to_numpy(block.norm1["weight"])
@@ -114,10 +114,9 @@ def fold_norms(model: GPT) -> GPT:
     return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 
-def _why_not_folded(model: GPT) -> str:
+def _why_not_folded(attention: Attention, shifted: bool) -> str:
     """Return why gains and shifts of `norm1` cannot move into the maps, and the way out, or ""."""
-    config, att = model.config, model.trf_blocks[0].att
-    maps, loosening = att.maps, loosens_sums(att.config)
+    config, maps, loosening = attention.config, attention.maps, loosens_sums(attention.config)
     for choice in maps.all:
         reads_x = not isinstance(choice, Mixing) or choice.remembers
         if choice.input_weights is None and reads_x:
@@ -130,18 +129,17 @@ def _why_not_folded(model: GPT) -> str:
             f"mixing={config.mixing} reads the keys, which are x here, so the norm's gain cannot "
             "move from them to the queries: leave --fold-norm out"
         )
-    if maps.score.cache == "x" and (att.config.rotates or config.qk_norm):
+    if maps.score.cache == "x" and (config.rotates or config.qk_norm):
         return (
             "the keys are x here, rotated or divided by their lengths before queries meet them, so "
             "the norm's gain cannot move to the queries: leave --fold-norm out"
         )
-    if maps.output.contains_value and loosening and config.bias:
+    if shifted and maps.output.contains_value and loosening:
         return (
             "the norm's shift becomes a constant only if attention weights add up to 1, and with "
             f"{loosening} they need not: leave --fold-norm out"
         )
-    shifted = "bias" in model.trf_blocks[0].norm1
-    if shifted and maps.score.cache == "x" and not key_bias_cancels(att.config):
+    if shifted and maps.score.cache == "x" and not key_bias_cancels(config):
         return (
             "the norm's shift adds a constant to all scores of a query, which cancels in a softmax "
             f"and not in mixing={config.mixing}, logits={config.logits}: leave --fold-norm out"

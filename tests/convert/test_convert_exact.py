@@ -62,13 +62,14 @@ def test_conversions_one_after_the_other(trained, exact_difference, settings, ro
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])
-def test_the_norm_can_be_folded_in(trained, exact_difference, variant):
-    model = of_type(trained(variant=variant), mx.float64)
+@pytest.mark.parametrize("keys", [{}, {"norm": "rmsnorm", "drop_rate": 0.1}])
+def test_the_norm_can_be_folded_in(trained, exact_difference, variant, keys):
+    model = of_type(trained(variant=variant, **keys), mx.float64)
     with float64():
         folded = fold_norms(model)
     for block in folded.trf_blocks:
         np.testing.assert_array_equal(block.norm1["weight"], 1)
-        np.testing.assert_array_equal(block.norm1["bias"], 0)
+        np.testing.assert_array_equal(block.norm1.get("bias", 0), 0)
     assert exact_difference(model, folded) < 1e-12
 
 
