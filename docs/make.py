@@ -113,8 +113,7 @@ def measured_lines(variant: str) -> list[str]:
 def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[str]:
     """Return the line about the cache if it differs from the standard form's."""
     if not config.attention().caches_tokens:
-        kept = "none; each head keeps one matrix"
-        return [f"- Cache per token: {kept}"]
+        return ["- Cache per token: none; each head keeps one matrix"]
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
     if any(getattr(choice, "remembers", None) for choice in chosen):

@@ -20,8 +20,6 @@ INDEX = "llms.txt"
 """The index that language models read first."""
 PLACE_OF_FOLDERS = "ARCHITECTURE.md"
 _LINK = re.compile(r'(\]\(|src="|srcset=")(?!https?:|#|mailto:)([^)"\s#]*)')
-
-
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _PICTURE = re.compile(r"<picture>.*?</picture>", re.DOTALL)
 _HERO = re.compile(r"^(# .*?)(?=^## )", re.DOTALL | re.MULTILINE)

@@ -38,7 +38,6 @@ def as_html(comparison: Comparison) -> str:
     """Return the report as one page that loads nothing and runs no script."""
     is_task = any(training.is_of_task for training in comparison.arms[0].trainings)
     forest, curves = (partial(draw, comparison) for draw in (forest_figure, curves_figure))
-    evidence = [tables.tuning_of(comparison), *tables.settings_of(comparison)]
     return render(
         "report",
         comparison=comparison,
@@ -53,7 +52,7 @@ def as_html(comparison: Comparison) -> str:
         ],
         curves=figure_for_page(partial(curves, "accuracy" if is_task else "val_loss")),
         losses=[tables.losses_of(comparison), tables.costs_of(comparison)],
-        evidence=evidence,
+        evidence=[tables.tuning_of(comparison), *tables.settings_of(comparison)],
         trained=duration(comparison.seconds),
         visible=show.visible,
     )

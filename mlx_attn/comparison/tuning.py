@@ -69,9 +69,9 @@ def search_rates(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
             sorted(losses),
             key=lambda factor: (sum(map(has_failed, outcomes[factor])), fmean(losses[factor])),
         )
-        added = len(trials) - len(config.factors)
-        if added == config.extensions or min(losses) < best < max(losses):
-            return Search(losses=losses, trials=asked, best=best)
+        found = Search(losses=losses, trials=asked, best=best)
+        if found.interior or len(trials) == len(config.factors) + config.extensions:
+            return found
         # One factor further out, on the side of the best.
         beyond = best / 2 if best == min(losses) else best * 2
         trials[beyond] = trials_of(beyond)

@@ -63,7 +63,7 @@ def page_model(
     graphs = traced_model(model, constants)
     return {
         **facts,
-        "words": None if words is None else [*words],
+        "words": words,
         "dtype": dtype,
         "layers": [_layer_facts(block.att) for block in model.trf_blocks],
         "graphs": graphs,

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and the consoles that show them."""
 
 import os
 import stat
