@@ -2,7 +2,7 @@
 
 import sys
 
-from mlx_attn.cli import main
+from mlx_attn.__main__ import main
 
 if __name__ == "__main__":  # not in the processes that tokenize a long text
-    main(["train", *sys.argv[1:]])
+    main("train", *sys.argv[1:])

@@ -8,11 +8,10 @@ Importing the package makes MLX find a fast BLAS if the wheel's own is slow (see
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from mlx_attn.about import __version__
-from mlx_attn.machine import blas
 
+TYPE_CHECKING = False  # without `typing`, which takes long to import
 if TYPE_CHECKING:
     from mlx_attn.api.compared import ComparisonResult, compare
     from mlx_attn.api.loaded import AttentionMaps, LoadedModel, Matrices, load
@@ -43,13 +42,24 @@ __all__ = [
 ]
 
 
+class _PreloadWithMLX:
+    """A finder for `sys.meta_path` that finds nothing: it loads the BLAS just before MLX is."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Load the BLAS if Python is about to import MLX; other finders then find MLX."""
+        if name == "mlx.core":
+            from mlx_attn.machine.blas import preload
+
+            preload()
+
+
 if "mlx.core" in sys.modules:
-    blas.preload()  # which warns where that is too late
+    _PreloadWithMLX().find_spec("mlx.core")  # which warns that it is too late
 else:
-    sys.meta_path.insert(0, blas.PreloadWithMLX())
+    sys.meta_path.insert(0, _PreloadWithMLX())
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"mlx_attn.{_HOMES[name]}"), name)

@@ -277,13 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     warnings.formatwarning = lambda message, *_, **__: printable(f"Warning: {message}\n")
     try:
-        try:
-            with _handled((signal.SIGINT, *_ENDING), _interrupt):
-                group.main(arguments, prog_name=_NAME)
-        finally:
-            _end_at_next_interrupt()
-    except KeyboardInterrupt:  # before a command has begun, after it has ended, or just now
-        _end_at_next_interrupt()
+        with _handled((signal.SIGINT, *_ENDING), _interrupt):
+            group.main(arguments, prog_name=_NAME)
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
         sys.exit(INTERRUPTED)
 
 
@@ -295,9 +291,3 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         frame = frame.f_back
     # After Ctrl-C, and nothing else, a conversation goes on.
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(INTERRUPTED)
-
-
-def _end_at_next_interrupt() -> None:
-    """Let a further Ctrl-C end the process without what Python would print of it."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -55,15 +55,6 @@ class Blas:
 _handle: ctypes.CDLL | None = None
 
 
-class PreloadWithMLX:
-    """A finder for `sys.meta_path` that finds nothing: it loads the BLAS just before MLX is."""
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        """Load the BLAS if Python is about to import MLX; other finders then find MLX."""
-        if name == "mlx.core":
-            preload()
-
-
 @cache
 def preload() -> Blas:
     """Load a fast BLAS into the process once, and return it."""
@@ -73,7 +64,7 @@ def preload() -> Blas:
     if wish.lower() in {"off", "0", "none"}:
         return Blas(None, f"turned off by {SWITCH}={wish}")
     if "mlx.core" in sys.modules:
-        warnings.warn(_TOO_LATE, stacklevel=3)
+        warnings.warn(_TOO_LATE, stacklevel=4)
         return Blas(None, _TOO_LATE, is_slow=True)
     name = next(filter(_load, (wish,) if wish else filter(_knows_processor, _CANDIDATES)), None)
     if wish and not name:

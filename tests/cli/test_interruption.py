@@ -97,12 +97,15 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, wo
     assert "Traceback" not in process.stderr.read()
 
 
-def test_ctrl_c_in_an_import_that_loses_it_ends_the_process(python, workshop):
+@pytest.mark.parametrize(("module", "code"), [("lost", 130), ("click", -signal.SIGINT)])
+def test_ctrl_c_in_an_import_of_a_plugin_or_of_ours_ends_the_process(
+    python, workshop, module, code
+):
     lost = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
-    (workshop / "lost.py").write_text(lost)
+    (workshop / f"{module}.py").write_text(lost)
     (workshop / "mine.py").write_text("import lost")
     process = python("-m", "mlx_attn", "train", "--plugin=mine.py", *TINY_FLAGS, *ENDLESS)
-    assert ended(process) == (130, "", [])
+    assert ended(process) == (code, "", [])
 
 
 def test_a_second_signal_quits_at_once(train, monkeypatch):
