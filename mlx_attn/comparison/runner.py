@@ -121,8 +121,9 @@ def worker_pool(size: int) -> Iterator[Any]:
     """Open a pool of processes that are killed when it is left."""
     # `active_children` also lists processes that somebody else has started.
     others = set(multiprocessing.active_children())
-    # A fork would copy MLX without its threads.
-    pool = _Pool(size, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    # A fork would copy MLX without its threads. With the pool Python starts a tracker of resources.
+    with _inherited():
+        pool = _Pool(size, multiprocessing.get_context("spawn"), initializer=_begin_worker)
     try:
         yield pool
     except futures.BrokenExecutor as error:
@@ -138,18 +139,24 @@ def worker_pool(size: int) -> Iterator[Any]:
 
 class _Pool(futures.ProcessPoolExecutor):
     def submit(self, *call: Any, **options: Any) -> Any:
-        """Submit a call; a process that starts for it has one BLAS thread and sees no Ctrl-C."""
-        before = dict(os.environ)
-        # A blocked signal is inherited: Ctrl-C reaches only the parent, which ends the processes.
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        os.environ.update(dict.fromkeys(_THREADS, "1"))
-        try:
+        """Submit a call, for which a process may start."""
+        with _inherited():
             return super().submit(*call, **options)
-        finally:
-            for name in _THREADS:
-                os.environ.pop(name)
-            os.environ.update(before)
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
+
+@contextmanager
+def _inherited() -> Iterator[None]:
+    """Start processes with one BLAS thread; signals reach only the parent, which ends them."""
+    before = dict(os.environ)
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name in _THREADS:
+            os.environ.pop(name)
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def _begin_worker() -> None:

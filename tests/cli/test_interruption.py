@@ -108,6 +108,20 @@ def test_ctrl_c_in_an_import_of_a_plugin_or_of_ours_ends_the_process(
     assert ended(process) == (code, "", [])
 
 
+HANG_UP = """
+import os, signal
+from mlx_attn.comparison.runner import worker_pool
+signal.signal(signal.SIGHUP, lambda *_: None)
+with worker_pool(1) as pool:
+    pool.submit(os.killpg, 0, signal.SIGHUP).result()
+    print(pool.submit(abs, -2).result())
+"""
+
+
+def test_of_a_closed_terminal_only_the_process_itself_hears_and_not_those_that_train(python):
+    assert ended(python("-c", HANG_UP, start_new_session=True)) == (0, "2\n", [])
+
+
 def test_a_second_signal_quits_at_once(train, monkeypatch):
     def interrupted(trainer):
         raise KeyboardInterrupt
