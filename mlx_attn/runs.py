@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from mlx_attn import files
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
+from mlx_attn.keys import check_number
 from mlx_attn.machine.operations import cross_entropy
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import (
@@ -119,10 +120,8 @@ class LoadedRun:
                 tokenizer, or `max_tokens`, `stop` or `count` cannot work.
             RunError: With the first step: the model's logits are not numbers.
         """
-        limits = (("max_tokens", max_tokens, 2**31 - 1), ("num_samples", count, MOST_TEXTS))
-        for name, value, most in limits:
-            if not 1 <= value <= most:
-                raise ConfigError(f"{name}={value} must be at least 1 and at most {most}")
+        check_number("max_tokens", max_tokens, 1, 2**31 - 1)
+        check_number("count", count, 1, MOST_TEXTS)
         context = self.model.config.context_length
         tokens = prompt_tokens(self.tokenizer, prompt, self.start_tokens, context)
         detokenizers = [StreamingDetokenizer(self.tokenizer, stop) for _ in range(count)]

@@ -38,6 +38,8 @@ def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
         run_of(gpt(vocab_size=3), CharacterTokenizer.train("abc")).stream("abcd")
     with pytest.raises(ConfigError, match="max_tokens=0 must be at least 1"):
         run_of(gpt(), BYTES).stream("Once", max_tokens=0)
+    with pytest.raises(ConfigError, match="count=0 must be at least 1"):
+        run_of(gpt(), BYTES).stream("Once", count=0)
     # But an empty prompt is a newline, or the first token.
     assert prompt_tokens(BYTES, "", [], 12) == [10]
     assert prompt_tokens(CharacterTokenizer.train("abc"), "", [], 12) == [0]
