@@ -114,6 +114,7 @@ def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     if reason:
         raise RunError(f"{out} {reason} --out names another place")
     make_directory(out.parent)
+    new = out
     try:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as place:
             new = Path(place) / "new"
@@ -124,6 +125,8 @@ def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
             _replace(out, new)
     except OSError as error:
         raise unwritable(out, error) from error
+    except RunError as error:
+        raise RunError(str(error).replace(str(new), str(out))) from error
 
 
 def _why_not_replaced(out: Path, overwrite: bool) -> str:

@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, run_co
     before, save = checkpoint.read_bytes(), mx.save_safetensors
 
     def full(file, *arguments):
-        if "last" in file.name:
+        if "last" in file.name or "/.export" in file.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         save(file, *arguments)
 
@@ -173,4 +173,6 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_checkpoint(train, run, run_co
     assert "cannot be written (No space left on device); free some space" in line
     assert checkpoint.read_bytes() == before
     refused(run_command("convert", "base", "--to", "merged", "--out", "new"), 1)
-    assert not Path("new").exists()
+    line = refused(run_command("export", "base", "--to", "mlx-lm", "--out", "new/one"), 1)
+    assert line.startswith("Error: new/one/model.safetensors: cannot be written (No space")
+    assert not Path("new/one").exists()
