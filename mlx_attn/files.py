@@ -34,7 +34,7 @@ def user_path(text: str | Path) -> Path:
         path.exists()
     except UnicodeEncodeError as error:  # MLX neither reads nor writes such a file
         raise ConfigError(
-            f"'{text}' holds bytes that are not UTF-8: rename it, or choose another name"
+            f"'{text}' holds bytes that are not UTF-8: rename it, or set LANG to a UTF-8 locale"
         ) from error
     except RuntimeError as error:
         raise ConfigError(f"'{text}': there is no such user; write './~...' for a file") from error

@@ -71,5 +71,5 @@ def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(t
 
 
 def test_a_name_that_is_not_utf8_is_no_place_for_a_file():
-    with pytest.raises(ConfigError, match="holds bytes that are not UTF-8: rename it"):
+    with pytest.raises(ConfigError, match="not UTF-8: rename it, or set LANG to a UTF-8 locale"):
         user_path("a\udcff")
