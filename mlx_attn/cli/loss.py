@@ -1,6 +1,7 @@
 """`mlx-attn loss`: the loss of a trained model on any text."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ from mlx_attn.cli.options import takes_plugins
 from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import run_argument
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.files import user_path
 
 _EXAMPLES = """\b
 Examples:
@@ -52,7 +54,8 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     source = sources.read_source(name, data_directory())
     note(*source.notes)
     # An import names the text of a later training, and has no digest of it.
-    digest = run.settings.get("digest", source.digest if name == own else "")
+    is_named = user_path(name).absolute() == Path(own).absolute()
+    digest = run.settings.get("digest", source.digest if is_named else "")
     is_own = source.digest == digest
     if data is None and not is_own:
         raise RunError(f"{name}: not the text that {run.path} was trained on: {way_out}")
