@@ -38,8 +38,8 @@ def user_path(text: str | Path) -> Path:
         ) from error
     except RuntimeError as error:
         raise ConfigError(f"'{text}': there is no such user; write './~...' for a file") from error
-    except OSError as error:  # the name is too long
-        raise ConfigError(f"'{text}': {error.strerror}") from error
+    except OSError as error:  # as of a folder that is another user's
+        raise RunError(f"'{text}': {error.strerror}") from error
     return path
 
 

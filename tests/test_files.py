@@ -70,6 +70,8 @@ def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(t
     assert names(tmp_path) == []  # a folder that stays empty goes
 
 
-def test_a_name_that_is_not_utf8_is_no_place_for_a_file():
+def test_a_name_that_is_not_utf8_is_refused_and_one_that_the_system_refuses_is_no_wrong_usage():
     with pytest.raises(ConfigError, match="not UTF-8: rename it, or set LANG to a UTF-8 locale"):
         user_path("a\udcff")
+    with pytest.raises(RunError, match="File name too long"):
+        user_path(300 * "a")
