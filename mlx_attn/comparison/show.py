@@ -40,9 +40,9 @@ class Look(NamedTuple):
 
 
 LOOKS = {
-    "better": Look("green", "#009e73", "<"),
-    "worse": Look("red", "#d55e00", ">"),
-    "the same": Look("cyan", "#0072b2", "D"),
+    "better": Look("black on green", "#009e73", "<"),
+    "worse": Look("reverse red", "#d55e00", ">"),
+    "the same": Look("black on cyan", "#0072b2", "D"),
     "not known": Look("", "#7f7f7f", "o"),
 }
 """By the word of a verdict."""

@@ -17,9 +17,9 @@ _STYLES = {
     "free": "bright_black",
     "grammar": "",
     "agreement": "magenta",
-    "recall": "bold blue",
-    "copy": "bold green",
-    "counting": "yellow",
+    "recall": "black on cyan",
+    "copy": "black on green",
+    "counting": "black on yellow",
 }
 """A style for every ability, readable on dark and on light terminals: gray if nobody can know."""
 
