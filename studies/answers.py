@@ -252,7 +252,9 @@ def show(question: str) -> Iterator[str]:
         ConfigError: No question has this name.
     """
     lengths = Lengths.read()
-    find_row({**lengths.table.questions, "sizes": None}, question, "question")
+    questions = lengths.table.questions.items()
+    names = {"sizes": "sizes"} | {one: name for name, q in questions for one in (name, *q.also)}
+    question = find_row(names, question, "question")
     if question == "sizes":
         yield from chain(*(Sizes.read(name).lines() for name in trainings.SIZES))
         return

@@ -58,7 +58,7 @@ def test_every_number_of_a_question_has_a_command_that_compare_understands(quest
 
 
 def test_the_lowest_losses_of_chapter_5_are_those_of_the_page():
-    lines = [*answers.show("chapter5")]
+    lines = [*answers.show("chapter-5")]
     assert len(lines) == 3
     assert all(line.split()[1] in TEXT for line in lines)
 
