@@ -308,8 +308,9 @@ def check_plugins(settings: Mapping[str, Any]) -> None:
             continue
         owners = same or [by_name[name] for name in old["names"] if name in by_name]
         now = {path.name: owners[0].sha256, **owners[0].files} if owners else {path.name: ""}
+        folder = owners[0].path.parent if owners else path.parent
         for name, then in {path.name: old["sha256"], **old.get("files", {})}.items():
-            if now.get(name, then) != then:
+            if (now[name] if name in now else _digest(folder / name)) != then:
                 changed = f"has changed since this run was trained (sha256 {then[:_SHORT]} then)"
                 # Of one place in this file, and so told once.
                 warnings.warn(f"{name} {changed}: it may now compute another model", stacklevel=1)

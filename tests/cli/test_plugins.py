@@ -126,14 +126,15 @@ def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_c
         assert "add --plugin PATH/talk.py" in run_command(command, "runs/talk").stderr
 
 
-def test_a_changed_file_or_one_that_it_reads_is_noticed_in_one_line(train, talk, run_command):
+def test_a_changed_or_deleted_file_that_is_read_is_noticed_in_one_line(train, talk, run_command):
     table = talk.with_name(file("1", "table.txt"))
-    talk.write_text(f"{talk.read_text()}open({str(table)!r}).close()\n")
+    reads = f"import os\nif os.path.exists({str(table)!r}): open({str(table)!r}).close()\n"
+    talk.write_text(talk.read_text() + reads)
     done(train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk"))
     command = ["sample", "runs/talk", "--max-tokens=3", "--plugin", "talk.py"]
     assert run_command(*command).exit_code == 0  # without a warning: those are errors here
-    for path in (table, talk):
-        path.write_text(path.read_text() + "# improved\n")
+    for path, text in ((table, "2"), (table, ""), (talk, f"{talk.read_text()}# improved\n")):
+        path.write_text(text) if text else path.unlink()
         line = [sys.executable, "-m", "mlx_attn", *command]
         shown = subprocess.run(line, capture_output=True, text=True, timeout=300)
         assert shown.returncode == 0, shown.stderr
