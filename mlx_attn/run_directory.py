@@ -176,10 +176,10 @@ class Run:
         self.append("metrics.jsonl", json.dumps(record, allow_nan=False) + "\n")
 
     @property
-    def reports_size(self) -> int:
-        """Bytes of metrics.jsonl; 0 if there is none."""
+    def reports_digest(self) -> str:
+        """Digest of metrics.jsonl; "" if there are no reports."""
         path = self.path / "metrics.jsonl"
-        return path.stat().st_size if path.exists() else 0
+        return files.digest(path.read_bytes()) if path.exists() and path.stat().st_size else ""
 
     def add_sample(self, step: int, text: str) -> None:
         """Add a sample of the model's text after a step to samples.txt."""
@@ -280,7 +280,7 @@ def new_run(
         try:
             yield run
         except BaseException:
-            if not (run.weights.exists() or run.reports_size):  # a conversion or an import
+            if not (run.weights.exists() or run.reports_digest):  # a conversion or an import
                 remove_own_files(path)
             raise
 

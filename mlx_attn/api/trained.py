@@ -46,11 +46,11 @@ class Training:
     overwrite: bool = False
     init_from: str | Path | None = None
     events: list[Event] = field(default_factory=list)
-    # Bytes of the run's reports when it was left; None while it trains, and without a run.
-    _reports: int | None = field(init=False, repr=False)
+    # Digest of the run's reports when it was left; None while it trains, and without a run.
+    _reports: str | None = field(init=False, repr=False)
 
     def __post_init__(self):
-        self._reports = self.trainer.run.reports_size if self.trainer.run else None
+        self._reports = self.trainer.run.reports_digest if self.trainer.run else None
 
     def __iter__(self) -> Iterator[Event]:
         with python_words(), self.open_directory():
@@ -106,11 +106,11 @@ class Training:
             try:
                 yield
             finally:
-                self._reports = run.reports_size
+                self._reports = run.reports_digest
 
     def _check_kept(self, run: Run) -> None:
         """Refuse a directory that another training has written to since this one was left."""
-        if self._reports not in (None, run.reports_size):
+        if self._reports not in (None, run.reports_digest):
             since = f"{run.path} has been trained by another since"
             raise RunError(f"{since}: --resume it again", f"{since}: resume() or load() it")
 
