@@ -41,7 +41,7 @@ class Look(NamedTuple):
 
 LOOKS = {
     "better": Look("black on green", "#009e73", "<"),
-    "worse": Look("reverse red", "#d55e00", ">"),
+    "worse": Look("white on red", "#d55e00", ">"),
     "the same": Look("black on cyan", "#0072b2", "D"),
     "not known": Look("", "#7f7f7f", "o"),
 }
