@@ -124,7 +124,7 @@ def _task(task: tasks.Task) -> Source:
     train = task.draw(TRAINING_DOCUMENTS, "train")
     val = task.draw(VALIDATION_DOCUMENTS, "val")
     content = [array.tobytes() for split in (train, val) for array in split.arrays().values()]
-    content += [val.nats.tobytes(), repr(val.symbols).encode()]
+    content += [val.nats.round(9).tobytes(), repr(val.symbols).encode()]  # a log's last bit varies
     splits = SplitText(documents=train), SplitText(documents=val)
     return Source(task.name, digest(b"".join(content)), lambda: splits, symbols=val.symbols)
 

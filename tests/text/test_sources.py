@@ -81,6 +81,12 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
     assert line.endswith("skipped: z/a.md (the same as a.md)")
 
 
+def test_the_last_bit_of_a_logarithm_makes_no_other_task(tmp_path, monkeypatch):
+    digest = read_source("copy", tmp_path).digest
+    monkeypatch.setattr("numpy.log", lambda number: 3.465735902799727)  # in a bit not log 32
+    assert read_source("copy", tmp_path).digest == digest
+
+
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_every_line_end_is_read_as_one_byte(tmp_path, end):
     path = written(tmp_path / "dos.txt", LINES.replace("\n", end))

@@ -19,9 +19,7 @@ tasks = pytest.mark.parametrize("task", TASKS)
 def solve_copy(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
     """Return, in the second half, the symbol half a document earlier; before, all symbols."""
     half = TASKS["copy"].length // 2
-    if len(seen) >= half:
-        return {seen[len(seen) - half]: 1.0}
-    return dict.fromkeys(symbols, 1 / len(symbols))
+    return {seen[-half]: 1.0} if len(seen) >= half else dict.fromkeys(symbols, 1 / len(symbols))
 
 
 def solve_recall(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
@@ -46,9 +44,8 @@ def solve_products(task: str) -> Callable[[Sequence[str], Sequence[str]], dict[s
     def solve(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
         if len(seen) % (factors + 1) != factors:
             return {}
-        group = [[int(point) for point in name] for name in seen[-factors:]]
-        followed = group[0]
-        for permutation in group[1:]:
+        followed, *others = ([int(point) for point in name] for name in seen[-factors:])
+        for permutation in others:
             followed = [followed[point] for point in permutation]
         return {"=" + "".join(map(str, followed)): 1.0}
 
