@@ -31,15 +31,18 @@ def user_path(text: str | Path) -> Path:
     try:
         str(text).encode()
         path = Path(text).expanduser()
-        path.exists()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # where `exists` returns False, from Python 3.14 on
     except UnicodeEncodeError as error:  # MLX neither reads nor writes such a file
         raise ConfigError(
             f"'{text}' holds bytes that are not UTF-8: rename it, or set LANG to a UTF-8 locale"
         ) from error
     except RuntimeError as error:
         raise ConfigError(f"'{text}': there is no such user; write './~...' for a file") from error
-    except OSError as error:  # as of a folder that is another user's
+    except PermissionError as error:  # in another user's folder
         raise RunError(f"'{text}': {error.strerror}") from error
+    except OSError as error:  # the name is too long, or of links in a ring
+        raise ConfigError(f"'{text}': {error.strerror}") from error
     return path
 
 

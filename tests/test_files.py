@@ -1,9 +1,11 @@
 """A file is written whole or not at all, and one process writes in a directory."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,8 +72,12 @@ def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(t
     assert names(tmp_path) == []  # a folder that stays empty goes
 
 
-def test_a_name_that_is_not_utf8_is_refused_and_one_that_the_system_refuses_is_no_wrong_usage():
+def test_a_name_that_no_file_has_is_wrong_usage_and_a_path_without_permission_is_not(monkeypatch):
     with pytest.raises(ConfigError, match="not UTF-8: rename it, or set LANG to a UTF-8 locale"):
         user_path("a\udcff")
-    with pytest.raises(RunError, match="File name too long"):
+    with pytest.raises(ConfigError, match="File name too long"):
         user_path(300 * "a")
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(Path, "stat", Mock(side_effect=denied))
+    with pytest.raises(RunError, match="'theirs': Permission denied"):
+        user_path("theirs")
