@@ -12,7 +12,7 @@ from mlx_attn.errors import find_row
 _EXAMPLES = """\b
 Targets, each a folder:
   mlx-lm   any model: GPT-2 if that is exact, else a model file that needs mlx_attn beside mlx-lm
-  gpt2     GPT-2, for mlx-lm, transformers and other programs that run no code of a folder
+  gpt2     GPT-2, for transformers, with a tied head also mlx-lm and others that run no code
   book     the state dict and settings of the book's GPTModel
 
 \b
@@ -43,7 +43,6 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     name = next(name for name in TARGETS if TARGETS[name] is target)
     default = loaded.run.path.with_name(f"{loaded.name}-{name}")
     export = export_run(loaded, target, out or default, overwrite)
-    lines = [export.path, export.route]
-    if export.install:
-        lines.append(f"beside mlx-lm, once: {export.install}")
-    emit(export.record(), as_json, lambda: [*lines, export.parity.line])
+    install = [f"beside mlx-lm, once: {export.install}"] if export.install else []
+    lines = [export.path, export.route, *install, export.parity.line]
+    emit(export.record(), as_json, lambda: lines)

@@ -51,8 +51,7 @@ def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
     """Write README.md: how to run the folder, and its limits."""
     is_book, has_code = route.startswith("the book"), (place / MODEL_FILE).exists()
     notes = [f"It is {route}.", f"{parity}.", *NOTES.get(loaded.tokenizer.kind, ())]
-    context = loaded.model.config.context_length
-    notes.append(f"It was trained on {context} tokens at a time.")
+    notes.append(f"It was trained on {loaded.model.config.context_length} tokens at a time.")
     if not has_code or loaded.model.config.position == "learned":
         notes[-1] += (
             " Prompt and continuation together must not be longer: past that, learned positions "
@@ -65,9 +64,9 @@ def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
             f"It needs mlx_attn installed beside mlx-lm, and --trust-remote-code, because "
             f"{MODEL_FILE} is code: read it first. LM Studio loads no such folder."
         )
-    lines = _IN_THE_BOOK if is_book else _command(loaded, start, has_code)
-    listed = "\n".join(f"- {note}" for note in notes)
-    text = f"# A small language model, trained with mlx_attn\n\n{lines}\n\n{listed}\n"
+    lines = _IN_THE_BOOK if is_book else _command(loaded, start, has_code, route)
+    listed = "".join(f"\n- {note}" for note in notes)
+    text = f"# A small language model, trained with mlx_attn\n\n{lines}\n{listed}\n"
     write_text(place / "README.md", text)
 
 
@@ -82,12 +81,15 @@ model.load_state_dict(load_file("model.safetensors"))
 ```"""
 
 
-def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
-    """Return the command that continues a prompt, in the folder itself."""
+def _command(loaded: LoadedRun, start: str, has_code: bool, route: str) -> str:
+    """Return what continues a prompt in the folder itself, with mlx-lm or else transformers."""
     is_small = loaded.tokenizer.kind in ("char", "symbols")  # which may lack any letter
     prompt = loaded.tokenizer.decode([0]) if is_small else f"{start}One rainy day"
-    written = prompt.encode("unicode_escape").decode().replace("'", r"\'")
     room = max(1, min(100, loaded.model.config.context_length - 8))
+    if "not for mlx-lm" in route:
+        code = f'pipeline("text-generation", ".")({prompt!r}, max_new_tokens={room})'
+        return f"```python\nfrom transformers import pipeline\n\nprint({code})\n```"
+    written = prompt.encode("unicode_escape").decode().replace("'", r"\'")
     trust = " --trust-remote-code" if has_code else ""
     return (
         f"```sh\nmlx_lm.generate --model . --prompt $'{written}' "

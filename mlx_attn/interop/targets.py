@@ -180,8 +180,7 @@ def _write_book(loaded: LoadedRun, out: Path) -> str:
     arrays = named_arrays(form)
     biases = {name for name in arrays if ".W_" in name and name.endswith(".bias")}
     with_bias = any((arrays[name] != 0).any().item() for name in biases)
-    dropped = set() if with_bias else biases
-    ours = {name: array for name, array in arrays.items() if name not in dropped}
+    ours = {name: array for name, array in arrays.items() if with_bias or name not in biases}
     settings = {key: getattr(form.config, key) for key in BOOK_SETTINGS}
     settings |= {"drop_rate": 0.0, "qkv_bias": with_bias}
     write_folder(loaded, out, {"architectures": ["GPTModel"], **settings}, names.to_book(ours))

@@ -56,11 +56,13 @@ def test_any_other_form_is_refused_by_gpt2_and_goes_to_mlx_lm(variant, make_run,
     assert made.parity.logit_difference == 0.0
 
 
-def test_a_tied_head_is_stock_in_mlx_lm_and_an_untied_one_needs_the_model_file(make_run, tmp_path):
+def test_a_tied_head_is_stock_in_mlx_lm_which_no_card_names_for_an_untied_gpt2(make_run, tmp_path):
     tied = export(make_run(name="tied", tied_head=True), "mlx-lm", tmp_path / "1")
     untied = export(make_run(name="untied"), "mlx-lm", tmp_path / "2")
     assert (tied.route[:5], untied.route[:8]) == ("GPT-2", MODEL_FILE)
     assert not tied.install
+    export(make_run(name="gpt2"), "gpt2", tmp_path / "3")
+    assert "mlx_lm.generate" not in (tmp_path / "3" / "README.md").read_text()
 
 
 def test_a_merged_model_of_low_rank_is_gpt2_again(make_run, out):
@@ -80,7 +82,7 @@ def test_the_book_gets_its_names_and_masks_and_its_settings_bring_the_model_back
 
 @pytest.mark.parametrize("corpus", ["tales", "a text"])
 def test_what_was_trained_on_documents_says_how_one_begins(corpus, make_run, out):
-    loaded = make_run("bpe")
+    loaded = make_run("bpe", tied_head=True)
     run = replace(loaded.run, settings={**loaded.run.settings, "corpus": corpus})
     export(LoadedRun(run, loaded.model, loaded.tokenizer), "gpt2", out)
     (newline,) = loaded.tokenizer.encode("\n").tolist()
