@@ -144,7 +144,7 @@ _OPTIONS: list[click.Option] = [
 
 _EXAMPLES = """\b
 Examples:
-  mlx-attn compare                                  four variants, eight seeds
+  mlx-attn compare                                  four variants, eight seeds, 500 steps of nano
   mlx-attn compare --variants standard,no-query --seeds 10
   mlx-attn compare --arm standard --arm 'one head: standard, n_heads=1'
   mlx-attn compare --from results.csv               runs of any program: arm, seed, loss
