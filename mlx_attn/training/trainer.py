@@ -282,8 +282,8 @@ class Trainer:
             advice = f"try a --scale nearer to 1 / sqrt(head_dim), {usual:.2g}, than {scale:.2g}"
         elif decay >= 1:  # which turns weights over
             advice = f"try a smaller --weight-decay, which times --lr is {decay:.2g} now"
-        saved = "no checkpoint was saved yet"
+        saved = "; no checkpoint was saved yet" if self.run else ""
         if self.run and self.saved:
-            saved = f"the last good checkpoint, of step {self.saved[0]}, is {self.run.checkpoint}"
+            saved = f"; the last good checkpoint, of step {self.saved[0]}, is {self.run.checkpoint}"
         rate = self.learning_rate(step)
-        return Diverged(f"{what} at step {step}, learning rate {rate:.3g}: {advice}; {saved}")
+        return Diverged(f"{what} at step {step}, learning rate {rate:.3g}: {advice}{saved}")

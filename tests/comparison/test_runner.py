@@ -86,6 +86,7 @@ def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials,
     wild = changed(trials[0], lr=1e30, clip=0.0)
     ((_, outcome),) = Runner(store, 1)([wild])
     assert isinstance(outcome, Diverged)
+    assert outcome.message.endswith("--clip 1")  # of no checkpoint: a comparison saves none
     assert store[wild] == outcome
     assert [trial for trial, _ in Runner(store, 1)([wild, trials[1]])] == trials[1:]
     store.path(wild).unlink()
