@@ -157,7 +157,8 @@ class IdeaRun:
         try:
             yield from self._judge()
         finally:
-            self._note(seconds=round(self.idea.seconds + monotonic() - began, 1))
+            if self.folder.exists():  # it was not removed or renamed meanwhile
+                self._note(seconds=round(self.idea.seconds + monotonic() - began, 1))
 
     def _note(self, **facts: Any) -> None:
         """Note facts of the idea in the ledger."""

@@ -70,7 +70,7 @@ def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
 
 
 class Store:
-    """The finished trials in a folder, which is made when the first one is kept."""
+    """The finished trials in a folder, made with the first one, of a directory that stays there."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -119,6 +119,9 @@ class Store:
         return count
 
     def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
+        if not (place := self.folder.parent).exists():
+            way_out = "put it back, and the same command continues"
+            raise RunError(f"{place} was removed or renamed meanwhile: {way_out}")
         # Arm and settings are for people who read the file; only the outcome is read back.
         record = {"arm": trial.arm, "settings": trial.flat, "plugins": [*trial.plugins]}
         record |= {"source": source_digest(), **record_of(outcome)}

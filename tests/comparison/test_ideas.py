@@ -2,12 +2,14 @@
 
 import pytest
 
+from mlx_attn import files
 from mlx_attn.comparison.ideas import LEDGER, IdeaRun, ledgers_in, read_ledger
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
-from mlx_attn.comparison.trial import Diverged
+from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import load_plugins, unload_plugins
+from tests.comparison.conftest import FormulaRunner
 
 PLUGIN = """
 from pathlib import Path
@@ -145,3 +147,11 @@ def test_a_ledger_changed_by_hand_or_of_another_control_is_refused(ask, runner, 
         with pytest.raises(RunError, match="was changed by hand"):
             ask("standard", "no-value")
     assert "was changed by hand" in ledgers_in(tmp_path).popitem()[1]
+
+
+def test_a_folder_that_was_removed_ends_it_with_the_next_training(protocol, tmp_path):
+    loop = tmp_path / "loop"
+    step = IdeaRun(ComparisonRun(protocol(), FormulaRunner(Store(loop / "trainings"))), loop)
+    with pytest.raises(RunError, match="loop was removed or renamed meanwhile"):
+        [files.remove(loop) for _ in step]
+    assert not loop.exists()
