@@ -96,9 +96,10 @@ def make_directory(folder: Path, mode: int = 0o777) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a directory with all that is in it."""
+    """Remove a file, a link, or a directory with all that is in it, if it is there."""
     try:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        is_folder = path.is_dir() and not path.is_symlink()
+        shutil.rmtree(path) if is_folder else path.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
 

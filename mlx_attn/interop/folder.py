@@ -6,7 +6,6 @@ any file that was changed since, belongs to the user and stays when the folder i
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import mlx.core as mx
 
 from mlx_attn.arrays import save_arrays
 from mlx_attn.errors import RunError
-from mlx_attn.files import make_directory, unwritable, write_text
+from mlx_attn.files import lock, make_directory, remove, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
 from mlx_attn.interop.mlx_lm import MODEL_FILE
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
@@ -115,16 +114,18 @@ def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     reason = _why_not_replaced(out, overwrite) if out.exists() else ""
     if reason:
         raise RunError(f"{out} {reason} --out names another place")
-    make_directory(out.parent)
-    new = out
+    new = out.parent / f".export-{out.name}" / "new"
     try:
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as place:
-            new = Path(place) / "new"
-            make_directory(new)
-            yield new
-            digests = {name: _digest(new / name) for name in sorted(_names(new) - {OWN})}
-            write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
-            _replace(out, new)
+        with lock(new.parent):
+            try:
+                remove(new)  # of an export that was killed
+                make_directory(new)
+                yield new
+                digests = {name: _digest(new / name) for name in sorted(_names(new) - {OWN})}
+                write_text(new / _LIST, json.dumps(digests, indent=1) + "\n")
+                _replace(out, new)
+            finally:
+                remove(new)
     except OSError as error:
         raise unwritable(out, error) from error
     except RunError as error:

@@ -126,6 +126,7 @@ def test_what_a_user_added_to_an_export_stays_when_it_is_exported_again(make_run
     (out / ".git").mkdir()
     (out / ".git" / "HEAD").write_text("ref: refs/heads/main")
     (out / "NOTES.md").write_text("what I did")
+    (out.with_name(f".export-{out.name}") / "new" / "half").mkdir(parents=True)  # of a killed one
     (out.parent / "thesis.tex").write_text("years of work")
     listed = out / "mlx_attn" / "exported.json"  # which a killed export left old; or of anything
     digest = hashlib.sha256(b"years of work").hexdigest()
