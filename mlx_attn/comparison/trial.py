@@ -46,9 +46,7 @@ def loss_of(outcome: Outcome) -> float:
 
 def has_failed(outcome: Outcome) -> bool:
     """Return True if the training diverged, or ended before it solved its task."""
-    if isinstance(outcome, Diverged):
-        return True
-    return outcome.is_of_task and outcome.steps_to_solve is None
+    return isinstance(outcome, Diverged) or (outcome.is_of_task and outcome.steps_to_solve is None)
 
 
 def record_of(outcome: Outcome) -> Object:

@@ -306,9 +306,8 @@ def measure_ranks(
     run.check_corpus(corpus, _WAY_OUT)
     conversion, model = find_conversion(to), run.load_model()
     targets = [converted_config(conversion, model.config, rank) for rank in ranks]
-    evaluator = Evaluator(
-        validation_part(corpus, count_parameters(model)), model.config.context_length
-    )
+    split = validation_part(corpus, count_parameters(model))
+    evaluator = Evaluator(split, model.config.context_length)
     original = measure_model(model, evaluator)
     points: dict[int, tuple[ModelMetrics, float]] = {}
     for rank, target in zip(ranks, targets, strict=True):

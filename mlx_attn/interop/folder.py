@@ -111,8 +111,7 @@ def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         RunError: `out` is not an earlier export that may be overwritten, the new one needs the name
             of a user's file, or the folder cannot be written.
     """
-    reason = _why_not_replaced(out, overwrite) if out.exists() else ""
-    if reason:
+    if out.exists() and (reason := _why_not_replaced(out, overwrite)):
         raise RunError(f"{out} {reason} --out names another place")
     new = out.parent / f".export-{out.name}" / "new"
     try:
