@@ -1,7 +1,6 @@
 """`mlx-attn loss`: the loss of a trained model on any text."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import click
@@ -54,7 +53,7 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     source = sources.read_source(name, data_directory())
     note(*source.notes)
     # An import names the text of a later training, and has no digest of it.
-    is_named = user_path(name).absolute() == Path(own).absolute()
+    is_named = own and user_path(name).absolute() == user_path(own).absolute()
     digest = run.settings.get("digest", source.digest if is_named else "")
     is_own = source.digest == digest
     if data is None and not is_own:
