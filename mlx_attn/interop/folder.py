@@ -17,7 +17,7 @@ from mlx_attn.arrays import save_arrays
 from mlx_attn.errors import RunError
 from mlx_attn.files import lock, make_directory, remove, unwritable, write_text
 from mlx_attn.interop.checkpoints import WEIGHTS
-from mlx_attn.interop.mlx_lm import MODEL_FILE
+from mlx_attn.interop.mlx_lm import MODEL_FILE, is_its_gpt2
 from mlx_attn.interop.tokenizer_json import NOTES, OWN, as_json, tokenizer_files
 from mlx_attn.records import read_record
 from mlx_attn.runs import LoadedRun
@@ -63,7 +63,7 @@ def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
             f"It needs mlx_attn installed beside mlx-lm, and --trust-remote-code, because "
             f"{MODEL_FILE} is code: read it first. LM Studio loads no such folder."
         )
-    lines = _IN_THE_BOOK if is_book else _command(loaded, start, has_code, route)
+    lines = _IN_THE_BOOK if is_book else _command(loaded, start, has_code)
     listed = "".join(f"\n- {note}" for note in notes)
     text = f"# A small language model, trained with mlx_attn\n\n{lines}\n{listed}\n"
     write_text(place / "README.md", text)
@@ -80,12 +80,12 @@ model.load_state_dict(load_file("model.safetensors"))
 ```"""
 
 
-def _command(loaded: LoadedRun, start: str, has_code: bool, route: str) -> str:
+def _command(loaded: LoadedRun, start: str, has_code: bool) -> str:
     """Return what continues a prompt in the folder itself, with mlx-lm or else transformers."""
     is_small = loaded.tokenizer.kind in ("char", "symbols")  # which may lack any letter
     prompt = loaded.tokenizer.decode([0]) if is_small else f"{start}One rainy day"
     room = max(1, min(100, loaded.model.config.context_length - 8))
-    if "not for mlx-lm" in route:
+    if not (has_code or is_its_gpt2(loaded.model.config)):
         code = f'pipeline("text-generation", ".")({prompt!r}, max_new_tokens={room})'
         return f"```python\nfrom transformers import pipeline\n\nprint({code})\n```"
     written = prompt.encode("unicode_escape").decode().replace("'", r"\'")

@@ -25,6 +25,11 @@ MODEL_FILE = "model.py"
 MODEL_TYPE = "mlx_attn"
 
 
+def is_its_gpt2(config: GPTConfig) -> bool:
+    """Return True if a GPT-2 of these sizes is one that mlx-lm reads without a model file."""
+    return config.tied_head and config.hidden_dim == 4 * config.emb_dim
+
+
 class ModelArgs:
     """Reads what makes the model in a folder's config.json."""
 

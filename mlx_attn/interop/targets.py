@@ -16,7 +16,6 @@ from mlx_attn.interop import mlx_lm, names, standard
 from mlx_attn.interop.checkpoints import BOOK_SETTINGS, gpt2_config, read_checkpoint
 from mlx_attn.interop.folder import new_folder, write_card, write_folder
 from mlx_attn.machine.facts import exact_products
-from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.config import SamplerConfig
@@ -144,22 +143,18 @@ def _write_gpt2(loaded: LoadedRun, out: Path) -> str:
     """Write GPT-2 for transformers; mlx-lm also reads it if the head is tied."""
     form = standard.gpt2_form(loaded.model, "gpt2")
     write_folder(loaded, out, gpt2_config(form.config), names.to_gpt2(named_arrays(form)))
-    also = "" if _fits_mlx_lm(form.config) else f"; not for mlx-lm: {_MLX_LM_GPT2}"
+    also = "" if mlx_lm.is_its_gpt2(form.config) else f"; not for mlx-lm: {_MLX_LM_GPT2}"
     return f"GPT-2, {standard.how_written(loaded.model, form)}{also}"
 
 
 _MLX_LM_GPT2 = "its GPT-2 has a tied head, and a feed-forward layer of width 4 emb_dim"
 
 
-def _fits_mlx_lm(config: GPTConfig) -> bool:
-    return config.tied_head and config.hidden_dim == 4 * config.emb_dim
-
-
 def _write_mlx_lm(loaded: LoadedRun, out: Path) -> str:
     """Write GPT-2 if that is exact, else a folder whose model file computes with this package."""
     try:
         form = standard.gpt2_form(loaded.model, "mlx-lm")
-        reason = "" if _fits_mlx_lm(form.config) else _MLX_LM_GPT2
+        reason = "" if mlx_lm.is_its_gpt2(form.config) else _MLX_LM_GPT2
     except standard.CannotHold as error:
         reason = error.reason
     if not reason:
