@@ -121,7 +121,9 @@ class LoadedRun:
             RunError: With the first step: the model's logits are not numbers.
         """
         check_number("max_tokens", max_tokens, 1, 2**31 - 1)
-        check_number("count", count, 1, MOST_TEXTS)
+        if not 1 <= count <= MOST_TEXTS:
+            limits = f"={count} must be at least 1 and at most {MOST_TEXTS}"
+            raise ConfigError(f"num_samples{limits}", f"count{limits}")
         context = self.model.config.context_length
         tokens = prompt_tokens(self.tokenizer, prompt, self.start_tokens, context)
         detokenizers = [StreamingDetokenizer(self.tokenizer, stop) for _ in range(count)]

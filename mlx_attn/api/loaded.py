@@ -51,7 +51,6 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
 class LoadedModel(LoadedRun):
     """A trained model: its text, its predictions, its attention and its matrices."""
 
-    @python_words()
     def generate(
         self, prompt: str = "", max_tokens: int = 200, *, stop: Sequence[str] = (), **sampler: Any
     ) -> str:
@@ -68,6 +67,7 @@ class LoadedModel(LoadedRun):
         """
         return self.generate_batch(prompt, 1, max_tokens, stop=stop, **sampler)[0]
 
+    @python_words()
     def generate_batch(
         self,
         prompt: str = "",

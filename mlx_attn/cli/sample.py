@@ -17,7 +17,6 @@ from mlx_attn.cli.options import GroupedOption, given, options_from, takes_plugi
 from mlx_attn.cli.output import note, say
 from mlx_attn.errors import RunError, printable
 from mlx_attn.files import user_path
-from mlx_attn.keys import check_number
 from mlx_attn.records import unix_lines
 from mlx_attn.sampling.config import SamplerConfig
 
@@ -134,9 +133,8 @@ def command(
     was trained on would end, such as a story. Ctrl-C stops it. Several are written as one
     batch, with a line --- between them.
     """
-    from mlx_attn.runs import MOST_TEXTS, load_run
+    from mlx_attn.runs import load_run
 
-    check_number("num_samples", num_samples, 1, MOST_TEXTS)
     config = SamplerConfig(**given(sampler))
     loaded = load_run(run)
     stop += () if ignore_eos else loaded.document_ends

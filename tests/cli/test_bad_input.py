@@ -75,7 +75,7 @@ REFUSALS = [
     ("sample bas", 1, "there is no run 'bas', here or in runs: did you mean 'base'?"),
     ("sample -p -", 1, "not UTF-8 (invalid start byte at byte 1)"),
     ("repl base --stop=", 2, "a stop text is empty: give at least one character"),
-    ("sample -n 5000", 2, "num_samples=5000 must be at most 4096"),
+    ("sample -n 5000", 2, "num_samples=5000 must be at least 1 and at most 4096"),
     ("convert base", 2, "--to FORM"),
     ("convert --to separate --rank x", 2, "write 8, or 1,2,4, or 1..128"),
     ("convert base --to merged --out data", 1, "exists"),
