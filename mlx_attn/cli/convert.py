@@ -110,10 +110,11 @@ def _measure_ranks(
     from mlx_attn.convert import measure, show
     from mlx_attn.files import make_directory
 
+    def progress(rank: int, done: int) -> None:
+        note(f"rank {rank}: {done} of {len(ranks)}")
+
     make_directory(folder)  # before hours of measuring
-    curve = measure.measure_ranks(
-        run, to, ranks, _corpus(run), lambda rank, n: note(f"rank {rank}: {n} of {len(ranks)}")
-    )
+    curve = measure.measure_ranks(run, to, ranks, _corpus(run), progress)
     files = show.save_rank_curve(curve, folder)
     facts = {"run": str(run.path), "figures": [str(file) for file in files]}
     emit(facts | curve.record(), as_json, lambda: [show.rank_table(curve), *files])

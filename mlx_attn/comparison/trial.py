@@ -68,7 +68,7 @@ def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
 
 
 class Store:
-    """The finished trials in a folder, made with the first one, of a directory that stays there."""
+    """The finished trials in a folder, made with the first one if its parent is still there."""
 
     def __init__(self, folder: Path):
         self.folder = folder
