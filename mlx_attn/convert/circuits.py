@@ -16,7 +16,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from jaxtyping import Float, Float64
-from scipy import special
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
@@ -296,6 +295,8 @@ def effective_rank(
     singular_values: Float[np.ndarray, "*heads rank"],
 ) -> Float64[np.ndarray, "*heads"]:
     """Return exp(-sum_k p_k ln p_k), p_k = s_k / sum(s): from 1 to the rank; 0 for the 0 matrix."""
+    from scipy import special  # takes longer to import than MLX, and trainings need none of it
+
     total = singular_values.sum(-1, keepdims=True)
     entropy = special.entr(_ratio(singular_values, total)).sum(-1)
     return np.where(total[..., 0] > 0, np.exp(entropy), 0.0)

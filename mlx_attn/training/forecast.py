@@ -35,7 +35,7 @@ _PARTS = 2  # the most micro-batches that are measured; their gradients add up
 _DEPTHS = (2, 4)  # layers; both even, because two streams hold other memory at odd depths
 _ENOUGH = (2.0, 0.8, 0.8)
 """Seconds after which no second, third and fourth step is timed, unless the first compiled."""
-_WORK = 12e9  # the most multiply-adds of a forward pass to measure on a processor
+_WORK = 8e9  # the most multiply-adds of a forward pass to measure on a processor
 _FEW_WINDOWS = 2.5  # times as many, so that two windows are read whole
 
 _Measured = Float[np.ndarray, " numbers"]
