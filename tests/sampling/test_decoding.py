@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import RunError
 from mlx_attn.machine import graphs
 from mlx_attn.machine.layers import TokenLinear
 from mlx_attn.model.gpt import GPT
@@ -20,14 +20,17 @@ from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
 
 PROMPT = [3, 1, 4, 1, 5]
+VARIANTS = ["standard", "merged", "forgetting", "sliding-window"]
+POSITIONS = ["learned", "alibi", "rope", "none"]
 
 
-def texts(model, n: int, count: int = 1, step: TokenStep | None = None, **config: Any) -> Any:
+def texts(model, n: int, prompt=PROMPT, count: int = 1, step=None, **config: Any) -> Any:
     """The tokens of each text, side by side: [count, n]."""
-    sampler = Sampler(SamplerConfig(**config), count)
-    return np.array(
-        list(islice(decode(DecodingState(step or TokenStep(model)), PROMPT, sampler), n))
-    ).T
+    sampler, state = (
+        Sampler(SamplerConfig(**config), count),
+        DecodingState(step or TokenStep(model)),
+    )
+    return np.array([*islice(decode(state, prompt, sampler), n)]).T
 
 
 def by_full_passes(model, prompt, n: int, temp: float = 0.0, seed: int = 0) -> list[int]:
@@ -46,9 +49,17 @@ def by_full_passes(model, prompt, n: int, temp: float = 0.0, seed: int = 0) -> l
     return text[len(prompt) :]
 
 
-@pytest.mark.parametrize("variant", ["standard", "merged", "forgetting", "sliding-window"])
-def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, variant):
-    model = gpt(variant, context_length=40)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"variant": name, "context_length": 40} for name in VARIANTS),
+        *({"variant": name, "position": how} for name in VARIANTS[:2] for how in POSITIONS),
+    ],
+    ids=str,
+)
+def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, settings):
+    """Within the context, and beyond one of 12 tokens."""
+    model = gpt(**settings)
     found = texts(model, 30, temp=1.5, seed=11)[0].tolist()
     assert found == by_full_passes(model, PROMPT, 30, temp=1.5, seed=11)
 
@@ -144,32 +155,14 @@ def test_where_compiling_is_slow_only_a_hot_step_is_compiled(gpt, nvidia, monkey
     assert len(hot) == 1
 
 
-# Texts of any length.
-
-
-def decoded(model, prompt, n) -> list[int]:
-    sampler = Sampler(SamplerConfig(temp=0.0))
-    return [row[0] for row in islice(decode(DecodingState(TokenStep(model)), prompt, sampler), n)]
-
-
-@pytest.mark.parametrize("variant", ["standard", "merged"])
-@pytest.mark.parametrize("position", ["learned", "alibi", "rope", "none"])
-def test_decoding_with_caches_equals_recomputing_for_every_position(gpt, variant, position):
-    try:
-        model = gpt(variant, position=position)
-    except ConfigError:
-        pytest.skip("this combination does not exist")
-    assert decoded(model, PROMPT, 20) == by_full_passes(model, PROMPT, 20)
-
-
 @pytest.mark.parametrize(("length", "context"), [(11, 12), (12, 12), (13, 12), (40, 12), (5, 2)])
 def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length, context):
     model, prompt = gpt(context_length=context), [t % 256 for t in range(0, 7 * length, 7)]
-    assert decoded(model, prompt, 20) == by_full_passes(model, prompt, 20)
+    assert texts(model, 20, prompt, temp=0.0)[0].tolist() == by_full_passes(model, prompt, 20)
 
 
 def test_a_diverged_model_is_an_error_and_not_noise(gpt):
     model = gpt()
     model.out_head.weight = model.out_head.weight * mx.nan
     with pytest.raises(RunError, match="diverged"):
-        decoded(model, PROMPT, 1)
+        texts(model, 1, temp=0.0)
