@@ -1,14 +1,23 @@
-"""Runs that tests make, and the settings of a training that takes a tenth of a second."""
+"""Runs and models that tests make, and settings of a training that takes a tenth of a second."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlx_attn.model.config import GPTConfig
+from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run, new_run
 
 STORY = "the red cat sat on a mat. an old dog sat by the wet door. the cat saw the dog. " * 20
 SIZES: dict[str, Any] = {"context_length": 16, "emb_dim": 16, "n_heads": 2, "n_layers": 1}
 TINY: dict[str, Any] = {**SIZES, "tokenizer": "char", "batch_size": 4, "steps": 6, "warmup": 2}
+
+
+def small_gpt(seed: int = 0, /, **settings: Any) -> GPT:
+    """Return a model of 20 tokens, ready for evaluation."""
+    model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, **settings}), seed)
+    model.eval()
+    return model
 
 
 def create_run(path: Path, settings: Mapping[str, Any], overwrite=False, tokenizer=None) -> Run:

@@ -1,7 +1,5 @@
 """A mixing may read queries, keys and numbers of x as well as scores, in training and decoding."""
 
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -12,12 +10,10 @@ from mlx_attn.convert.circuits import why_not_one_matrix
 from mlx_attn.convert.conversions import find_conversion
 from mlx_attn.convert.model import fold_norms
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 from tests.attention.conftest import text
+from tests.runs import small_gpt
 
 T = 12
-MODEL: dict[str, Any] = {"vocab_size": 5, "emb_dim": 16, "n_heads": 4, "n_layers": 2}
 
 
 def shares(a: Attention, s: mx.array, q: mx.array, k: mx.array) -> mx.array:
@@ -63,9 +59,8 @@ def test_what_would_change_keys_is_refused(own):
         find_conversion("merged").changes(config)
     assert find_conversion("merged-output").changes(config)
     assert "mixing=own reads queries and keys themselves" in why_not_one_matrix(config)
-    model = GPT(GPTConfig(**MODEL, bias=False, score="merged", mixing="own"))
     with pytest.raises(ConfigError, match="mixing=own reads the keys, which are x here"):
-        fold_norms(model)
+        fold_norms(small_gpt(bias=False, score="merged", mixing="own"))
 
 
 def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own):
@@ -73,8 +68,7 @@ def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own
         return shares(a, s, q, k) * kept.swapaxes(2, 3)
 
     own("mixing", both, reads_keys=True, remembers=powers)
-    model, tokens = GPT(GPTConfig(**MODEL, mixing="own")), mx.arange(5)[None]
-    model.eval()
+    model, tokens = small_gpt(mixing="own", n_layers=2), mx.arange(5)[None]
     logits, _ = run_with_cache(model, tokens)
     assert mx.allclose(logits, model(tokens), atol=1e-5)
     with pytest.raises(ConfigError, match="mixing=own uses x itself"):
@@ -83,5 +77,5 @@ def test_a_model_with_such_a_mixing_shows_its_activations_and_keeps_its_norm(own
 
 def test_layers_that_share_keys_have_a_user_s_hooks_too(own):
     own("logits", lambda a, s: 2 * s)
-    logits = GPT(GPTConfig(**MODEL, logits="own", kv_sharing=2))(mx.arange(5)[None])
-    assert logits.shape == (1, 5, 5)
+    logits = small_gpt(logits="own", kv_sharing=2, n_layers=2)(mx.arange(5)[None])
+    assert logits.shape == (1, 5, 20)

@@ -125,6 +125,13 @@ class FormulaRunner(Runner):
         return replace(made, accuracy=share, curve=curve)
 
 
+def conclude(protocol: ComparisonConfig, runner: Runner) -> Comparison:
+    """Run a comparison and return its result."""
+    *_, last = ComparisonRun(protocol, runner)
+    assert isinstance(last, Comparison)
+    return last
+
+
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text of 1,600 characters, and a data directory of its own."""
@@ -162,15 +169,3 @@ def brief(protocol) -> ComparisonConfig:
 def runner(tmp_path: Path) -> FormulaRunner:
     """A runner that works by the formula and keeps nothing on disk."""
     return FormulaRunner(Remembered(tmp_path / "trainings"))
-
-
-@pytest.fixture
-def conclusion() -> Callable[[ComparisonConfig, Any], Comparison]:
-    """Runs a comparison and returns its result."""
-
-    def conclude(protocol: ComparisonConfig, runner: Any) -> Comparison:
-        *_, last = ComparisonRun(protocol, runner)
-        assert isinstance(last, Comparison)
-        return last
-
-    return conclude

@@ -10,12 +10,12 @@ from mlx_attn.comparison.show import answer_of
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import ConfigError, RunError
 
-from .conftest import FormulaRunner
+from .conftest import FormulaRunner, conclude
 
 
-def test_differences_are_paired_by_seed(protocol, runner, conclusion):
+def test_differences_are_paired_by_seed(protocol, runner):
     runner.noise = 0.01
-    comparison = conclusion(protocol(), runner)
+    comparison = conclude(protocol(), runner)
     control, arm = comparison.arms
     pairs = zip(arm.trainings, control.trainings, strict=True)
     expected = [one.val_loss - other.val_loss for one, other in pairs]
@@ -24,38 +24,36 @@ def test_differences_are_paired_by_seed(protocol, runner, conclusion):
 
 
 def test_another_seed_or_arm_costs_only_its_own_trainings_and_another_text_all(
-    protocol, runner, story, conclusion
+    protocol, runner, story
 ):
-    conclusion(protocol("standard", "no-query"), runner)
+    conclude(protocol("standard", "no-query"), runner)
     first = len(runner.done)
-    conclusion(protocol("standard", "no-query", seeds=4), runner)
+    conclude(protocol("standard", "no-query", seeds=4), runner)
     assert {trial.seed for trial in runner.done[first:]} == {3}
     second = len(runner.done)
-    conclusion(protocol("standard", "no-query", "no-value"), runner)
+    conclude(protocol("standard", "no-query", "no-value"), runner)
     assert {trial.arm for trial in runner.done[second:]} == {"no-value"}
     third = len(runner.done)
     story.write_text(story.read_text() + "the end. " * 30)
-    conclusion(protocol("standard", "no-query"), runner)
+    conclude(protocol("standard", "no-query"), runner)
     assert len(runner.done) == third + first
 
 
 @pytest.mark.parametrize("finished", [1, 8])
-def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
-    protocol, tmp_path, finished, conclusion
-):
+def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(protocol, tmp_path, finished):
     whole, cut = (FormulaRunner(Store(tmp_path / name), noise=0.01) for name in ("whole", "cut"))
     cut.fails_after = finished
     with pytest.raises(KeyboardInterrupt):
-        conclusion(protocol(), cut)
+        conclude(protocol(), cut)
     cut.fails_after = float("inf")
-    assert conclusion(protocol(), cut) == conclusion(protocol(), whole)
+    assert conclude(protocol(), cut) == conclude(protocol(), whole)
     assert len(cut.done) == len(whole.done)
 
 
-def test_a_control_that_diverges_ends_the_comparison(protocol, runner, conclusion):
+def test_a_control_that_diverges_ends_the_comparison(protocol, runner):
     runner.diverges = ("standard",)
     with pytest.raises(RunError, match="nothing to compare with, because of standard: with seed"):
-        conclusion(protocol(), runner)
+        conclude(protocol(), runner)
 
 
 @pytest.mark.parametrize(
@@ -95,33 +93,29 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
     assert runner.done == []
 
 
-def test_only_settings_that_no_arm_changes_are_told_as_shared(protocol, runner, conclusion):
-    shared = conclusion(protocol("standard", "no-query"), runner).settings
+def test_only_settings_that_no_arm_changes_are_told_as_shared(protocol, runner):
+    shared = conclude(protocol("standard", "no-query"), runner).settings
     assert "score" not in shared
     assert shared["n_layers"] == 1
 
 
-def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(
-    protocol, runner, conclusion
-):
+def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(protocol, runner):
     runner.effects = {"no-query": 0.03, "scores-off": 0.05}
     config = protocol(delta=0.04, reference=arm_from("scores-off"))
-    verdicts = conclusion(config, runner).verdicts
+    verdicts = conclude(config, runner).verdicts
     assert {arm: verdict.margin for arm, verdict in verdicts.items()} == pytest.approx(
         {"no-query": 0.025, "scores-off": 0.04}
     )
     assert verdicts["no-query"].word == "worse"
     assert verdicts["no-query"].share == pytest.approx(0.6)
-    without = conclusion(protocol(delta=0.04), runner).verdicts["no-query"]
+    without = conclude(protocol(delta=0.04), runner).verdicts["no-query"]
     assert (without.word, without.share) == ("the same", None)
 
 
-def test_a_task_is_judged_by_how_often_it_is_solved_and_not_by_the_mean_loss(
-    protocol, runner, conclusion
-):
+def test_a_task_is_judged_by_how_often_it_is_solved_and_not_by_the_mean_loss(protocol, runner):
     runner.noise, runner.effects = 0.002, {"no-query": -0.2}
     runner.shares = {"standard": 1.0, "no-query": 0.4}
-    comparison = conclusion(protocol(seeds=5), runner)
+    comparison = conclude(protocol(seeds=5), runner)
     assert comparison.verdicts["no-query"].word == "better"
     word, sentence = answer_of(comparison, "no-query")
     assert word == comparison.solving["no-query"].word == "worse"
@@ -138,20 +132,18 @@ def test_a_task_is_judged_by_how_often_it_is_solved_and_not_by_the_mean_loss(
     ids=["solved alike", "solved by none", "a text"],
 )
 def test_where_solving_decides_nothing_the_mean_loss_does(
-    protocol, runner, conclusion, shares, effect, solving, word
+    protocol, runner, shares, effect, solving, word
 ):
     runner.noise, runner.shares, runner.effects = 0.001, shares, {"no-query": effect}
-    comparison = conclusion(protocol(seeds=5), runner)
+    comparison = conclude(protocol(seeds=5), runner)
     found = {name: one.word for name, one in comparison.solving.items()}
     assert found.get("no-query") == solving
     assert comparison.word("no-query") == word
 
 
-def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
-    protocol, runner, conclusion, shared
-):
+def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(protocol, runner, shared):
     runner.token_worth, shared["steps"] = 0.1, 1000
-    comparison = conclusion(protocol(delta="5%"), runner)
+    comparison = conclude(protocol(delta="5%"), runner)
     assert comparison.delta == pytest.approx(0.1 * log(1 / 0.95), rel=1e-2)
     assert answer_of(comparison, "no-query")[1].startswith(
         "no-query is the same as standard within 0.00513 nats per token (5 % of the tokens)"
@@ -162,7 +154,7 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(
         ("standard, 800 steps", seed) for seed in range(3)
     }
     runner.done.clear()
-    assert conclusion(protocol(delta=0.02), runner).delta == 0.02
+    assert conclude(protocol(delta=0.02), runner).delta == 0.02
     assert not [trial for trial in runner.done if trial.settings.training.steps == 800]
 
 
@@ -172,8 +164,8 @@ def test_the_margin_is_five_percent_of_the_tokens_unless_another_is_named():
     assert [plan.margin for plan in plans] == [Margin(tokens=0.05), Margin(nats=0.01)]
 
 
-def test_if_tokens_are_worth_nothing_every_difference_counts(protocol, runner, conclusion):
+def test_if_tokens_are_worth_nothing_every_difference_counts(protocol, runner):
     runner.token_worth, runner.noise = -0.1, 0.01
-    comparison = conclusion(protocol(delta="5%"), runner)
+    comparison = conclude(protocol(delta="5%"), runner)
     assert comparison.delta == 0.0
     assert comparison.verdicts["no-query"].word == "not known"

@@ -2,26 +2,15 @@
 
 from dataclasses import replace
 
-import mlx.core as mx
 import pytest
 
 from mlx_attn.convert.model import convert, starting_point
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
-
-from .conftest import SMALL
+from tests.runs import small_gpt
 
 OF_SCORES = ("merged", "merged-both", "mla")
 OF_OUTPUTS = ("merged-output", "separate-output")
 WITH_OUTPUTS = ("merged-output", "merged-both")
-
-
-def model(**settings) -> GPT:
-    mx.random.seed(0)
-    made = GPT(GPTConfig(**{**SMALL, **settings}))
-    made.eval()
-    return made
 
 
 DROPPED = {"drop_rate": 0.1, "qkv_bias": True}
@@ -48,7 +37,7 @@ NO_BIAS = {"qkv_bias": True, "bias": False}
 )
 def test_forms_and_ranks_that_a_model_cannot_have(to, rank, settings, reason):
     with pytest.raises(ConfigError, match=reason):
-        convert(model(**settings), to, rank=rank)
+        convert(small_gpt(**{"n_heads": 4, **settings}), to, rank=rank)
 
 
 def test_too_few_tokens_for_a_fit_are_refused_with_how_many_it_takes(trained, windows):
@@ -66,6 +55,6 @@ def test_too_few_tokens_for_a_fit_are_refused_with_how_many_it_takes(trained, wi
     ],
 )
 def test_no_training_starts_from_what_it_cannot_take_over_exactly(have, wanted, message):
-    source = model(**have)
+    source = small_gpt(**have)
     with pytest.raises(ConfigError, match=message):
         starting_point(source, replace(source.config, **wanted))

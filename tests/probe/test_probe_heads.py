@@ -1,14 +1,10 @@
 """Head statistics on maps whose answers are known."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import (
     LONGEST,
     attention_maps,
@@ -24,7 +20,7 @@ from mlx_attn.probe.heads import (
     uniform_statistics,
 )
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.runs import SIZES
+from tests.runs import small_gpt
 
 T = 6
 
@@ -32,13 +28,6 @@ T = 6
 def looks_at(targets: list[int]) -> np.ndarray:
     """The map of a head that looks at one token only: token i at targets[i]."""
     return np.eye(len(targets))[targets][None]
-
-
-def model(**choices: Any) -> GPT:
-    sizes = {**SIZES, "vocab_size": 20, "context_length": 12, "emb_dim": 8, "n_layers": 3}
-    gpt = GPT(GPTConfig(**{**sizes, **choices}))
-    gpt.eval()
-    return gpt
 
 
 @pytest.mark.parametrize(
@@ -73,7 +62,8 @@ def test_a_head_that_looks_after_the_last_occurrence_is_an_induction_head():
 
 @pytest.mark.parametrize("variant", [n for n, v in VARIANTS.items() if v.group == "forms"])
 def test_every_variant_has_a_map_per_head(variant):
-    gpt, tokens = model(n_heads=4, **VARIANTS[variant].maps), np.arange(20).reshape(2, 10)
+    gpt = small_gpt(n_heads=4, n_layers=3, **VARIANTS[variant].maps)
+    tokens = np.arange(20).reshape(2, 10)
     found = probe(gpt, tokens)
     texts = [probe(gpt, text[None]).statistics["entropy"] for text in tokens]
     np.testing.assert_allclose(found.statistics["entropy"], np.mean(texts, axis=0), rtol=1e-4)
@@ -86,7 +76,7 @@ def test_every_variant_has_a_map_per_head(variant):
 
 
 def test_induction_is_measured_on_tokens_that_come_twice():
-    gpt, repeated = model(n_heads=2, start="book"), repeated_sequences(20, 12)
+    gpt, repeated = small_gpt(start="book", context_length=12), repeated_sequences(20, 12)
     once, again = np.split(repeated, 2, axis=1)
     assert (once == again).all()
     assert [len({*row}) for row in once.tolist()] == [6] * len(once)

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,6 @@ from rich.console import Console
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import Probe, probe
 from mlx_attn.probe.show import (
     caveat,
@@ -29,24 +27,17 @@ from mlx_attn.probe.show import (
 )
 from mlx_attn.probe.tracking import Track, pair_drift, read_track, save_snapshot
 from mlx_attn.run_directory import Run
-from tests.runs import SIZES, create_run
+from tests.runs import create_run, small_gpt
 
 
-@pytest.fixture(scope="session")
-def found() -> Callable[..., Probe]:
-    """Probes a small random model with opinions that reads random tokens."""
-
-    def make(texts: int = 1, tokens: int = 12, **choices: Any) -> Probe:
-        sizes = {**SIZES, "emb_dim": 12, "n_heads": 3, "n_layers": 2}
-        model = GPT(GPTConfig(**{**sizes, "vocab_size": 20, "start": "book", **choices}))
-        model.apply(lambda weight: 2 * weight)
-        model.eval()
-        return probe(model, np.random.default_rng(0).integers(0, 20, (texts, tokens)))
-
-    return make
+def found(texts: int = 1, /, **choices: Any) -> Probe:
+    """Probe a small random model with opinions that reads random tokens."""
+    model = small_gpt(**{"emb_dim": 12, "n_heads": 3, "n_layers": 2, "start": "book", **choices})
+    model.apply(lambda weight: 2 * weight)
+    return probe(model, np.random.default_rng(0).integers(0, 20, (texts, 12)))
 
 
-def test_it_is_said_when_weights_do_not_add_up_to_one(found):
+def test_it_is_said_when_weights_do_not_add_up_to_one():
     probed = found(mixing="sink")
     low, high = probed.row_sums
     sums = probed.maps.sum(-1, dtype=np.float64)
@@ -55,7 +46,7 @@ def test_it_is_said_when_weights_do_not_add_up_to_one(found):
     assert record(probed)["row_sums"] == (low, high)
 
 
-def test_the_head_that_shows_a_pattern_most_clearly_is_named_with_its_share(found):
+def test_the_head_that_shows_a_pattern_most_clearly_is_named_with_its_share():
     probed, shares = found(), np.full((2, 3), 0.1)
     shares[1, 2] = 0.61
     statistics = {**probed.statistics, "previous": shares, "first": 0.6 * shares}
@@ -64,8 +55,8 @@ def test_the_head_that_shows_a_pattern_most_clearly_is_named_with_its_share(foun
     assert patterns(replace(probed, statistics=statistics, uniform=alike)) == f"Layer 1, {said}"
 
 
-def test_json_holds_every_number_of_every_head(found):
-    probed = found(texts=2)
+def test_json_holds_every_number_of_every_head():
+    probed = found(2)
     unknown = {**probed.statistics, "induction": np.full((2, 3), np.nan)}
     facts = json.loads(json.dumps(record(replace(probed, statistics=unknown)), allow_nan=False))
     assert (facts["texts"], facts["tokens"], len(facts["heads"])) == (2, 12, 6)
@@ -77,7 +68,7 @@ def test_json_holds_every_number_of_every_head(found):
     assert np.shape(facts["alignment"]["S"]) == (2, 3, 3)
 
 
-def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(found, tmp_path):
+def test_a_matrix_that_heads_do_not_have_is_left_out_with_the_reason(tmp_path):
     probed = found(emb_dim=16, n_heads=2, **VARIANTS["gated"].maps)
     facts, reason = json.loads(json.dumps(record(probed))), "output=gated is not affine in x"
     assert facts["reasons"] == {"VO": reason}
@@ -118,7 +109,6 @@ def test_figures_are_drawn_of_the_curves_that_there_are(tmp_path):
     assert sorted({path.stem for path in paths}) == ["track-s", "track-vo"]
 
 
-ONE_LAYER = {**SIZES, "vocab_size": 20, "context_length": 8, "emb_dim": 8}
 TOKENS = np.arange(16).reshape(2, 8)
 
 
@@ -132,11 +122,11 @@ def event(step: int, drift: dict | None = None) -> dict[str, Any]:
 def make(tmp_path) -> Callable[..., Run]:
     """Makes a run directory of a one-layer model, with weights of some steps."""
 
-    def run(name: str, kept: dict[int, int] | None = None, **choices: Any) -> Run:
-        config = GPTConfig(**{**ONE_LAYER, "start": "book", **choices})
+    def run(name: str, kept: Mapping[int, int], **choices: Any) -> Run:
+        config = small_gpt(**choices).config
         made = create_run(tmp_path / name, {"model": config.as_dict(), "training": {}, "text": {}})
-        for step, seed in (kept or {}).items():
-            save_snapshot(made, GPT(config, seed=seed), step)
+        for step, seed in kept.items():
+            save_snapshot(made, small_gpt(seed, start="book", **choices), step)
         return made
 
     return run
@@ -144,7 +134,7 @@ def make(tmp_path) -> Callable[..., Run]:
 
 @pytest.mark.parametrize("drift", [None, {"matrices": [[0.0, 5.0]]}], ids=["no drift", "drift"])
 def test_curves_are_arrays_by_step_layer_and_head(make, drift):
-    run = make("tracked")
+    run = make("tracked", {})
     for report in ({"event": "step", "step": 1}, event(0, drift), event(5, drift)):
         run.add_report(report)
     track = read_track(run)
@@ -157,7 +147,7 @@ def test_curves_are_arrays_by_step_layer_and_head(make, drift):
 
 def test_a_run_that_was_not_tracked_says_how_to_track(make):
     with pytest.raises(RunError, match="train with --track 50"):
-        read_track(make("plain"))
+        read_track(make("plain", {}))
 
 
 def test_two_runs_are_compared_at_the_steps_that_both_kept(make):

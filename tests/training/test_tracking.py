@@ -11,27 +11,22 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.tracking import drift, snapshots
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.training.events import Stepped, Tracked, as_record
 from mlx_attn.training.loop import train
 from mlx_attn.training.trainer import Trainer
+from tests.runs import small_gpt
 
-SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8}
-SMALL = {**SIZES, "steps": 6, "batch_size": 2, "log_every": 2, "warmup": 0}
+SMALL: dict[str, Any] = {
+    **{"n_layers": 2, "n_heads": 2, "emb_dim": 8, "context_length": 8},
+    **{"steps": 6, "batch_size": 2, "log_every": 2, "warmup": 0},
+}
 TOKENS = np.arange(12).reshape(2, 6)
 
 
 def tracked(training: Trainer) -> list[Tracked]:
     return [report for report in train(training) if isinstance(report, Tracked)]
-
-
-def gpt(seed: int = 0, **choices: Any) -> GPT:
-    model = GPT(GPTConfig(**{**SIZES, "vocab_size": 20, "start": "book", **choices}), seed)
-    model.eval()
-    return model
 
 
 def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k_steps(trainer):
@@ -63,7 +58,7 @@ def test_tracking_does_not_change_what_is_learned(trainer):
 
 @pytest.mark.parametrize("window", [0, 3])
 def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attention_moved(window):
-    one, other = gpt(0, window=window), gpt(1, window=window)
+    one, other = (small_gpt(seed, window=window, n_layers=2, start="book") for seed in (0, 1))
     found = drift(one, other, mx.array(TOKENS))
     pairs = zip(
         attention_inputs(one, mx.array(TOKENS)),
@@ -121,7 +116,6 @@ def test_a_resumed_training_goes_on_tracking_from_the_same_start(trainer, tmp_pa
 def started(trainer, path) -> Trainer:
     """A merged training that starts from a separate model, with a run directory."""
     training = trainer(path, **SMALL, track=3, score="merged", seed=0)
-    mx.random.seed(5)
-    source = gpt(**{**training.model.config.as_dict(), "score": "separate", "start": "book"})
+    source = small_gpt(**{**training.model.config.as_dict(), "score": "separate", "start": "book"})
     training.start_from(starting_point(source, training.model.config))
     return training
