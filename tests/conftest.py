@@ -24,6 +24,7 @@ import mlx.core as mx
 
 from mlx_attn.comparison import runner
 from mlx_attn.machine import device
+from mlx_attn.text.corpus import Corpus, prepare
 from tests.chromium import Browser, find_chromium
 
 __all__ = ["mlx_attn"]
@@ -91,6 +92,15 @@ def room_of(item: pytest.Item) -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     checked = room_of(item) in CHECKED and device.SWITCH not in os.environ
     jaxtyping.config.update("jaxtyping_disable", not checked)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Corpus:
+    """Two thousand characters to train on and two hundred to validate."""
+    sentences = "the cat sat on the mat. ", "a dog ran to the door. ", "one two three four five. "
+    path = tmp_path_factory.mktemp("corpus") / "sentences.txt"
+    path.write_text("".join(sentences[i * i % 3] + sentences[i % 3] for i in range(40)))
+    return prepare(str(path), "char", directory=path.parent)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from mlx_attn.convert.model import convert
 from mlx_attn.machine.device import float64
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
-from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.training.config import Settings, resolve
 from mlx_attn.training.trainer import Trainer
 from tests.runs import create_run
@@ -34,16 +33,6 @@ SIZES: dict[str, Any] = {
 }
 SMALL = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}
 Trained = Callable[..., GPT]
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory) -> Corpus:
-    """A few thousand characters in which every third word comes back."""
-    folder = tmp_path_factory.mktemp("text")
-    draw, words = np.random.default_rng(0), ["the", "cat", "sat", "on", "a", "mat", "and", "ran"]
-    text = " ".join(" ".join([*draw.choice(words, 2), "so"]) for _ in range(600))
-    (folder / "text.txt").write_text(text)
-    return prepare(str(folder / "text.txt"), "char", directory=folder)
 
 
 @pytest.fixture(scope="session")

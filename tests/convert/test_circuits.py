@@ -90,13 +90,8 @@ def test_alignment_ignores_sign_and_size_and_is_0_for_orthogonal_matrices():
     )
 
 
-few = settings(max_examples=20)
-sizes = st.integers(1, 6)
-seeds = st.integers(0, 2**16)
-
-
-@few
-@given(seeds, sizes, sizes, sizes)
+@settings(max_examples=20)
+@given(st.integers(0, 2**16), *3 * [st.integers(1, 6)])
 def test_balanced_factors_are_the_best_of_their_rank(seed, rows, columns, rank):
     M = np.random.default_rng(seed).normal(size=(rows, columns))
     A, B = balanced_factors(M, rank)

@@ -33,6 +33,7 @@ BACK = [
 ]
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    *((kind, (to,)) for kind in KINDS for to in SEVERAL_HEADS),
     *(({"n_heads": 1, **bias}, (to,)) for to in ONE_HEAD for bias in (NO_BIAS, BIAS)),
     ({"n_heads": 1, **NO_BIAS}, ("no-query",)),
     *((BIAS, there_and_back) for there_and_back in BACK),
@@ -45,20 +46,14 @@ EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 """A model, and conversions one after the other: each result computes the same."""
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("to", SEVERAL_HEADS)
-def test_several_heads(trained, exact_difference, windows, kind, to):
-    model = trained(**kind)
-    assert np.abs(model(windows) - convert(model, to)(windows)).max() < 1e-5
-    assert exact_difference(model, convert_exactly(model, to)) < 1e-12
-
-
 @pytest.mark.parametrize(("settings", "route"), EXACT, ids=str)
-def test_conversions_one_after_the_other(trained, exact_difference, settings, route):
-    model = after = of_type(trained(**settings), mx.float64)
+def test_conversions_one_after_the_other(trained, exact_difference, windows, settings, route):
+    model = trained(**settings)
+    rounded, exact = model, of_type(model, mx.float64)
     for to in route:
-        after = convert_exactly(after, to)
-        assert exact_difference(model, after) < 1e-12
+        rounded, exact = convert(rounded, to), convert_exactly(exact, to)
+        assert np.abs(model(windows) - rounded(windows)).max() < 1e-5
+        assert exact_difference(model, exact) < 1e-12
 
 
 @pytest.mark.parametrize("variant", ["standard", "merged", "merged-output", "merged-both"])

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.arrays import named_arrays
+from mlx_attn.arrays import count_parameters, named_arrays
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError
@@ -49,6 +49,13 @@ def test_the_book_s_model_has_the_book_s_number_of_parameters(variant, parameter
     maps = VARIANTS[variant].settings
     settings = config_from({**PRESETS["book"].model, **maps, "vocab_size": 50257})
     assert model_cost(settings).parameters == parameters
+
+
+def test_only_weights_that_are_trained_are_counted():
+    model = GPT(config())
+    whole = count_parameters(model)
+    model.trf_blocks[0].ff.layers[0].freeze()
+    assert whole - count_parameters(model) == 128 * 32 + 128
 
 
 def test_the_book_s_start_has_the_book_s_first_loss():

@@ -18,6 +18,11 @@ def saved(trainer, tmp_path):
     return made, made.run
 
 
+def test_a_file_of_arrays_says_that_it_is_mlx_s_beside_its_own_facts(tmp_path):
+    save_arrays(tmp_path / "model.safetensors", {}, {"note": "seven"})
+    assert load_arrays(tmp_path / "model.safetensors") == ({}, {"format": "mlx", "note": "seven"})
+
+
 def test_the_best_validation_comes_back_and_what_a_later_version_adds_is_ignored(trainer, saved):
     (made, run), other = saved, trainer()
     arrays, facts = load_arrays(run.checkpoint)

@@ -75,6 +75,8 @@ def test_the_losses_of_a_uniform_model_and_the_abilities_that_add_up_to_what_is_
     nats = 49 * math.log(10)
     assert result.above_floor == pytest.approx((nats - 30) / math.log(2) / 60, rel=1e-6)
     assert sum(result.abilities.values()) == pytest.approx(result.above_floor)
+    # Of the tokens 1 to 49, the odd ones.
+    assert result.abilities["copy"] == pytest.approx(25 * math.log2(10) / 60)
     assert result.abilities["counting"] == 0
 
 
@@ -84,14 +86,12 @@ def test_a_text_may_be_shorter_than_the_context_but_not_a_single_token():
         Evaluator(Split(np.zeros(1, np.uint16), 1), 8)
 
 
-def test_the_losses_are_those_of_the_whole_text_read_at_once(trainer, corpus):
-    model = trainer(position="none", context_length=40).model
-    split = Split(corpus.val.tokens[:41], 41)
-    losses = token_losses(Evaluator(split, 40), model)
-    logits = model(mx.array(split.tokens[None, :-1]))
-    log_p = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0]
-    expected = -log_p[np.arange(40), split.tokens[1:]]
-    assert np.allclose(losses, expected, atol=1e-5)
+def test_the_losses_are_those_of_every_window_s_tokens(trainer, corpus):
+    model, tokens = trainer().model, corpus.val.tokens[:37]
+    losses = token_losses(Evaluator(Split(tokens, 37), 12), model)
+    logits = model(mx.array(tokens[:-1].reshape(3, 12))).reshape(36, -1)
+    log_p = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    assert np.allclose(losses, -log_p[np.arange(36), tokens[1:]], atol=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])
