@@ -91,11 +91,13 @@ REMEMBERS: dict[str, Any] = {
     "weights": {"W_sharp": lambda c: nn.Linear(c.d_in, 1)},
 }
 VALUE = {"weights": LINEAR.weights, "shape": LINEAR.shape}
+SUMS = {"sums_to_one": True}
 FACTOR: dict[str, Any] = {"score_factor": lambda a: mx.array([2.0] * 4)}
 KEEPS_X = {"cache": "x", "shape": lambda c: (1, 16)}
 SCORE = {"weights": SEPARATE.weights, "shape": SEPARATE.shape}
 OUTPUT = {"W_gate": lambda c: nn.Linear(c.d_in, c.d_out), **choice_of("output", "linear").weights}
 
+LEAK = {"weights": {"leak": lambda c: mx.zeros((1,))}}
 LEAKS = "own lets a token read later ones: with tokens"
 BENT = "=own is not linear up to a bias: .*; declare it with affine=False"
 RETURNED = (
@@ -105,12 +107,7 @@ RETURNED = (
 BROKEN = [
     ("logits", lambda a, s: s + s[..., ::-1], {}, LEAKS),
     # A weight of 0 hides it at the start.
-    (
-        "logits",
-        lambda a, s: s + a.leak * s[..., ::-1],
-        {"weights": {"leak": lambda c: mx.zeros((1,))}},
-        LEAKS,
-    ),
+    ("logits", lambda a, s: s + a.leak * s[..., ::-1], LEAK, LEAKS),
     ("value", lambda a, x, k: linear(a, moved(x, 1), k), VALUE, LEAKS),
     ("mixing", lambda a, s: softmax(s) + 1e-3, {}, LEAKS),
     ("score", lambda a, x: (split_heads(x - x.mean(1, keepdims=True), 4),) * 2, {}, LEAKS),
@@ -123,7 +120,7 @@ BROKEN = [
     ("output", gated, {"weights": OUTPUT}, BENT),
     ("value", linear, {**VALUE, "after": lambda a, y: merge_heads(y)}, r"returns from after= .*64"),
     ("value", linear, {**VALUE, "after": lambda a, y: 2 * LINEAR.after(a, y)}, "else with after="),
-    ("mixing", lambda a, s: softmax(s) / 2, {"sums_to_one": True}, "leave out sums_to_one= of mix"),
+    ("mixing", lambda a, s: softmax(s) / 2, SUMS, "leave out sums_to_one= of mix"),
     ("mixing", lambda a, s: mx.sigmoid(s), {"shift_invariant": True}, "shift_invariant= of mixing"),
     ("logits", lambda a, s: mx.tanh(s), {"shift_invariant": True}, "shift_invariant= of logits"),
     ("logits", lambda a, s: 2 * s + 1, FACTOR, "leave out score_factor= of logits=own"),
@@ -133,12 +130,7 @@ BROKEN = [
     ("value", lambda a, x, k: k[:, :3], {"shape": lambda c: (3, 4)}, r"\(2, 1, 3, 4\), and retur"),
     ("score", lambda a, x: (imul(x, 2), SEPARATE.apply(a, x))[1], SCORE, "its input in place"),
     ("value", lambda a, x, k: linear(a, x, imul(k, 2)), VALUE, "its input in place"),
-    (
-        "logits",
-        lambda a, s: setitem(a, "last", s) or s,
-        {},
-        r"sets layer.last, which would be a",
-    ),
+    ("logits", lambda a, s: setitem(a, "last", s) or s, {}, "sets layer.last, which would be a"),
     ("score", lambda a, x: split_heads(x, 4), {}, r"and returned \(2, 4, 3, 4\);"),
     ("value", lambda a, x, k: x, {}, r"value=own must return, .* \(2, 4, 3, 4\)"),
     ("logits", lambda a, s: None, {}, r"the shape \(2, 4, 3, 3\), and returned \(\)"),
@@ -210,12 +202,7 @@ LONG: list[tuple[str, Any, dict[str, Any], str]] = [
         {},
         "resumed training",
     ),
-    (
-        "mixing",
-        lambda a, s: softmax(s) / (1 if s.shape[3] < 20 else 2),
-        {"sums_to_one": True},
-        "leave out sums_to_one=",
-    ),
+    ("mixing", lambda a, s: softmax(s) / (1 + (s.shape[3] > 20)), SUMS, "leave out sums_to_one="),
     ("logits", lambda a, s: s * (2 if 20 < s.shape[3] != s.shape[2] else 1), {}, "decodes with"),
 ]
 RANDOM = np.random.default_rng(0)

@@ -26,11 +26,7 @@ KINDS = [
     {"position": "alibi", "qkv_bias": True},
     {"position": "none", "qkv_bias": True},
 ]
-BACK = [
-    ("merged", "separate"),
-    ("merged-output", "separate-output"),
-    ("merged-both", "standard"),
-]
+BACK = [("merged", "separate"), ("merged-output", "separate-output"), ("merged-both", "standard")]
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     *((kind, (to,)) for kind in KINDS for to in SEVERAL_HEADS),

@@ -2,9 +2,7 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,41 +15,26 @@ from mlx_attn.comparison.result import Solving
 NASTY = '</title></script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00\ud800'
 
 
-class Elements(HTMLParser):
-    """The tags of a page with their attributes."""
+LOADED = r"""<script|<link|\b(?:src|href)=(?!["'](?:#|data:))|url\(http|@import"""
+"""All that a browser would fetch for a page."""
 
-    def __init__(self, page: str):
-        super().__init__()
-        self.page = page
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
 
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-    def loaded(self) -> list[Any]:
-        """All that a browser would fetch for the page."""
-        links = [a.get(key) for _, a in self.found for key in ("src", "href", "xlink:href")]
-        outside = [link for link in links if link and not link.startswith(("#", "data:"))]
-        return [*outside, *self.all("link"), *re.findall(r"url\(http|@import", self.page)]
+def tags(name: str, page: str) -> list[str]:
+    """The elements of a page by their opening tags."""
+    return re.findall(rf"<{name}\b[^>]*>", page)
 
 
 def test_the_answer_is_first_figures_have_a_text_alternative_and_nothing_is_loaded(comparison):
     text = as_html(comparison())
     assert text.index("merged is the same as standard within 0.02") < text.index("<table")
-    elements = Elements(text)
-    levels = [int(tag[1]) for tag, _ in elements.found if re.fullmatch(r"h\d", tag)]
+    levels = [int(tag[2]) for tag in tags(r"h\d", text)]
     assert levels[:2] == [1, 2]
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert all(table["aria-label"] for table in elements.all("table"))
-    images = [a for a in elements.all("div") if a.get("role") == "img"]
+    images = [tag for tag in tags("div", text) if 'role="img"' in tag]
     assert len(images) == 2
-    assert all(image["aria-label"] for image in images)
-    assert elements.loaded() == elements.all("script") == []
-    assert elements.all("meta")[1]["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+    assert all(re.search(r'aria-label="\w', tag) for tag in (*images, *tags("table", text)))
+    assert re.findall(LOADED, text, re.IGNORECASE) == []
+    assert """content="default-src 'none'; style-src 'unsafe-inline'\"""" in tags("meta", text)[1]
 
 
 def test_curves_are_subtracted_at_the_steps_that_both_have(comparison):
@@ -68,7 +51,7 @@ def test_curves_are_subtracted_at_the_steps_that_both_have(comparison):
 def test_markup_in_names_and_settings_is_text(comparison):
     facts = dict.fromkeys(("name", "question", "command"), NASTY)
     text = as_html(comparison(["standard", NASTY, "$x_1$"], settings={NASTY: NASTY}, **facts))
-    assert Elements(text).all("script") == Elements(text).all("img") == []
+    assert not re.search("<script|<img", text)
     assert "&lt;/title&gt;&lt;/script&gt;" in text
     assert not {"\u202e", "\x00", "\ud800"} & set(text)
 
