@@ -27,6 +27,7 @@ LINEAR: Any = choice_of("value", "linear")
 FORMS = {
     **{name: row.maps for name, row in VARIANTS.items()},
     "two hooks": {"logits": "forget+temperature"},
+    "merged, no softmax": {"score": "merged", "mixing": "sink"},
 }
 
 
@@ -38,6 +39,7 @@ FORMS = {
         {"position": "alibi", "window": 5},
         {"position": "none", "qk_norm": True},
         {"position": "none"},
+        {"position": "none", "n_kv_heads": 2},
     ],
     ids=str,
 )
