@@ -18,7 +18,6 @@ from tests.attention.conftest import decoded, layer_of, text
 
 T = 12
 FORMS = [name for name, variant in VARIANTS.items() if variant.group == "forms"]
-every_variant = pytest.mark.parametrize("variant", FORMS)
 
 
 def layer(variant: str = "standard", **choices: Any) -> Attention:
@@ -53,7 +52,7 @@ def test_sliced_heads_are_separate_heads_with_block_diagonal_matrices(n_kv_heads
 
 
 @pytest.mark.parametrize("position", ["alibi", "rope"])
-@every_variant
+@pytest.mark.parametrize("variant", FORMS)
 def test_relative_positions_do_not_depend_on_where_a_text_begins(variant, position):
     """Scores depend only on distances: a text that begins later has the same weights."""
     module, x = layer(variant, position=position, qkv_bias=False), text(batch=1)

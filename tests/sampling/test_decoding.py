@@ -18,6 +18,7 @@ from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
+from tests.sampling.conftest import gpt
 
 PROMPT = [3, 1, 4, 1, 5]
 VARIANTS = ["standard", "merged", "forgetting", "sliding-window"]
@@ -57,7 +58,7 @@ def by_full_passes(model, prompt, n: int, temp: float = 0.0, seed: int = 0) -> l
     ],
     ids=str,
 )
-def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, settings):
+def test_sampled_text_is_that_of_full_passes_with_the_same_seed(settings):
     """Within the context, and beyond one of 12 tokens."""
     model = gpt(**settings)
     found = texts(model, 30, temp=1.5, seed=11)[0].tolist()
@@ -69,7 +70,7 @@ def test_sampled_text_is_that_of_full_passes_with_the_same_seed(gpt, settings):
     [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "repetition_penalty": 1.3}],
     ids=str,
 )
-def test_each_text_of_a_batch_is_the_one_of_its_seed_alone(gpt, settings):
+def test_each_text_of_a_batch_is_the_one_of_its_seed_alone(settings):
     model = gpt()
     batch = texts(model, 20, count=3, temp=2.0, seed=7, **settings)  # beyond the context of 12
     alone = [texts(model, 20, temp=2.0, seed=7 + k, **settings)[0] for k in range(3)]
@@ -78,7 +79,7 @@ def test_each_text_of_a_batch_is_the_one_of_its_seed_alone(gpt, settings):
 
 
 @pytest.mark.parametrize("variant", ["standard", "local-global", "shared-self-mask"])
-def test_caches_that_grow_on_the_way_change_nothing(gpt, variant, monkeypatch):
+def test_caches_that_grow_on_the_way_change_nothing(variant, monkeypatch):
     model = gpt(variant, context_length=30)
     whole = texts(model, 24, temp=0.0)
     monkeypatch.setattr(decoding, "SHORTEST", 4)
@@ -86,14 +87,14 @@ def test_caches_that_grow_on_the_way_change_nothing(gpt, variant, monkeypatch):
 
 
 @pytest.mark.parametrize("variant", ["standard", "sliding-window", "mla"])
-def test_a_prompt_read_in_chunks_is_the_whole_prompt(gpt, variant, monkeypatch):
+def test_a_prompt_read_in_chunks_is_the_whole_prompt(variant, monkeypatch):
     model, prompt = gpt(variant, context_length=40), mx.arange(29)[None]
     whole = DecodingState(TokenStep(model)).read(prompt)
     monkeypatch.setattr(decoding, "CHUNK", 4)
     assert mx.allclose(DecodingState(TokenStep(model)).read(prompt), whole, atol=1e-4)
 
 
-def test_a_shared_step_writes_with_the_weights_that_the_model_has_now(gpt):
+def test_a_shared_step_writes_with_the_weights_that_the_model_has_now():
     model = gpt()
     step = TokenStep(model)
     before = texts(model, 6, step=step, temp=0.0)
@@ -114,7 +115,7 @@ def test_a_layer_for_one_token_computes_what_its_own_does(path, out, bias, shape
     assert mx.array_equal(TokenLinear(layer).weight, layer.weight)
 
 
-def test_the_layers_for_one_token_copy_no_weight(gpt):
+def test_the_layers_for_one_token_copy_no_weight():
     model = gpt(emb_dim=256, tied_head=True)
     mx.eval(model.parameters())
     before = mx.get_active_memory()
@@ -124,7 +125,7 @@ def test_the_layers_for_one_token_copy_no_weight(gpt):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_step_leaves_the_model_as_it_was(gpt, fails, monkeypatch):
+def test_a_step_leaves_the_model_as_it_was(fails, monkeypatch):
     model = gpt()
     layers, weights = [type(layer) for layer in model.modules()], named_arrays(model)
     state = DecodingState(TokenStep(model))
@@ -138,14 +139,14 @@ def test_a_step_leaves_the_model_as_it_was(gpt, fails, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_hot_step_is_compiled_and_writes_the_same(gpt, monkeypatch):
+def test_a_hot_step_is_compiled_and_writes_the_same(monkeypatch):
     model = gpt(context_length=40)
     cold = texts(model, 30, temp=1.5, seed=3)
     monkeypatch.setattr(graphs, "HOT", 10)
     assert texts(model, 30, temp=1.5, seed=3).tolist() == cold.tolist()
 
 
-def test_where_compiling_is_slow_only_a_hot_step_is_compiled(gpt, nvidia, monkeypatch):
+def test_where_compiling_is_slow_only_a_hot_step_is_compiled(nvidia, monkeypatch):
     hot: list[Any] = []
     monkeypatch.setattr(graphs, "compiled", lambda function: hot.append(function) or function)
     cold = texts(gpt(context_length=40), 20, temp=0.0)
@@ -156,12 +157,12 @@ def test_where_compiling_is_slow_only_a_hot_step_is_compiled(gpt, nvidia, monkey
 
 
 @pytest.mark.parametrize(("length", "context"), [(11, 12), (12, 12), (13, 12), (40, 12), (5, 2)])
-def test_a_prompt_of_any_length_is_read_by_the_same_rule(gpt, length, context):
+def test_a_prompt_of_any_length_is_read_by_the_same_rule(length, context):
     model, prompt = gpt(context_length=context), [t % 256 for t in range(0, 7 * length, 7)]
     assert texts(model, 20, prompt, temp=0.0)[0].tolist() == by_full_passes(model, prompt, 20)
 
 
-def test_a_diverged_model_is_an_error_and_not_noise(gpt):
+def test_a_diverged_model_is_an_error_and_not_noise():
     model = gpt()
     model.out_head.weight = model.out_head.weight * mx.nan
     with pytest.raises(RunError, match="diverged"):

@@ -16,6 +16,7 @@ from mlx_attn.sampling.generate import StreamingDetokenizer, prompt_tokens
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import Tokenizer
+from tests.sampling.conftest import gpt
 
 BYTES = ByteTokenizer()
 GREEDY = SamplerConfig(temp=0.0)
@@ -26,14 +27,14 @@ def run_of(model: GPT, tokenizer: Tokenizer, corpus: str = "") -> LoadedRun:
     return LoadedRun(Run(Path("x"), {"corpus": corpus}), model, tokenizer)
 
 
-def test_the_pieces_are_the_text_of_their_tokens_and_the_last_has_a_finish_reason(gpt):
+def test_the_pieces_are_the_text_of_their_tokens_and_the_last_has_a_finish_reason():
     run = run_of(gpt(), BYTES)
     pieces = list(run.stream("Once", SamplerConfig(temp=1.0, seed=1), 50))
     assert "".join(p.text for p in pieces) == BYTES.decode(p.token for p in pieces)
     assert [p.statistics.finish_reason for p in pieces] == [None] * 49 + ["length"]
 
 
-def test_what_cannot_be_written_is_refused_before_the_first_piece(gpt):
+def test_what_cannot_be_written_is_refused_before_the_first_piece():
     with pytest.raises(ConfigError, match="'d'"):
         run_of(gpt(vocab_size=3), CharacterTokenizer.train("abc")).stream("abcd")
     with pytest.raises(ConfigError, match="max_tokens=0 must be at least 1"):
@@ -92,7 +93,7 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
         assert (split.tokens[places] == start).all()
 
 
-def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(gpt):
+def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several():
     run = run_of(gpt(), BYTES, "tales")
     steps = list(run.stream("Once", GREEDY, 6))
     typed = list(run_of(run.model, BYTES).stream("\nOnce", GREEDY, 6))
@@ -104,7 +105,7 @@ def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several(gpt):
     assert LoadedRun(Run(Path("x"), {}), gpt(), BYTES).start_tokens == []
 
 
-def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start(gpt):
+def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start():
     model, tokens = gpt(), [10, 65, 66]
     logits = np.array(model(mx.array([tokens])), np.float64)[0]
     nats = [np.log(np.exp(row).sum()) - row[t] for row, t in zip(logits, tokens[1:], strict=False)]
