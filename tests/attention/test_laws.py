@@ -198,12 +198,7 @@ LONG: list[tuple[str, Any, dict[str, Any], str]] = [
         VALUE,
         "in training mixes the sequences",
     ),
-    (
-        "logits",
-        lambda a, s: s * (1 + mx.array(RANDOM.normal()) * a.training),
-        {},
-        "resumed training",
-    ),
+    ("logits", lambda a, s: s * (1 + RANDOM.normal() * a.training), {}, "resumed training"),
     ("mixing", lambda a, s: softmax(s) / (1 + (s.shape[3] > 20)), SUMS, "leave out sums_to_one="),
     ("logits", lambda a, s: s * (2 if 20 < s.shape[3] != s.shape[2] else 1), {}, "decodes with"),
 ]
@@ -221,6 +216,8 @@ def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complai
     ("map_name", "apply", "facts"),
     [
         ("score", cosine, {**SCORE, "affine": False}),
+        # Without the convolution, whose SiLU is not affine.
+        ("value", linear, {**VALUE, "settings": {"short_conv": "silu"}}),
         ("score", lambda a, x, carry: SEPARATE.apply(a, x), {**SCORE, "carries": True}),
         ("mixing", lambda a, s: softmax(s), {"sums_to_one": True, "shift_invariant": True}),
         ("logits", lambda a, s: 2 * s, FACTOR),

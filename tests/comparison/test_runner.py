@@ -36,13 +36,6 @@ def trials(protocol, store):
     return [trial_of(run.config, run.config.arms[0], seed) for seed in (0, 1)]
 
 
-def changed(trial, **training):
-    settings = trial.settings
-    return replace(
-        trial, settings=replace(settings, training=replace(settings.training, **training))
-    )
-
-
 def without_time(result):
     assert isinstance(result, TrialResult)
     return replace(result, tok_s=0.0, seconds=0.0)
@@ -83,7 +76,9 @@ def test_the_curve_of_a_text_ends_on_the_windows_that_it_began_on(trials, monkey
 
 
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
-    wild = changed(trials[0], lr=1e30, clip=0.0)
+    settings = trials[0].settings
+    recipe = replace(settings.training, lr=1e30, clip=0.0)
+    wild = replace(trials[0], settings=replace(settings, training=recipe))
     ((_, outcome),) = Runner(store, 1)([wild])
     assert isinstance(outcome, Diverged)
     assert outcome.message.endswith("--clip 1")  # of no checkpoint: a comparison saves none

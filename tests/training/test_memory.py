@@ -11,8 +11,6 @@ from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.forecast import forecast
 from mlx_attn.training.trainer import check_memory
 
-TINY = GPTConfig(vocab_size=11, context_length=4, emb_dim=8, n_heads=2, n_layers=2, tied_head=True)
-
 
 def test_a_limit_of_the_shell_counts(monkeypatch, on_processor):
     assert 2**29 < usable_memory() <= machine_memory()
@@ -26,7 +24,7 @@ def test_a_limit_of_the_shell_counts(monkeypatch, on_processor):
     [({}, 10**12), ({"n_layers": 4000, "emb_dim": 2**16}, 1)],
 )
 def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_size):
-    check_memory(TINY, 12)
+    check_memory(GPTConfig(), 12)
     config = GPTConfig(n_heads=2, **sizes)
     with pytest.raises(ConfigError, match=r"needs more than .* GB and there are .* GB"):
         check_memory(config, batch_size)

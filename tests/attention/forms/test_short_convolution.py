@@ -7,7 +7,6 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.config import AttentionConfig
-from mlx_attn.attention.layer import W_VALUE, split_heads
 from mlx_attn.convert.circuits import NoMatrix, qk_circuit
 from mlx_attn.cost import attention_cost, model_cost
 from mlx_attn.model.config import config_from
@@ -37,13 +36,6 @@ def test_a_linear_convolution_starts_as_the_layer_without_it():
     np.testing.assert_allclose(convolving(text()), plain(text()), atol=1e-6)
 
 
-def test_a_convolution_leaves_no_matrix_of_a_head_and_no_code_to_ship():
+def test_a_convolution_leaves_no_matrix_of_a_head():
     with pytest.raises(NoMatrix, match="short_conv=silu"):
         qk_circuit(layer_of(short_conv="silu"))
-
-
-def test_a_user_s_linear_map_is_tried_without_the_convolution_s_silu(own):
-    facts = {"weights": W_VALUE}
-    assert own(
-        "value", lambda a, x, k: split_heads(a.W_value(x), H), {"short_conv": "silu"}, **facts
-    )
