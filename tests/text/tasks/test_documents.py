@@ -37,26 +37,22 @@ def solve_permuted_recall(seen: Sequence[str], symbols: Sequence[str]) -> dict[s
     return {pairs[wanted]: 1.0}
 
 
-def solve_products(task: str) -> Callable[[Sequence[str], Sequence[str]], dict[str, float]]:
+def solve_parity(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
     """Follow each point through the last group of permutations."""
-    factors = TASKS[task].sizes["factors"]
-
-    def solve(seen: Sequence[str], symbols: Sequence[str]) -> dict[str, float]:
-        if len(seen) % (factors + 1) != factors:
-            return {}
-        followed, *others = ([int(point) for point in name] for name in seen[-factors:])
-        for permutation in others:
-            followed = [followed[point] for point in permutation]
-        return {"=" + "".join(map(str, followed)): 1.0}
-
-    return solve
+    factors = TASKS["parity"].sizes["factors"]
+    if len(seen) % (factors + 1) != factors:
+        return {}
+    followed, *others = ([int(point) for point in name] for name in seen[-factors:])
+    for permutation in others:
+        followed = [followed[point] for point in permutation]
+    return {"=" + "".join(map(str, followed)): 1.0}
 
 
 SOLVERS: dict[str, Callable[[Sequence[str], Sequence[str]], dict[str, float]]] = {
     "copy": solve_copy,
     "recall": solve_recall,
     "permuted-recall": solve_permuted_recall,
-    "parity": solve_products("parity"),
+    "parity": solve_parity,
 }
 
 
