@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -51,23 +52,6 @@ def judge(differences: Mapping[str, Sequence[float]], margin: float) -> dict[str
     """The verdicts on arms that were not tuned."""
     contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}
     return judge_contrasts(contrasts, margin)
-
-
-class Remembered(Store):
-    """Keeps trainings in memory: writing them safely to a disk takes longer than the formula."""
-
-    def __init__(self, folder: Path):
-        super().__init__(folder)
-        self.outcomes: dict[str, Outcome] = {}
-
-    def __contains__(self, trial: Trial) -> bool:
-        return trial.digest in self.outcomes
-
-    def __getitem__(self, trial: Trial) -> Outcome:
-        return self.outcomes[trial.digest]
-
-    def __setitem__(self, trial: Trial, outcome: Outcome) -> None:
-        self.outcomes[trial.digest] = outcome
 
 
 class FormulaRunner(Runner):
@@ -166,6 +150,7 @@ def brief(protocol) -> ComparisonConfig:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> FormulaRunner:
-    """A runner that works by the formula and keeps nothing on disk."""
-    return FormulaRunner(Remembered(tmp_path / "trainings"))
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FormulaRunner:
+    """A runner that works by the formula; waiting for the disk would take longer than that."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    return FormulaRunner(Store(tmp_path / "trainings"))

@@ -61,7 +61,7 @@ def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lowe
             share = (0.5 if loss > 0.1 else 1.0) if task else None
             end = Point(step=10, val_loss=loss, accuracy=share)
             trial = trial_of(config, arm, TUNING_SEED + place)
-            runner.store[trial] = training(loss=loss, curve=(end,), accuracy=share)
+            runner.store[trial] = training(trial.seed, loss, curve=(end,), accuracy=share)
     assert search_rates(config, runner.store, config.arms[0]).best == best
 
 
