@@ -116,8 +116,8 @@ def save_snapshot(run: Run, model: GPT, step: int) -> None:
 
 def snapshots(run: Run) -> dict[int, Path]:
     """Return the saved weights of a run, by step in order."""
-    files = {int(file.stem): file for file in (run.path / "track").glob("[0-9]*.safetensors")}
-    return dict(sorted(files.items()))
+    files = (run.path / "track").glob("*.safetensors")
+    return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
 
 
 def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
