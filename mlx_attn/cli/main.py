@@ -284,9 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """End the command; end the process where an import would lose that, or be left broken."""
+    """End the command; end the process where an import or plugin would lose that, or be broken."""
     while frame:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.endswith(("importlib._bootstrap>", "mlx_attn/plugins.py")):
             os._exit(INTERRUPTED)
         frame = frame.f_back
     # After Ctrl-C, and nothing else, a conversation goes on.

@@ -97,13 +97,13 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, wo
     assert "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize(("module", "code"), [("lost", 130), ("click", -signal.SIGINT)])
-def test_ctrl_c_in_an_import_of_a_plugin_or_of_ours_ends_the_process(
-    python, workshop, module, code
-):
+@pytest.mark.parametrize(
+    ("module", "code"), [("mine", 130), ("lost", 130), ("click", -signal.SIGINT)]
+)
+def test_ctrl_c_in_a_plugin_or_an_import_ends_the_process(python, workshop, module, code):
     lost = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
-    (workshop / f"{module}.py").write_text(lost)
     (workshop / "mine.py").write_text("import lost")
+    (workshop / f"{module}.py").write_text(lost)
     process = python("-m", "mlx_attn", "train", "--plugin=mine.py", *TINY_FLAGS, *ENDLESS)
     assert ended(process) == (code, "", [])
 
