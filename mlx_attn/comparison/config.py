@@ -81,8 +81,8 @@ def arm_from(text: str) -> Arm:
         )
     changes = [part for part in parts if "=" in part]
     settings = dict(map(_setting, changes))
-    if fixed := sorted(MADE_HERE & {*settings}):
-        raise ConfigError(f"'{text}': the comparison itself sets {', '.join(fixed)}")
+    if fixed := sorted({"vocab_size", *MADE_HERE} & {*settings}):  # whose tokens would differ
+        raise ConfigError(f"'{text}': all arms share {', '.join(fixed)}")
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"
     expanded(settings)
     plain = ", ".join([settings["variant"], *changes])

@@ -37,7 +37,7 @@ def test_an_arm_is_a_variant_and_settings_and_may_have_a_name(text, arm):
         (["standard"], "at least two arms"),
         (["standard", "standard"], "two arms are called 'standard'"),
         (["standard", "plain: standard"], "'plain' and 'standard' are the same"),
-        (["standard, seed=5"], "the comparison itself sets seed"),
+        (["standard, seed=5, vocab_size=400"], "all arms share seed, vocab_size"),
     ],
 )
 def test_arms_that_cannot_be_compared_are_refused_with_the_reason(texts, complaint):
