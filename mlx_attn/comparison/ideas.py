@@ -107,6 +107,8 @@ class IdeaRun:
         self.run, self.folder, self.ideas = run, folder, read_ledger(folder)
         self.control, self.arm = run.config.arms
         kept = [idea for idea in self.ideas if idea.verdict == "better"]
+        if kept and kept[-1].digest == trial_of(run.config, self.arm, 0).digest:
+            kept.pop()  # the last one is asked for again, against the control that it had
         # Fresh seeds after every keep: those that an idea was kept for flatter it.
         self._first_seed = 100 * len(kept)
         digest, self._of_control = self._trials(self.control, sequence.CONTROL_SEEDS)
@@ -132,8 +134,7 @@ class IdeaRun:
             plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
             settings=self.arm.settings,
         )
-        asked = of_idea, digest
-        self.idea = next((i for i in self.ideas if (i.digest, i.control) == asked), new)
+        self.idea = next((i for i in self.ideas if (i.digest, i.control) == (of_idea, digest)), new)
 
     def _trials(self, arm: Arm, n: int) -> tuple[str, list[Trial]]:
         """Return the digest of an arm, whatever the seed, and its trainings."""
@@ -199,8 +200,7 @@ class IdeaRun:
         variance = sequence.variance_of(
             of_control, (idea.differences for idea in before if idea.differences)
         )
-        margin = self.run.config.margin.nats
-        look = sequence.look_at(differences, variance, self.idea.level, margin)
+        look = sequence.look_at(differences, variance, self.idea.level, self.run.config.margin.nats)
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
             **look._asdict(),
