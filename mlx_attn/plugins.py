@@ -331,5 +331,5 @@ def load_recorded(records: Iterable[Mapping[str, Any]]) -> None:
         # Before it is run: a file that nobody named is not.
         for name, digest in {path.name: old["sha256"], **old.get("files", {})}.items():
             if _digest(file := path.parent / name) not in ("", digest):
-                raise RunError(f"plugin {file} has changed since the comparison began")
+                raise RunError(f"plugin {file} has changed since the comparison began: put it back")
         load_plugins(path)

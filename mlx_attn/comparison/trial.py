@@ -134,7 +134,7 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     """
     corpus = trial.settings.corpus()
     if trial.text and corpus.digest != trial.text:
-        raise RunError(f"{corpus.name} has changed since the comparison began")
+        raise RunError(f"{corpus.name} has changed since the comparison began: put it back")
     trainer = Trainer(trial.settings, corpus)
     is_text, curve, last, ended = not trainer.config.eval_every, list[Point](), None, None
     # The same windows for every arm and every point of its curve, so that they are comparable.

@@ -112,7 +112,7 @@ def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
 
 def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
     story.write_text(story.read_text()[::-1])
-    with pytest.raises(RunError, match="has changed since the comparison began"):
+    with pytest.raises(RunError, match="has changed since the comparison began: put it back"):
         list(Runner(store, 1)(trials))
 
 
@@ -159,6 +159,6 @@ def test_a_plugin_that_is_not_there_or_has_changed_is_named_and_not_even_run(tri
     with pytest.raises(RunError, match=f"{file}: cannot be read"):
         train_order(order, arithmetic(), never)
     file.write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
-    with pytest.raises(RunError, match="has changed since the comparison began"):
+    with pytest.raises(RunError, match="has changed since the comparison began: put it back"):
         train_order(order, arithmetic(), never)
     assert not (tmp_path / "trace").exists()
