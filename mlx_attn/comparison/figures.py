@@ -27,15 +27,14 @@ _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 def forest_figure(comparison: Comparison) -> "Figure":
     """Draw differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = comparison.verdicts, comparison.delta
-    labels = [
-        "\n".join([*textwrap.wrap(show.visible(arm), _NAME), _note(comparison, arm)])
-        for arm in verdicts
-    ]
+    words = {arm: comparison.word(arm) for arm in verdicts}
+    notes = words | {comparison.reference: "the reference"}
+    labels = ["\n".join([*textwrap.wrap(show.visible(arm), _NAME), notes[arm]]) for arm in words]
     lines = 1 + max((label.count("\n") for label in labels), default=0)
     figure, (axis,) = panels(1, 1, (_WIDTH, 1 + (0.1 + 0.2 * lines) * len(labels)))
     axis.axvline(0, color=_GREY, linewidth=0.8)
     for row, (arm, verdict) in enumerate(verdicts.items()):
-        look = show.LOOKS[comparison.word(arm)]
+        look = show.LOOKS[words[arm]]
         # Each arm's own margin: half of the part's worth if that is less than delta.
         if verdict.margin:
             axis.fill_between([-verdict.margin, verdict.margin], row - 0.5, row + 0.5, **_BAND)
@@ -56,10 +55,6 @@ def forest_figure(comparison: Comparison) -> "Figure":
     # Below the whole figure: long names of arms leave an axis that is narrower than this.
     figure.supxlabel(f"nats per token above {control}\n{better}")
     return figure
-
-
-def _note(comparison: Comparison, arm: str) -> str:
-    return "the reference" if arm == comparison.reference else comparison.word(arm)
 
 
 Line = dict[int, Float64[np.ndarray, " trainings"]]

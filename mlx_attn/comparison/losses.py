@@ -1,6 +1,7 @@
 """The losses of runs of other programs: read from a table, and judged as those of `compare`."""
 
 import csv
+import warnings
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -58,7 +59,6 @@ def judge_losses(
     (control, of_control), *others = losses.items()
     contrasts: dict[str, Contrast] = {}
     for arm, of_arm in others:
-        # Only seeds that both arms have form pairs.
         pairs = tuple(
             loss - of_control[seed] for seed, loss in of_arm.items() if seed in of_control
         )
@@ -66,5 +66,8 @@ def judge_losses(
             raise ConfigError(
                 f"{arm} and {control} have no seed in common: runs are compared in pairs"
             )
+        if alone := of_arm.keys() ^ of_control.keys():
+            left_out = f"left out are seeds that only {control} or {arm} has, {len(alone)} in all"
+            warnings.warn(f"{left_out}: if those runs failed, the others flatter", stacklevel=2)
         contrasts[arm] = Contrast(differences=pairs)
     return judge(contrasts, delta, confidence)

@@ -30,7 +30,8 @@ def judged(tmp_path):
 
 
 def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judged):
-    found = judged(TABLE)
+    with pytest.warns(UserWarning, match="only standard or merged has, 1 in all: if those runs"):
+        found = judged(f"{TABLE}standard,3,1.2,a run of merged that failed\n")
     assert found == judge({"merged": [1.15 - 1.05, 1.11 - 1.0, 1.2 - 1.1]}, 0.01)
     line, doubt = verdict_lines("standard", found, 0.95)
     assert line.startswith("merged, compared with standard: worse, +0.1033 (95 % interval +0.08")
