@@ -77,6 +77,7 @@ class ComparisonRun:
         shared = {key: value for key, value in flat.items() if key not in varied}
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
+        used = {Path(o["path"]).name: o["sha256"] for t in plan.trials for o in t.plugins}
         return Comparison(
             name=config.name,
             question=config.question,
@@ -92,7 +93,7 @@ class ComparisonRun:
                 "digest": self.corpus.digest,
                 "floor": self.corpus.val.floor,
             },
-            versions=versions(),
+            versions=versions() | used,
             tunings=tuning.tunings_of(config, searches),
             arms=tuple(
                 self._arm_result(arm, trainings[arm.name])
