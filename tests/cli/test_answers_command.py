@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from mlx_attn.cli import answers
-from tests.cli.conftest import done, refused
+from tests.cli.conftest import done
 
 QUESTIONS = answers.QUESTIONS
 NUMBER = r"[+-]\d\.\d{3}"
@@ -43,8 +43,3 @@ def test_the_command_of_an_answer_plans_a_comparison_from_the_book_s_start(
 def test_the_book_s_name_of_a_part_is_a_name_of_its_question(name, run_command):
     found = json.loads(run_command("answers", name, "--json").stdout)
     assert found == QUESTIONS["output"]
-
-
-def test_an_unknown_question_is_refused_with_the_nearest(run_command):
-    error = refused(run_command("answers", "w_quer"), 2)
-    assert error == "Error: unknown question 'w_quer': did you mean 'w-query'?\n"

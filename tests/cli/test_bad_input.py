@@ -27,19 +27,32 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
+FILES = {
+    "capitals.txt": STORY.upper(),
+    "cut.toml": "steps = ",
+    "key.toml": "stepz = 3",
+    "table.toml": "[modle]\nn_heads = 2",
+    "delta.toml": 'delta = "5%"',
+    "seeds.toml": "seeds = 9",
+}
+"""Files that cannot be used, or not by every command."""
+
+
 @pytest.fixture
 def run(trained, tmp_path, monkeypatch) -> Path:
-    """A finished run, in a folder with texts and files that cannot be used."""
+    """A finished run, in a folder with those files."""
     folder = settle(shutil.copytree(trained, tmp_path, dirs_exist_ok=True), monkeypatch)
-    (folder / "capitals.txt").write_text(STORY.upper())
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
     unsaved = shutil.ignore_patterns("checkpoint")
     shutil.copytree(folder / "runs" / "base", folder / "unsaved", ignore=unsaved)
     return folder / "runs" / "base"
 
 
-def files_around(run: Path) -> set[Path]:
-    """Those of all runs, and of the folder that holds the texts and runs."""
-    return {*run.parents[1].iterdir(), *run.parent.rglob("*")}
+def files_around(run: Path) -> dict[Path, bytes]:
+    """Those of all runs, and of the folder that holds the texts and runs, with their content."""
+    found = {*run.parents[1].iterdir(), *run.parent.rglob("*")}
+    return {path: path.read_bytes() if path.is_file() else b"" for path in found}
 
 
 REFUSALS = [
@@ -52,6 +65,11 @@ REFUSALS = [
     ("train --data ''", 2, "names no file"),
     ("train --data the-verdct", 1, "no such file, folder or corpus: did you mean 'the-verdict'?"),
     ("train --config none.toml", 1, "none.toml: cannot be read"),
+    ("train --config cut.toml", 1, "cut.toml: cannot be read as TOML"),
+    ("train --config key.toml", 2, "key.toml: unknown setting 'stepz': did you mean 'steps'?"),
+    ("train --config table.toml", 2, "table.toml: unknown table [modle]: did you mean 'model'?"),
+    ("MLX_ATTN_LR=fast train", 2, "'--lr' (or MLX_ATTN_LR): 'fast' is not a valid float"),
+    ("MLX_ATTN_BATCHSIZE=3 train", 2, "MLX_ATTN_BATCHSIZE: did you mean MLX_ATTN_BATCH_SIZE"),
     ("train --batch-size 1000000 --emb-dim 4096", 2, "use fewer or narrower layers"),
     ("train --steps 0", 2, "nothing bounds the training"),
     ("train --tokenizer word", 2, "unknown tokenizer 'word': choose from char, byte, bpe, uni"),
@@ -79,15 +97,31 @@ REFUSALS = [
     ("convert base", 2, "--to FORM"),
     ("convert --to separate --rank x", 2, "write 8, or 1,2,4, or 1..128"),
     ("convert base --to merged --out data", 1, "exists"),
+    ("convert base --to merged --out runs/../runs/base --overwrite", 2, "is the run that is conv"),
+    ("loss base --data copy", 2, "only a model that was trained on this task reads it"),
     ("probe base --against base", 2, "add --track"),
     ("open base --html runs", 1, "runs: is there and is no file"),
     ("open base base base", 2, "two runs at most"),
+    ("open base --html runs/base/model.safetensors", 1, "is not a page of this program"),
     ("open base --prompt=", 2, "the prompt is empty"),
     ("export base --to=gguf", 2, "unknown target 'gguf': choose from"),
+    ("export base --to=mlx-lm --out runs", 1, "runs exists: --overwrite replaces it"),
+    ("export base --to=mlx-lm --out runs --overwrite", 1, "runs was not written by export, so"),
+    ("export base --to=mlx-lm --out story.txt --overwrite", 1, "is a file, and an export is a fol"),
+    ("answers w_quer", 2, "unknown question 'w_quer': did you mean 'w-query'?"),
     ("runs nowhere", 1, "there is no such directory"),
     ("runs --sort los", 2, "did you mean 'loss'?"),
     ("bench --seconds=nan", 2, "Invalid value for '--seconds'"),
+    ("bench --variants standard --n-heads 5", 2, "no variant is left to measure: standard: "),
+    (f"bench --variants standard --context-length {2**63}", 2, "no variant is left to measure"),
     ("compare --scales 1,a", 2, "numbers between commas"),
+    ("compare --data story.txt --variants standard,mla,path --exit-code", 2, "word on one arm"),
+    ("compare --from story.txt --seeds 3", 2, "trains none: leave out --seeds"),
+    ("compare --ideas --delta=5%", 2, "give --delta in nats"),
+    ("compare --ideas --config=delta.toml", 2, "give --delta in nats"),
+    ("compare --ideas --seeds=9", 2, "leave out --seeds"),
+    ("compare --ideas --config=seeds.toml", 2, "seeds.toml: --ideas has a rule of its own"),
+    ("MLX_ATTN_SEEDS=9 compare --ideas", 2, "the environment: --ideas has a rule of its own"),
     ("compare --on ray://a", 2, "a scheduler's address is like tcp://10.0.0.2:8786"),
     ("demo --variant standard", 2, "compares standard with another form: name that one"),
     ("data fetch the-verdct", 2, "unknown corpus 'the-verdct': did you mean 'the-verdict'?"),
@@ -97,53 +131,15 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("line", "code", "message"), REFUSALS, ids=[row[0] for row in REFUSALS])
 def test_what_cannot_work_is_one_line_and_changes_nothing(run_command, run, line, code, message):
-    command, *arguments = shlex.split(line)
+    words = shlex.split(line)
+    settings = dict(word.split("=") for word in words if word.startswith("MLX_ATTN_"))
+    command, *arguments = words[len(settings) :]
     is_new = command == "train" and not {"--resume", "--init-from"} & {*arguments}
     before = files_around(run)
-    result = run_command(command, *(TINY_FLAGS if is_new else ()), *arguments, input=b"a\xff")
+    flags = TINY_FLAGS if is_new else ()
+    result = run_command(command, *flags, *arguments, env=settings, input=b"a\xff")
     assert message in refused(result, code)
     assert files_around(run) == before
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [
-        ("MLX_ATTN_LR", "fast", "'--lr' (or MLX_ATTN_LR): 'fast' is not a valid float"),
-        ("MLX_ATTN_BATCHSIZE", "3", "MLX_ATTN_BATCHSIZE: did you mean MLX_ATTN_BATCH_SIZE"),
-    ],
-)
-def test_what_is_wrong_in_the_environment_is_named(train, variable, value, message):
-    assert message in refused(train(env={variable: value}), 2)
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "message"),
-    [
-        ("steps = ", 1, "bad.toml: cannot be read as TOML"),
-        ("stepz = 3", 2, "bad.toml: unknown setting 'stepz': did you mean 'steps'?"),
-        ("[modle]\nn_heads = 2", 2, "bad.toml: unknown table [modle]: did you mean 'model'?"),
-    ],
-)
-def test_bad_settings_files(train, workshop, content, code, message):
-    (workshop / "bad.toml").write_text(content)
-    assert message in refused(train("--config", "bad.toml"), code)
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        ("--delta=5%", "give --delta in nats"),
-        ("--config=delta.toml", "give --delta in nats"),
-        ("--seeds=9", "leave out --seeds"),
-        ("--config=seeds.toml", "seeds.toml: --ideas has a rule of its own"),
-        ("MLX_ATTN_SEEDS", "the environment: --ideas has a rule of its own"),
-    ],
-)
-def test_what_ideas_do_not_have_is_refused_wherever_it_stands(run_command, workshop, place, told):
-    (workshop / "delta.toml").write_text('delta = "5%"')
-    (workshop / "seeds.toml").write_text("seeds = 9")
-    flags = ["--ideas", "--variants=standard,merged", *([place] if place[0] == "-" else [])]
-    assert told in refused(run_command("compare", *flags, env={place.split("=")[0]: "9"}), 2)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from functools import partial
 
 from mlx_attn.run_directory import open_run
 from mlx_attn.runs import summarise_runs
-from tests.cli.conftest import invoke, refused
+from tests.cli.conftest import invoke
 
 convert = partial(invoke, "convert")
 
@@ -32,11 +32,3 @@ def test_a_converted_run_is_listed_as_it_was_measured(nano):
     assert (run.name, run.is_unfinished) == ("nano-merged", False)
     assert (run.val_loss, run.parameters) == (made["after"]["val_loss"], made["after"]["params"])
     assert made["loss_change"] == run.val_loss - made["before"]["val_loss"]
-
-
-def test_a_run_is_not_converted_onto_itself(nano):
-    before = {file: file.read_bytes() for file in (nano / "runs" / "nano").iterdir()}
-    out = "runs/../runs/nano"
-    line = refused(convert("nano", "--to", "merged", "--out", out, "--overwrite"), 2)
-    assert f"{out} is the run that is converted" in line
-    assert {file: file.read_bytes() for file in (nano / "runs" / "nano").iterdir()} == before

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.cli.conftest import done, refused
+from tests.cli.conftest import done
 
 
 def test_a_run_goes_out_and_comes_back(train, run_command):
@@ -13,8 +13,6 @@ def test_a_run_goes_out_and_comes_back(train, run_command):
     done(run_command("import", "runs/mine-gpt2", "--out", "runs/back", "--data", "story.txt"))
     one, two = (run_command("sample", run, "--temp=0", "-m8").stdout for run in ("mine", "back"))
     assert one == two
-    again = refused(run_command("export", "mine", "--to", "gpt2"), 1)
-    assert "runs/mine-gpt2 exists: --overwrite replaces it" in again
 
 
 def test_the_parity_is_in_the_json(train, run_command):

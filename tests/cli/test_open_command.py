@@ -45,12 +45,7 @@ def data_of(path: Path) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def test_html_replaces_nothing_but_a_page_unless_told_to(trained, opened, run_command):
-    weights = trained / "model.safetensors"
-    before = weights.read_bytes()
-    line = refused(run_command("open", "base", "--no-browser", "--html", str(weights)), 1)
-    assert "is not a page of this program" in line
-    assert weights.read_bytes() == before
+def test_html_replaces_a_page_and_anything_else_if_told_to(trained, opened, run_command):
     to_page = ["open", "base", "--no-browser", "--html=page.html"]
     for _ in range(2):
         assert run_command(*to_page).exit_code == 0

@@ -165,23 +165,3 @@ def test_an_export_that_computes_something_else_is_removed(make_run, out, monkey
         export_run(loaded, TARGETS["mlx-lm"], out, overwrite=True)
     assert content(out) == before
     assert [path.name for path in out.parent.glob("*out*")] == ["out"]
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-    (path / "thesis.tex").write_text("years of work")
-
-
-@pytest.mark.parametrize(
-    ("put", "reason"),
-    [
-        (folder, "was not written by export, so --overwrite leaves it alone"),
-        (lambda path: path.write_text("years of work"), "is a file, and an export is a folder"),
-    ],
-)
-def test_what_export_did_not_write_is_left_alone(put, reason, make_run, tmp_path):
-    put(tmp_path / "theirs")
-    before = content(tmp_path)
-    with pytest.raises(RunError, match=reason):
-        export_run(make_run(), TARGETS["gpt2"], tmp_path / "theirs", overwrite=True)
-    assert {name: data for name, data in content(tmp_path).items() if name in before} == before
