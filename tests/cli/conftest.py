@@ -2,14 +2,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from mlx_attn.attention.catalog import CHOICES, VARIANTS
-from mlx_attn.cli.main import group
+from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
@@ -109,14 +111,19 @@ def done(result: Result) -> str:
     return result.stdout
 
 
-def completions(line: str) -> set[str]:
-    """Return the words that a shell offers for the last one of a line."""
-    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    shown = subprocess.run(
-        [sys.executable, "-m", "mlx_attn"],
-        env={**os.environ, "_MLX_ATTN_COMPLETE": "bash_complete", **asked},
+def all_commands() -> list[click.Command]:
+    """Return every command, and those below one."""
+    found = [group.get_command(click.Context(group), name) for name in COMMANDS]
+    below = [one.commands.values() for one in found if isinstance(one, click.Group)]
+    return [one for one in chain(found, *below) if one]
+
+
+def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments, in this directory."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        check=False,
+        timeout=300,
     )
-    return {name.partition(",")[2] for name in shown.stdout.splitlines()}

@@ -2,20 +2,14 @@
 
 import os
 
-import click
-import pytest
-
-from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
+from tests.cli.conftest import all_commands
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_those_below_it_take_the_device(name):
-    command = group.get_command(click.Context(group), name)
-    assert command
-    children = command.commands.values() if isinstance(command, click.Group) else ()
-    for one in (command, *children):
-        assert [p.envvar for p in one.params if p.name == "device"] == ["MLX_ATTN_DEVICE"]
+def test_every_command_takes_the_device():
+    for command in all_commands():
+        variables = [p.envvar for p in command.params if p.name == "device"]
+        assert variables == ["MLX_ATTN_DEVICE"], command.help
 
 
 def test_the_environment_chooses_and_the_flag_beats_it(run_command, chosen, monkeypatch):

@@ -1,8 +1,5 @@
-import os
 import random
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -17,21 +14,10 @@ from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.cli.options import VARIABLES
 from mlx_attn.model.config import PRESETS
 from mlx_attn.text.stories import generate_story
-from tests.cli.conftest import completions
+from tests.cli.conftest import all_commands, in_a_process
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("mlx.core", "numpy", "rich", "sentencepiece", "jaxtyping", "prompt_toolkit")
-
-
-def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["sample"]])
@@ -45,22 +31,16 @@ def test_help_imports_nothing_heavy(command):
     assert in_a_process("-c", code).stderr == "[]\n"
 
 
-def variables(command: click.Command) -> set[str]:
-    children = command.commands.values() if isinstance(command, click.Group) else ()
-    own = {p.envvar for p in command.params if isinstance(p.envvar, str)}
-    return own.union(*map(variables, children))
-
-
 def test_every_variable_of_an_option_is_known():
-    found = (group.get_command(click.Context(group), name) for name in COMMANDS)
-    commands = [command for command in found if command]
-    options = set().union(*map(variables, commands))
+    options = {str(p.envvar) for command in all_commands() for p in command.params if p.envvar}
     others = "BLAS CODE_PATH DATA_DIR PEERS_PYTHON"
     assert options | {PREFIX + name for name in others.split()} == VARIABLES
 
 
 def test_train_py_python_m_and_the_installed_script_are_the_same_program():
-    assert in_a_process("train.py", "--help").stdout.startswith("Usage: mlx-attn train [OPTIONS]")
+    assert in_a_process(str(ROOT / "train.py"), "--help").stdout.startswith(
+        "Usage: mlx-attn train "
+    )
     assert in_a_process("-m", "mlx_attn", "-V").stdout == f"mlx-attn {__version__}\n"
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts["mlx-attn"] == "mlx_attn.__main__:main"
@@ -88,8 +68,7 @@ def test_the_long_help_has_every_option(run_command, name):
 
 def examples() -> str:
     """The examples at the end of every command's help."""
-    commands = (group.get_command(click.Context(group), name) for name in COMMANDS)
-    return "\n".join(command.epilog or "" for command in commands if command)
+    return "\n".join(command.epilog or "" for command in all_commands())
 
 
 def test_texts_in_examples_are_of_the_stories_that_the_first_model_reads():
@@ -124,4 +103,6 @@ def test_runs_in_examples_have_the_names_that_a_training_gives():
     ],
 )
 def test_the_shell_completes_names(line, expected):
-    assert completions(line) == expected
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    shown = in_a_process("-m", "mlx_attn", _MLX_ATTN_COMPLETE="bash_complete", **asked).stdout
+    assert {name.partition(",")[2] for name in shown.splitlines()} == expected

@@ -3,8 +3,6 @@
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.show import what_next
-from tests.cli.conftest import TINY_SETTINGS, done, refused
+from tests.cli.conftest import TINY_SETTINGS, done, in_a_process, refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TALKING = EXAMPLES / "talking_heads.py"
@@ -135,8 +133,7 @@ def test_a_changed_or_deleted_file_that_is_read_is_noticed_in_one_line(train, ta
     assert run_command(*command).exit_code == 0  # without a warning: those are errors here
     for path, text in ((table, "2"), (table, ""), (talk, f"{talk.read_text()}# improved\n")):
         path.write_text(text) if text else path.unlink()
-        line = [sys.executable, "-m", "mlx_attn", *command]
-        shown = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        shown = in_a_process("-m", "mlx_attn", *command)
         assert shown.returncode == 0, shown.stderr
         start = f"Warning: {path.name} has changed since this run was trained (sha256 "
         assert shown.stderr.count(start) == 1
@@ -295,6 +292,6 @@ exec(cell.replace('separate', 'no_query'))
 import mlx_attn
 print(mlx_attn.load_plugins('mine.py')[0].names)
 exec(cell)"""
-    told = subprocess.run([sys.executable, "-c", cells], text=True, capture_output=True)
+    told = in_a_process("-c", cells)
     assert told.stdout == "('logits=cell', 'variant=cell')\n"
     assert told.stderr.endswith("'cell' is registered already: choose another name\n")

@@ -1,19 +1,14 @@
 import json
-import os
-import subprocess
-import sys
 
 from mlx_attn.attention.forms import positions
 from mlx_attn.verify import checks
+from tests.cli.conftest import in_a_process
 
 
-def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path):
-    changes = {"PATH": str(tmp_path / "nowhere"), "MLX_ATTN_DEVICE": "cpu"}
-    without_compiler = {**os.environ, **changes}
-    command = [sys.executable, "-m", "mlx_attn", "verify", "--json"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=without_compiler, capture_output=True, text=True, check=False
-    )
+def test_all_is_right_here_without_a_compiler_and_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_compiler = {"PATH": str(tmp_path / "nowhere"), "MLX_ATTN_DEVICE": "cpu"}
+    done = in_a_process("-m", "mlx_attn", "verify", "--json", **without_compiler)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     report = json.loads(done.stdout)
     assert report["right"]
