@@ -24,7 +24,8 @@ class Browser:
     """Chromium over its debugging pipe: one process, a new tab for each page."""
 
     def __init__(self, program: str, profile: Path):
-        (read, self._write), (self._read, write) = os.pipe(), os.pipe()
+        (read, sent), (self._read, write) = os.pipe(), os.pipe()
+        self._write = os.fdopen(sent, "wb")
         options = (
             "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
             "--hide-scrollbars --disable-background-networking --disable-component-update "
@@ -85,18 +86,14 @@ class Browser:
         message = {"id": self._number, "method": method, "params": parameters or {}}
         if (session := self._session if session is ... else session) is not None:
             message["sessionId"] = session
-        self._send(message)
+        self._write.write(json.dumps(message).encode() + b"\0")
+        self._write.flush()
         while True:
             reply = self._receive()
             if reply.get("id") == self._number:
                 assert "error" not in reply, reply["error"]
                 return reply["result"]
             self._note(reply)
-
-    def _send(self, message: Any) -> None:
-        data = json.dumps(message).encode() + b"\0"
-        while data:
-            data = data[os.write(self._write, data) :]
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
@@ -119,5 +116,5 @@ class Browser:
         """End the process."""
         self._process.terminate()
         self._process.wait()
-        os.close(self._write)
+        self._write.close()
         os.close(self._read)

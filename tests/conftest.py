@@ -143,8 +143,6 @@ def no_lookahead(on_processor) -> Iterator[None]:
     Otherwise it allocates for as many operations ahead as the machine's other work lets it, and a
     GPU frees what it has read whenever it is done.
     """
-    import mlx.core as mx  # after the package, which loads its BLAS first
-
     limit = mx.set_memory_limit(1)
     yield
     mx.set_memory_limit(limit)

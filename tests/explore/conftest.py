@@ -35,13 +35,12 @@ def make_run(tmp_path_factory) -> Callable[..., Run]:
         chosen = resolve({"preset": "nano", **SIZES}, settings)
         config = config_from({**chosen.model, "vocab_size": tokenizer.vocab_size})
         record = chosen.record(config, **(facts or {}))
-        run = create_run(tmp_path_factory.mktemp("runs") / name, record)
+        run = create_run(tmp_path_factory.mktemp("runs") / name, record, tokenizer=tokenizer)
         model = GPT(config_from(record["model"]))
         mx.random.seed(3)
         trained = model.trainable_parameters()
         model.update(tree_map(lambda w: w + 0.3 * mx.random.normal(w.shape), trained))
         run.save_model(model)
-        tokenizer.save(run.path)
         return run
 
     return make

@@ -5,8 +5,8 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from make import moved
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import LoadedRun
@@ -36,24 +36,11 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., GPT]:
-    """A model with random weights and biases that are not 0, the same for the same settings.
-
-    Those of a wide model are smaller: otherwise its layers would multiply every rounding.
-    """
+    """A model with random weights and biases that are not 0, the same for the same settings."""
 
     def make(**settings: Any) -> GPT:
-        model = GPT(GPTConfig(**{"vocab_size": 60, **SIZES, **GPT2, **settings}))
-        size = 0.2 * (SIZES["emb_dim"] / model.config.emb_dim) ** 0.5
-        key = mx.random.key(3)
-        arrays = {}
-        for name, array in named_arrays(model).items():
-            key, draw = mx.random.split(key)
-            arrays[name] = array
-            if mx.issubdtype(array.dtype, mx.floating) and ".fixed." not in name:
-                arrays[name] = array + size * mx.random.normal(array.shape, key=draw)
-        model.load_weights(list(arrays.items()))
-        model.eval()
-        return model
+        mx.random.seed(3)
+        return moved(GPT(GPTConfig(**{"vocab_size": 60, **SIZES, **GPT2, **settings})))
 
     return make
 
@@ -67,8 +54,7 @@ def make_run(make_model, tokenizers, tmp_path) -> Callable[..., LoadedRun]:
         model = make_model(vocab_size=tokenizer.vocab_size, **settings)
         keys = {k: v for k, v in model.config.as_dict().items() if k != "vocab_size"}
         record = resolve({**keys, "tokenizer": kind, "steps": 10}).record(model.config)
-        run = create_run(tmp_path / name, record)
-        tokenizer.save(run.path)
+        run = create_run(tmp_path / name, record, tokenizer=tokenizer)
         run.save_model(model)
         return LoadedRun(run, model, tokenizer)
 
