@@ -170,10 +170,7 @@ def _words(node: ast.AST) -> set[str]:
 
 def _key(node: ast.AST) -> str:
     """The key of a subscript: "score" of `settings["score"]`."""
-    match node:
-        case ast.Subscript(slice=ast.Constant(value=key)):
-            return str(key)
-    return ""
+    return getattr(getattr(node, "slice", None), "value", "")
 
 
 def test_no_choice_of_a_map_is_named_outside_of_attention():

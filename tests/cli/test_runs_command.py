@@ -46,12 +46,15 @@ def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
 @pytest.fixture
 def several(workshop):
     """A folder with runs of two texts: a is the oldest, and c, the latest, was interrupted."""
-    for age, (name, text, loss) in enumerate([("c", "t", 2.0), ("b", "t", 1.0), ("a", "s", 3.0)]):
+    rows = [("c", "t", 2.0, 9000), ("b", "t", 1.0, 0), ("a", "s", 3.0, 3000)]
+    for age, (name, text, loss, size) in enumerate(rows):
         run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", corpus=text)
         run.add_report({"event": "eval", "step": 10, "val_loss": loss})
         reason = "interrupted" if name == "c" else "done"
         run.add_report({"event": "end", "steps": 12, "reason": reason})
-        for file in run.path.iterdir():
+        (run.path / "track").mkdir()
+        (run.path / "track" / "0").write_bytes(bytes(size))
+        for file in run.path.rglob("*"):
             os.utime(file, (1e9 - 1000 * age, 1e9 - 1000 * age))
     return workshop
 
@@ -66,12 +69,6 @@ def test_a_training_that_was_stopped_has_the_step_that_it_was_stopped_at(several
     [("age", "cba"), ("loss", "abc"), ("text", "acb"), ("size", "cab")],
 )
 def test_runs_are_sorted_and_losses_only_within_a_text(several, run_command, key, order):
-    (several / "runs" / "c" / "track").mkdir()
-    (several / "runs" / "c" / "track" / "0").write_bytes(bytes(9000))
-    (several / "runs" / "a" / "samples.txt").write_bytes(bytes(3000))
-    for name, seconds in {"a": 1e9 - 2000, "c": 1e9}.items():
-        for file in (several / "runs" / name).rglob("*"):
-            os.utime(file, (seconds, seconds))
     runs = json.loads(run_command("runs", "--sort", key, "--json").stdout)["runs"]
     assert "".join(run["name"] for run in runs) == order
 
