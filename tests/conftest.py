@@ -22,8 +22,10 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")
 import mlx_attn  # isort: skip
 import mlx.core as mx
 
+from mlx_attn.attention.catalog import CHOICES, VARIANTS
 from mlx_attn.comparison import runner
 from mlx_attn.machine import device
+from mlx_attn.plugins import unload_plugins
 from mlx_attn.text.corpus import Corpus, prepare
 from tests.chromium import Browser, find_chromium
 
@@ -146,6 +148,17 @@ def no_lookahead(on_processor) -> Iterator[None]:
     limit = mx.set_memory_limit(1)
     yield
     mx.set_memory_limit(limit)
+
+
+@pytest.fixture
+def no_plugins() -> Iterator[None]:
+    """The test begins and ends with the built-in tables."""
+    tables = {"variant": VARIANTS, **CHOICES}
+    unload_plugins()
+    before = {key: [*rows] for key, rows in tables.items()}
+    yield
+    unload_plugins()
+    assert {key: [*rows] for key, rows in tables.items()} == before
 
 
 class ThisProcess:

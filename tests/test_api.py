@@ -19,7 +19,6 @@ import mlx_attn
 from mlx_attn.api.loaded import LoadedModel
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run, open_run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.training.events import Ended, Started, Stepped
@@ -196,7 +195,7 @@ WITH_EXAMPLES = [file for file in PACKAGE.rglob("*.py") if ">>> " in file.read_t
 
 
 @pytest.mark.parametrize("file", WITH_EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_in_docstrings_run(file, kept, tmp_path, monkeypatch):
+def test_the_examples_in_docstrings_run(file, no_plugins, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(PACKAGE.with_name("examples"))
     room, run = file.relative_to(PACKAGE.parent).with_suffix(""), open_run(kept.out)
@@ -204,7 +203,6 @@ def test_the_examples_in_docstrings_run(file, kept, tmp_path, monkeypatch):
     given["tokens"] = mx.array([[1, 2]])
     found = doctest.DocTestFinder().find(import_module(".".join(room.parts)), extraglobs=given)
     assert sum(doctest.DebugRunner().run(example).attempted for example in found)
-    unload_plugins()
 
 
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"

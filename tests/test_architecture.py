@@ -131,7 +131,8 @@ def test_only_the_command_line_knows_click():
 
 
 CHOICE_NAMES = {name: {*CHOICES[name]} for name in MAPS}
-UNMISTAKABLE = {name for names in CHOICE_NAMES.values() for name in names if "_" in name}
+NAMES = [*CHOICE_NAMES.values()]
+UNMISTAKABLE = {name for names in NAMES for name in names if "_" in name}
 """Names of choices that are no words of anything else."""
 
 
@@ -158,9 +159,6 @@ def names_a_choice(node: ast.AST) -> bool:
         case ast.Constant(value=str(word)):
             return word in UNMISTAKABLE
     return False
-
-
-NAMES = [*CHOICE_NAMES.values()]
 
 
 def _words(node: ast.AST) -> set[str]:
@@ -247,12 +245,9 @@ def test_what_must_be_done_with_care_is_done_in_one_place(names, files):
     assert users(*names) == files
 
 
-SETTINGS = 75
-
-
 def test_settings_stay_few():
     configs = (AttentionConfig, GPTConfig, TrainConfig)
-    assert sum(len(fields(config)) for config in configs) <= SETTINGS
+    assert sum(len(fields(config)) for config in configs) <= 75
 
 
 def test_a_file_can_be_read_in_one_sitting():

@@ -1,7 +1,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from mlx_attn.attention.catalog import CHOICES, VARIANTS
 from mlx_attn.cli.main import COMMANDS, group
 from mlx_attn.machine import device
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import prepare
 from mlx_attn.text.tokenizers import Tokenizer
@@ -60,17 +58,6 @@ def nano(workshop) -> Path:
     path = workshop / "runs" / "nano"
     untrained_run(path, corpus.tokenizer, digest=corpus.digest, **settings)
     return workshop
-
-
-@pytest.fixture
-def no_plugins() -> Iterator[None]:
-    """The test begins and ends with the built-in tables."""
-    tables = {"variant": VARIANTS, **CHOICES}
-    unload_plugins()
-    before = {key: [*rows] for key, rows in tables.items()}
-    yield
-    unload_plugins()
-    assert {key: [*rows] for key, rows in tables.items()} == before
 
 
 def invoke(*arguments: str, **settings) -> Result:

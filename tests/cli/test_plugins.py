@@ -10,7 +10,6 @@ import pytest
 
 import mlx_attn
 from mlx_attn import plugins
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import CHOICES, choice
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import unload_plugins
@@ -221,15 +220,6 @@ def test_a_file_that_cannot_be_used_is_one_line(workshop, run_command, text, com
     assert complaint in line
     assert "line None" not in line
     assert not plugins._loaded
-
-
-def test_a_seed_decides_the_weights_that_a_file_draws(workshop):
-    code = "import mlx.core as mx\nweights = {'w': lambda c: mx.random.normal((1,))}\n"
-    code += "choice('logits', 'l', '', weights=weights)(lambda a, s: s * a.w)"
-    settings = {"plugins": file(CHOICE + code), "logits": "l", **TINY_SETTINGS}
-    models = (mlx_attn.train(**settings).trainer.model for _ in range(2))
-    one, other = (named_arrays(model)["trf_blocks.0.att.w"].item() for model in models)
-    assert one == other
 
 
 def test_the_hints_after_a_training_name_the_file(trained, talk):

@@ -11,7 +11,7 @@ from mlx_attn.activations import run_with_cache
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
-from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.plugins import load_plugins
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from tests.text.tokenizers.test_laws import HARD
@@ -103,15 +103,12 @@ PLUGINS = {
 
 
 @pytest.mark.parametrize("file", PLUGINS)
-def test_a_plugin_s_model_runs_in_the_page(file, make_run, show):
-    load_plugins([str(Path(__file__).parents[2] / "examples" / file)])
-    try:
-        run = make_run(**PLUGINS[file])
-        page = show(run)
-        assert largest_difference(run, page) < TOLERANCE
-        assert f'{file}", "line"' in page.run("document.getElementById('data').textContent")
-    finally:
-        unload_plugins()
+def test_a_plugin_s_model_runs_in_the_page(file, no_plugins, make_run, show):
+    load_plugins(Path(__file__).parents[2] / "examples" / file)
+    run = make_run(**PLUGINS[file])
+    page = show(run)
+    assert largest_difference(run, page) < TOLERANCE
+    assert f'{file}", "line"' in page.run("document.getElementById('data').textContent")
 
 
 def test_numbers_that_are_not_finite_are_no_result(make_run, show):

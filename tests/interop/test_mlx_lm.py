@@ -111,8 +111,7 @@ def test_without_learned_positions_a_text_may_outgrow_the_context(make_model):
     assert cache[0].offset > model.config.context_length
 
 
-def test_a_plugin_travels_in_the_folder(make_run, out):
-    unload_plugins()
+def test_a_plugin_travels_in_the_folder(no_plugins, make_run, out):
     load_plugins(EXAMPLE)
     loaded = make_run(**VARIANTS["talk"].settings)
     logits = loaded.model(mx.array([PROMPT]))
@@ -120,4 +119,3 @@ def test_a_plugin_travels_in_the_folder(make_run, out):
     assert (out / EXAMPLE.name).read_bytes() == EXAMPLE.read_bytes()
     unload_plugins()
     assert mx.array_equal(model_in(out)(mx.array([PROMPT])), logits)
-    unload_plugins()
