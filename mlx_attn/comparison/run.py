@@ -77,7 +77,8 @@ class ComparisonRun:
         shared = {key: value for key, value in flat.items() if key not in varied}
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
-        used = {Path(o["path"]).name: o["sha256"] for t in plan.trials for o in t.plugins}
+        records = (record for trial in plan.trials for record in trial.plugins)
+        plugins = {Path(record["path"]).name: record["sha256"] for record in records}
         return Comparison(
             name=config.name,
             question=config.question,
@@ -93,7 +94,7 @@ class ComparisonRun:
                 "digest": self.corpus.digest,
                 "floor": self.corpus.val.floor,
             },
-            versions=versions() | used,
+            versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
             arms=tuple(
                 self._arm_result(arm, trainings[arm.name])
