@@ -60,7 +60,8 @@ def test_output_and_gradients_are_the_reference_s(case):
     gradients, expected = named_arrays(of_weights), stacked(case, "g")
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
-        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-5, err_msg=name)
+        # Up to 15, after about 80 sums in a row: 15 * 2**-23 * sqrt(80).
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1.6e-5, err_msg=name)
 
 
 def test_three_words_of_the_source_text():

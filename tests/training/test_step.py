@@ -41,8 +41,9 @@ def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer):
     (loss, norm), (part_loss, part_norm) = whole.step(starts), parts.step(starts)
     assert float(loss) == pytest.approx(float(part_loss), abs=1e-5)
     assert float(norm) == pytest.approx(float(part_norm), abs=1e-5)
-    for name, weight in weights(whole).items():
-        assert np.allclose(weight, weights(parts)[name], atol=1e-5), name
+    # Means of gradients: AdamW's first step is their sign, which rounding decides near 0.
+    for one, other in zip(whole.optimizer.state, parts.optimizer.state, strict=True):
+        assert mx.allclose(mx.concatenate(one["m"]), mx.concatenate(other["m"]), atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +104,6 @@ def test_dropout_differs_from_step_to_step(trainer):
     made.optimizer.schedule(0.0)
     drawn = {float(made.step(mx.array([1, 2, 3, 4]))[0]) for _ in range(3)}
     assert len(drawn) == 3
-
-
-# Shares of a batch make the step of the whole batch.
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "muon"}, {"accumulate": 2}])
