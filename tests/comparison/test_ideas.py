@@ -9,7 +9,7 @@ from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.plugins import load_plugins, unload_plugins
-from tests.comparison.conftest import FormulaRunner
+from tests.comparison.conftest import FormulaRunner, conclude
 
 PLUGIN = """
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_second_idea_reuses_the_control_and_a_repeated_call_trains_nothing(ask
     assert [*ledgers_in(tmp_path).values()] == ["2 ideas: 1 worse, 1 not known"]
 
 
-def test_a_kept_idea_is_control_on_fresh_seeds(ask, protocol, runner, conclusion, write, tmp_path):
+def test_a_kept_idea_is_the_control_on_fresh_seeds(ask, protocol, runner, write, tmp_path):
     runner.effects = {"idea": -0.5}
     write()
     (tmp_path / "factor.txt").write_text("2")
@@ -71,7 +71,7 @@ def test_a_kept_idea_is_control_on_fresh_seeds(ask, protocol, runner, conclusion
     kept, _ = ask("standard", "idea")
     assert (kept.verdict, kept.seeds) == ("better", 5)
     assert ask("standard", "idea") == (kept, 0)
-    assert conclusion(protocol("standard", "idea"), runner).versions.items() >= kept.plugins.items()
+    assert conclude(protocol("standard", "idea"), runner).versions.items() >= kept.plugins.items()
     write("factor * s - 1")
     runner.effects = {"idea": 0.0, "idea, idea 1": -0.5}
     worse, trained = ask("standard", "idea")
