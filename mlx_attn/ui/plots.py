@@ -11,10 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from mlx_attn.files import write_bytes
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
@@ -46,7 +47,7 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     return paths
 
 
-def figure_for_page(draw: Draw) -> "Markup":
+def figure_for_page(draw: Draw) -> Markup:
     """Return a figure as SVG markup that takes the colour of the text around it.
 
     Without what only an editor of figures needs: names of groups would repeat within a page.
@@ -54,7 +55,7 @@ def figure_for_page(draw: Draw) -> "Markup":
     with style(**_INK_STYLE):
         svg = _bytes(draw(), "svg", transparent=True).decode()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    return markup(re.sub(r'<g id="[^"]*">', "<g>", svg).replace(_INK, "currentColor"))
+    return Markup(re.sub(r'<g id="[^"]*">', "<g>", svg).replace(_INK, "currentColor"))
 
 
 def panels(
@@ -85,17 +86,10 @@ def render(name: str, /, **values: Any) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )
-    style = markup(template("page.css") + template(f"{name}.css"))
+    style = Markup(template("page.css") + template(f"{name}.css"))
     return environment.from_string(template(f"{name}.html")).render(style=style, **values)
 
 
 def template(name: str) -> str:
     """Return the text of a file for pages."""
     return (files("mlx_attn.ui") / "templates" / name).read_text(encoding="utf-8")
-
-
-def markup(text: str) -> "Markup":
-    """Text of our own that is markup."""
-    from markupsafe import Markup
-
-    return Markup(text)
