@@ -208,7 +208,8 @@ def _marked(mark: re.Match[str]) -> list[Piece]:
         return [_capture(mark["capture"], _compiled(mark["inside"]))]
     name, form = mark["name"], mark["form"] or ""
     if name not in VARIABLES:
-        return [_repetition(name)]
+        # A remembered text, word for word.
+        return [lambda state: state.fragments.append(Fragment(state.bound[name].text, COPY))]
     if mark["new"]:
         return [_choice(name, "a" if mark["article"] else form)]
     article = [_reference(name, "a_"), *_literal(" ")] if mark["article"] else []
@@ -250,11 +251,6 @@ def _capture(name: str, pieces: Iterable[Piece]) -> Piece:
         state.bound[name] = Word("".join([f.text for f in state.fragments[start:]]))
 
     return sample
-
-
-def _repetition(name: str) -> Piece:
-    """Return a piece that writes a remembered text, word for word."""
-    return lambda state: state.fragments.append(Fragment(state.bound[name].text, COPY))
 
 
 def sample(draw: Callable[[], float]) -> list[Fragment]:
