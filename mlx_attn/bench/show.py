@@ -29,10 +29,7 @@ _USES = {"train": "mlx-attn train", "decode": "mlx-attn sample"}
 
 
 def faster_device(measured: Sequence[Measurement]) -> str:
-    """Say in a line which device did one kind of work faster with the first model.
-
-    It is "" if only one device was measured, or no command does this work.
-    """
+    """Say which device did a command's work faster with the first model; "" for one device."""
     rows = [row for row in measured if row.name == measured[0].name]
     if len(rows) < 2 or rows[0].work not in _USES:
         return ""

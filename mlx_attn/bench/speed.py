@@ -116,19 +116,18 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
     step = train_step(config, training)
     starts = mx.random.randint(0, _TEXT_TOKENS - T - 1, (B,))
     mx.eval(starts)
+
+    def graph() -> list[mx.array]:
+        made = step(mx.zeros((B,), mx.int64))
+        return [*made, *named_arrays([step.model.state, step.optimizer.state]).values()]
+
     return Workload(
         lambda: mx.eval(step(starts), step.state),
-        lambda: single_stream(_step_graph)(step),
+        single_stream(graph),
         B * T,
         # Each product has two more in the gradients, one of each operand.
         3 * model_cost(config).multiply_adds,
     )
-
-
-def _step_graph(step: TrainStep) -> list[mx.array]:
-    """Return every array that a training step makes, not evaluated yet."""
-    result = step(mx.zeros((step.config.batch_size,), mx.int64))
-    return [*result, *named_arrays([step.model.state, step.optimizer.state]).values()]
 
 
 def train_step(config: GPTConfig, training: TrainConfig) -> TrainStep:
