@@ -16,7 +16,7 @@ import click
 from mlx_attn.attention.catalog import VARIANTS, find_variant
 from mlx_attn.cli.main import INTERRUPTED, signals_interrupt
 from mlx_attn.cli.options import Named
-from mlx_attn.cli.output import emit
+from mlx_attn.cli.output import emit, note
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import lock, remove
 from mlx_attn.run_directory import Run, open_run
@@ -80,7 +80,6 @@ def command(
 
     from mlx_attn.comparison.show import answer_of
     from mlx_attn.explore.page import write_page
-    from mlx_attn.ui.terminal import print_text, stderr_console
 
     forms = [STANDARD, find_variant(variant).name]
     if forms[1] == STANDARD:
@@ -90,8 +89,7 @@ def command(
             comparison = _compared(forms, overwrite)
             pair = [_model(name, overwrite) for name in forms]
     except KeyboardInterrupt:
-        again = f"mlx-attn demo --variant {forms[1]}"
-        print_text(f"stopped; '{again}' continues from here", stderr_console())
+        note(f"stopped; 'mlx-attn demo --variant {forms[1]}' continues from here")
         ctx.exit(INTERRUPTED)
     verdict, told = comparison.verdicts[forms[1]], answer_of(comparison, forms[1])[1]
     texts = _telling(pair, verdict.mean)
