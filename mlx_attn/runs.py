@@ -232,11 +232,6 @@ class RunSummary:
     bits_per_byte: float | None = None  # the same validation's bits per byte
     problem: str = ""  # why the run cannot be used, in one line
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Return whether its training was cut off, interrupted, or still continues."""
-        return not self.problem and not self.ended
-
 
 def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
     """Return the runs in a directory, latest first; damaged ones have a `problem`."""

@@ -137,6 +137,6 @@ def facts_of(run: "RunSummary") -> str:
     if run.parameters is not None:
         facts.append(f"{count(run.parameters)} params")
     if run.steps:
-        is_cut = run.is_unfinished and run.planned > run.steps
+        is_cut = not run.ended and run.planned > run.steps
         facts.append(plural(run.steps, "step") + (f" of {run.planned}" if is_cut else ""))
     return ", ".join([*facts, memory(run.n_bytes), f"{age(time.time() - run.changed)} ago"])

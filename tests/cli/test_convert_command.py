@@ -29,6 +29,6 @@ def test_a_form_that_is_not_the_same_function_is_said_to_be_another(nano):
 def test_a_converted_run_is_listed_as_it_was_measured(nano):
     made = json.loads(convert("nano", "--to", "merged", "--json").stdout)
     (run, _) = summarise_runs(nano / "runs")
-    assert (run.name, run.is_unfinished) == ("nano-merged", False)
+    assert (run.name, run.ended) == ("nano-merged", True)
     assert (run.val_loss, run.parameters) == (made["after"]["val_loss"], made["after"]["params"])
     assert made["loss_change"] == run.val_loss - made["before"]["val_loss"]
