@@ -135,10 +135,7 @@ _DEVICE = GroupedOption(
 
 
 def takes_device(command: click.Command) -> click.Command:
-    """Add `--device` to a command, and to the commands below it, unless they have one.
-
-    A command's function is not given it.
-    """
+    """Add `--device` to a command, and to the commands below it, unless they have one."""
     for child in command.commands.values() if isinstance(command, click.Group) else ():
         takes_device(child)
     if all(param.name != "device" for param in command.params):

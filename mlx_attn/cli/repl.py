@@ -4,6 +4,7 @@ import io
 import sys
 import webbrowser
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +14,6 @@ from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import SAMPLING_OPTIONS, run_argument
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mlx_attn.runs import LoadedRun
 
 _EXAMPLES = """\b
@@ -64,7 +63,7 @@ def _list_runs() -> list[tuple[str, str]]:
     return [(run.name, facts_of(run)) for run in summarise_runs()]
 
 
-def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> "Path":
+def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> Path:
     """Write the page of `mlx-attn open`, with this text; at a terminal, open it as that does."""
     from mlx_attn.explore.page import write_page
 

@@ -75,11 +75,7 @@ LONGEST_PROMPT = 64_000_000  # bytes on standard input, which may be endless
 
 
 def _prompt_text(ctx: click.Context, param: click.Parameter, prompt: str | None) -> str | None:
-    """Return the prompt; for -, the text on stdin, without a byte order mark and a last newline.
-
-    Raises:
-        RunError: It is not UTF-8, or longer than `LONGEST_PROMPT`.
-    """
+    """Return the prompt; for -, the text on stdin, without a byte order mark and a last newline."""
     if prompt != "-" or ctx.resilient_parsing:
         return prompt
     data = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
