@@ -222,6 +222,6 @@ def _story_facts(
     }
     nats = (0.0 - stories.ability_log_probability).tolist()  # never -0.0
     return arrays, {
-        "floor_nats": -stories.log_probability,
+        "floor_nats": -float(stories.ability_log_probability.sum()),
         "ability_floor_nats": dict(zip(ABILITIES, nats, strict=True)),
     }

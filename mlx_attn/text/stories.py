@@ -298,11 +298,6 @@ class StoryCorpus:
     # Nats by ability, negative where there are free choices.
     ability_log_probability: Float64[np.ndarray, " abilities"]
 
-    @property
-    def log_probability(self) -> float:
-        """The exact log-probability of the text, in nats."""
-        return float(self.ability_log_probability.sum())
-
 
 def generate_story(random: random.Random) -> Story:
     """Return one story, from a generator of which only the method `random()` is used."""
