@@ -29,7 +29,6 @@ from mlx_attn.records import read_bytes
 
 _MODULE = "mlx_attn_plugin_"
 _SHORT = 12  # hexadecimal digits of a digest that people see
-VARIABLE = "MLX_ATTN_PLUGINS"
 
 Plugins = str | Path | Iterable[str | Path]
 
@@ -83,7 +82,7 @@ def load_named_plugins(paths: Plugins, settings: Mapping[str, Any] | None = None
     """
     if settings and "plugin" in settings:
         raise ConfigError(f"plugin is no setting: name files with plugins=[{settings['plugin']!r}]")
-    load_plugins(path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path)
+    load_plugins(path for path in os.environ.get("MLX_ATTN_PLUGINS", "").split(os.pathsep) if path)
     load_plugins(paths)
 
 

@@ -340,10 +340,7 @@ def open_run(path: Path) -> Run:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a directory, the latest first.
-
-    Folders exported for other programs are left out.
-    """
+    """Return the run directories in a directory, the latest first, without exported folders."""
     runs = [
         file for file in directory.glob(f"*/{CONFIG}") if file.is_file() and not _is_foreign(file)
     ]

@@ -184,8 +184,8 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
     """Return model.py and the plugins that it loads, by file name.
 
     Raises:
-        RunError: A plugin's file cannot be read, has changed since it was loaded, opens others, or
-            has the name of another file of the folder.
+        RunError: A plugin's file cannot be read, opens others, or has the name of another file of
+            the folder.
     """
     plugins: dict[str, bytes] = {}
     for record in used_plugins(config.as_dict()):

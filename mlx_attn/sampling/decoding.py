@@ -109,9 +109,6 @@ class DecodingState:
     Texts that do not fit into the context are read again from their last context_length / 2 tokens,
     as texts that start there. So they may be of any length, for every kind of position, and at
     least half of the context is always used.
-
-    Args:
-        step: One step of the model, which other texts may share.
     """
 
     def __init__(self, step: TokenStep):

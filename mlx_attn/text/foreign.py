@@ -80,12 +80,11 @@ class ForeignTokenizer(characters.Tokenizer):
             tokens = [*_tokens(map("".join, pairs)), END_OF_TEXT]
             ids = {token: number for number, token in enumerate(tokens)}
         library = _library()
-        level: Any = {"add_prefix_space": False}
         try:
             made = library.Tokenizer(library.models.BPE(vocab=dict(ids), merges=pairs))
         except Exception as error:
             raise ValueError(str(error)) from error
-        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(**level)
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = library.decoders.ByteLevel()
         made.add_special_tokens([END_OF_TEXT])
         return cls(made.to_str())
@@ -135,11 +134,7 @@ def _file_in(folder: Path) -> Path:
 
 
 def _merges_of_ranks(content: str) -> tuple[str, dict[str, int]]:
-    """Return the merges and ids of a .tiktoken file: lines of a token in base64 and its rank.
-
-    Raises:
-        ValueError: A line is something else, or a token is not made of two others.
-    """
+    """Return the merges and ids of a .tiktoken file: lines of a token in base64 and its rank."""
     symbols = {byte: symbol for symbol, byte in bytes_by_symbol().items()}
     ids: dict[str, int] = {}
     for token, rank in (line.split() for line in content.splitlines() if line):

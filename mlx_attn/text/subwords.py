@@ -58,10 +58,7 @@ class SubwordTokenizer(characters.Tokenizer):
         }
 
     def scored_pieces(self) -> list[tuple[str, float, str]]:
-        """Return every token's piece in SentencePiece, score, and type.
-
-        The type is "unknown", "byte" or "piece".
-        """
+        """Return every token's piece in SentencePiece, score, and "unknown", "byte" or "piece"."""
         model = self._processor
         rows: list[tuple[str, float, str]] = []
         for token in range(model.vocab_size()):
