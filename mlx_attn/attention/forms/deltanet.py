@@ -10,15 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_attn.attention.catalog import choice, row
-from mlx_attn.attention.forms.delta_rule import (
-    W_BETA,
-    Gates,
-    delta_heads,
-    delta_weights,
-    inverse_cost,
-    refuses_other_scores,
-    write_strength,
-)
+from mlx_attn.attention.forms import delta_rule
 from mlx_attn.attention.layer import Inputs, Keys, MapWeights, Queries, Scores, split_heads
 
 _DECAY = {
@@ -30,20 +22,20 @@ _DECAY = {
 15 % with each token."""
 
 
-def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> Gates:
+def _gates(layer: MapWeights, x: Inputs, largest: int = 1) -> delta_rule.Gates:
     """Return beta, from 0 to `largest`, and log alpha of each token."""
     step = nn.softplus(layer["W_decay"](x) + layer["decay_bias"])  # [B, T, H], above 0
     # [B, T, H] -> [B, H, T, 1], at most 0
     log_alpha = split_heads(-mx.exp(layer["log_rate"]) * step, layer.config.n_maps)
     # [B, H, T, 2]: beta, log alpha
-    return mx.concatenate([largest * write_strength(layer, x), log_alpha], -1)
+    return mx.concatenate([largest * delta_rule.write_strength(layer, x), log_alpha], -1)
 
 
 _DELTA: dict[str, Any] = {
     "reads_keys": True,  # instead of scores
-    "recurs": delta_heads,
-    "multiply_adds": inverse_cost,
-    "refuses": refuses_other_scores,
+    "recurs": delta_rule.delta_heads,
+    "multiply_adds": delta_rule.inverse_cost,
+    "refuses": delta_rule.refuses_other_scores,
 }
 
 
@@ -52,7 +44,7 @@ _DELTA: dict[str, Any] = {
     "signed_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), beta = 2 sigmoid(x W_beta_h)",
     source="Grazzi et al., arXiv:2411.12537",
-    weights=W_BETA | _DECAY,
+    weights=delta_rule.W_BETA | _DECAY,
     remembers=lambda layer, x: _gates(layer, x, largest=2),
     **_DELTA,
 )
@@ -61,7 +53,7 @@ _DELTA: dict[str, Any] = {
     "gated_delta",
     "w = (q k^T * D) (1 + tril(beta k k^T * D, -1))^-1 diag(beta), D_ij = alpha_(j+1) ... alpha_i",
     source="gated delta networks, arXiv:2412.06464",
-    weights=W_BETA | _DECAY,
+    weights=delta_rule.W_BETA | _DECAY,
     remembers=_gates,
     **_DELTA,
 )
@@ -70,17 +62,17 @@ _DELTA: dict[str, Any] = {
     "delta",
     "w = (q k^T) (1 + tril(beta k k^T, -1))^-1 diag(beta), beta = sigmoid(x W_beta_h), |q|=|k|=1",
     source="DeltaNet, arXiv:2406.06484",
-    weights=W_BETA,
-    remembers=write_strength,
+    weights=delta_rule.W_BETA,
+    remembers=delta_rule.write_strength,
     **_DELTA,
 )
-def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: Gates) -> Scores:
+def delta(layer: MapWeights, s: Scores, q: Queries, k: Keys, gates: delta_rule.Gates) -> Scores:
     """Compute the delta rule of unit q, k; alpha_t is 1 or e^(-rate_h softplus(x W_decay_h + b_h)).
 
     I - beta k k^T has the eigenvalue 1 - beta, for signed_delta between -1 and 1. At -1 a token
     changes the sign of the state's value for k: this is how a state can count modulo 2.
     """
-    return delta_weights(q, k, gates)  # [B, H, T_q, T_k]; scores are not read
+    return delta_rule.delta_weights(q, k, gates)  # [B, H, T_q, T_k]; scores are not read
 
 
 row(
