@@ -110,21 +110,18 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, seed: int | None = 0):
         super().__init__()
+        self.config = config
         with kept_random_state():
-            self._make_layers(config)
+            self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)  # [V, C]
+            if config.position == "learned":
+                self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)  # [T, C]
+            self.drop_emb = nn.Dropout(config.drop_rate)
+            self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
+            self.final_norm = _norm_layer(config)
+            if not config.tied_head:  # else `unembed` reads logits with the token embeddings
+                self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
             if seed is not None:
                 initialise(self, config, seed)
-
-    def _make_layers(self, config: GPTConfig) -> None:
-        self.config = config
-        self.tok_emb = TokenTable(config.vocab_size, config.emb_dim)  # [V, C]
-        if config.position == "learned":
-            self.pos_emb = nn.Embedding(config.context_length, config.emb_dim)  # [T, C]
-        self.drop_emb = nn.Dropout(config.drop_rate)
-        self.trf_blocks = [TransformerBlock(config, layer) for layer in range(config.n_layers)]
-        self.final_norm = _norm_layer(config)
-        if not config.tied_head:  # else `unembed` reads logits with the token embeddings
-            self.out_head = nn.Linear(config.emb_dim, config.vocab_size, bias=False)
 
     def __call__(
         self, tokens: Integer[mx.array, "B T"], caches: Sequence[KVCache] | None = None
