@@ -92,8 +92,7 @@ def curves_figure(comparison: Comparison, field: str) -> "Figure":
         _hide_the_start(differences, gaps.values(), delta)
         differences.axhspan(-delta, delta, **_BAND)
     differences.axhline(0, color=marks[comparison.control]["color"], linewidth=0.8)
-    label = "nats per token" if field == "val_loss" else "share predicted right"
-    losses.set_ylabel(label)
+    losses.set_ylabel("nats per token" if field == "val_loss" else "share predicted right")
     differences.set(xlabel="step", ylabel="minus the control's")
     handles, labels = losses.get_legend_handles_labels()
     columns = 1 if max(map(len, labels), default=0) > 24 else 2
