@@ -46,7 +46,6 @@ from mlx_attn.model.gpt import GPT, TransformerBlock
 
 Edits = Mapping[str, Callable[[mx.array], mx.array]]
 
-
 _Record = Callable[[str, mx.array], mx.array]
 """Stores an activation under its name, after the edit of that name, and returns it."""
 

@@ -47,7 +47,6 @@ IN_PLACE = "changes its input in place, and others read it too: write x = x + y 
 
 Arrays = tuple[mx.array, ...]
 
-
 _passed: dict[tuple[Any, ...], list[Choice]] = {}
 
 

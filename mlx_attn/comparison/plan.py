@@ -21,7 +21,6 @@ POINTS = 8  # validations in the course of a training
 
 RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
 
-
 _version = cache(version)  # which reads the package's files: a digest is made often
 
 

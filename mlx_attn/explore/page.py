@@ -36,7 +36,6 @@ draw words steps reading heads pane differences home view
 
 _IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
-
 Model = Mapping[str, Any]
 """A model as `page_model` returns it."""
 
