@@ -15,6 +15,7 @@ LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(
 )
 LAWS = settings(max_examples=50)
 NOTHING = mx.zeros((1, 0), mx.uint32)
+KEEP_TWO = [{"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.6}, {"repetition_penalty": 1e3}]
 
 
 def kept(keep, logits: np.ndarray, bound: float) -> np.ndarray:
@@ -66,7 +67,6 @@ def test_min_p_keeps_tokens_by_their_ratio_to_the_likeliest(logits, fraction):
 @given(LOGITS, st.sampled_from([0.0, 1e-40, 1e-7]), st.floats(1e-6, 1e-4))
 def test_temperature_zero_takes_the_likeliest_token_and_a_tiny_one_almost(logits, temp, tiny):
     assert drawn(SamplerConfig(temp=temp), logits) == logits[0].argmax()
-    assert drawn(SamplerConfig(temp=5.0, top_k=1), logits[:, :1]) == 0
     assert logits[0][drawn(SamplerConfig(temp=tiny), logits)] >= logits.max() - 0.01
 
 
@@ -76,6 +76,13 @@ def test_draws_have_the_probabilities_of_the_logits_at_the_temperature():
     tokens = mx.concatenate([sampler(mx.array(logits), NOTHING) for _ in range(n)])
     share = np.bincount(np.array(tokens).ravel(), minlength=3) / n
     assert np.abs(share - probabilities(logits / 0.5)).max() < 4 * 0.5 / n**0.5
+
+
+@pytest.mark.parametrize("setting", KEEP_TWO, ids=str)
+def test_a_sampler_draws_every_token_that_its_settings_leave_and_no_other(setting):
+    logits, sampler = mx.log(mx.array([[0.4, 0.3, 0.2, 0.1]])), Sampler(SamplerConfig(**setting))
+    read = [mx.array([[2, 3]], mx.uint32), *[NOTHING] * 60]
+    assert {sampler(logits, tokens).item() for tokens in read} == {0, 1}
 
 
 def test_a_seed_gives_the_same_draws_whatever_else_draws_and_disturbs_nobody():
