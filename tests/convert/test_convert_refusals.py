@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from make import moved
 
 from mlx_attn.convert.model import convert, starting_point
 from mlx_attn.errors import ConfigError
@@ -15,29 +16,38 @@ WITH_OUTPUTS = ("merged-output", "merged-both")
 
 DROPPED = {"drop_rate": 0.1, "qkv_bias": True}
 NO_BIAS = {"qkv_bias": True, "bias": False}
+FOLD = {"fold_norm": True}
 
 
 @pytest.mark.parametrize(
-    ("to", "rank", "settings", "reason"),
+    ("to", "options", "settings", "reason"),
     [
-        *((to, 0, {"position": "rope"}, f"--to {to}: .*position=rope turns") for to in OF_SCORES),
-        *((to, 0, {"qk_norm": True}, f"--to {to}: .*qk_norm divides") for to in OF_SCORES),
-        *((to, 0, DROPPED, rf"--to {to}: .*drop_rate=0\.1 they need not") for to in OF_OUTPUTS),
-        *((to, 0, NO_BIAS, f"--to {to}: .*bias=False leaves no place") for to in WITH_OUTPUTS),
-        ("merged-output", 0, {"n_kv_heads": 2}, "4 heads share 2 keys.*merged-both"),
-        ("no-out-proj", 0, {"drop_rate": 0.1}, r"drop_rate=0\.1 need not"),
-        ("no-out-proj", 0, {"n_heads": 3, "head_dim": 4}, "does not divide into 3"),
-        ("no-out-proj", 0, {}, "give some tokens of the training text"),
-        ("no-query", 0, {}, "one head converts exactly"),
-        ("merged", 0, {"score": "merged"}, "already"),
-        ("separate", 17, {}, "from 1 to emb_dim=16"),
-        ("merged", 4, {}, "--to merged has no rank"),
-        ("mergd", 0, {}, "did you mean 'merged'"),
+        *((to, {}, {"position": "rope"}, f"--to {to}: .*position=rope turns") for to in OF_SCORES),
+        *((to, {}, {"qk_norm": True}, f"--to {to}: .*qk_norm divides") for to in OF_SCORES),
+        *((to, {}, DROPPED, rf"--to {to}: .*drop_rate=0\.1 they need not") for to in OF_OUTPUTS),
+        *((to, {}, NO_BIAS, f"--to {to}: .*bias=False leaves no place") for to in WITH_OUTPUTS),
+        ("merged-output", {}, {"n_kv_heads": 2}, "4 heads share 2 keys.*merged-both"),
+        ("merged", {}, {"value": "key", "output": "gated"}, "output=gated cannot be written"),
+        ("merged", {}, {"qkv_bias": True, "mixing": "sigmoid"}, "bias cancels only in a softmax"),
+        ("no-query", {}, {"n_heads": 1, "qkv_bias": True}, "without W_query nothing can"),
+        ("no-out-proj", {}, {"n_kv_heads": 2}, "4 heads share 2 values"),
+        ("no-out-proj", {}, {"drop_rate": 0.1}, r"drop_rate=0\.1 need not"),
+        ("no-out-proj", {}, {"n_heads": 3, "head_dim": 4}, "does not divide into 3"),
+        ("no-out-proj", {}, {}, "give some tokens of the training text"),
+        ("no-query", {}, {}, "one head converts exactly"),
+        ("merged", {}, {"score": "merged"}, "already"),
+        ("separate", {"rank": 17}, {}, "from 1 to emb_dim=16"),
+        ("merged", {"rank": 4}, {}, "--to merged has no rank"),
+        ("merged", FOLD, {"score": "no_query"}, "norm's gain has nowhere to go"),
+        ("merged", FOLD, {"score": "merged", "position": "rope"}, "rotated or divided by"),
+        ("merged", FOLD, {"output": "merged", "drop_rate": 0.1}, "need not: leave --fold-norm"),
+        ("merged", FOLD, {"score": "merged", "mixing": "sigmoid"}, "softmax and not in mixing=sig"),
+        ("mergd", {}, {}, "did you mean 'merged'"),
     ],
 )
-def test_forms_and_ranks_that_a_model_cannot_have(to, rank, settings, reason):
+def test_forms_and_ranks_that_a_model_cannot_have(to, options, settings, reason):
     with pytest.raises(ConfigError, match=reason):
-        convert(small_gpt(**{"n_heads": 4, **settings}), to, rank=rank)
+        convert(moved(small_gpt(**{"n_heads": 4, **settings})), to, **options)
 
 
 def test_too_few_tokens_for_a_fit_are_refused_with_how_many_it_takes(trained, windows):
