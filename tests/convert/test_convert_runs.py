@@ -1,6 +1,7 @@
 """A converted run is a run."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -9,6 +10,7 @@ import pytest
 
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import CHOICES, choice, choice_of
+from mlx_attn.convert import measure
 from mlx_attn.convert.measure import convert_run, measure_model, measure_ranks
 from mlx_attn.convert.model import starting_point
 from mlx_attn.errors import ConfigError, RunError
@@ -94,6 +96,17 @@ def test_another_text_than_that_of_the_run_is_refused(run, corpus, tmp_path):
     text.write_text("another text altogether, and long enough. " * 20)
     with pytest.raises(RunError, match="was trained on another text"):
         convert_run(run, "merged", tmp_path / "new", prepare(str(text), directory=tmp_path))
+
+
+def test_a_large_model_is_measured_on_a_beginning_of_the_text(run, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "_VALIDATION_WORK", 50)
+    places, marks = np.array([0, 49, 50]), np.arange(len(corpus.val.tokens)) % 2
+    val = replace(corpus.val, document_starts=places, scored=marks, floor_nats=1.0)
+    part = measure.validation_part(replace(corpus, val=val), 1)
+    assert (len(part.tokens), part.n_bytes, part.n_scored, part.floor) == (50, 50, 25, None)
+    assert np.asarray(part.document_starts).tolist() == [0, 49]
+    new, _ = convert_run(run, "merged", tmp_path / "new", corpus)
+    assert "val_loss" not in new.settings["converted"]
 
 
 def test_each_rank_is_reported_with_its_loss_size_and_cache(run, corpus):
