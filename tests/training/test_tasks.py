@@ -1,6 +1,8 @@
 """A task is trained and validated only on its scored tokens."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -9,12 +11,14 @@ import pytest
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
+from mlx_attn.run_directory import Run
 from mlx_attn.text.corpus import Corpus, prepare
 from mlx_attn.text.tasks import RECIPE
 from mlx_attn.training.batches import window_losses
 from mlx_attn.training.config import resolve
 from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.training.forecast import forecast
+from mlx_attn.training.recording import write_sample
 from mlx_attn.training.trainer import Trainer
 
 SMALL = {"emb_dim": 16, "n_heads": 2, "n_layers": 1, "batch_size": 4, "steps": 3, "warmup": 1}
@@ -48,6 +52,8 @@ def test_a_context_that_holds_no_document_is_refused(corpus, windows):
     trainer(corpus, context_length=130, windows="epochs")
     with pytest.raises(ConfigError, match=r"100 cuts through documents of 65 tokens"):
         trainer(corpus, context_length=100, windows="epochs")
+    text = replace(corpus, train=replace(corpus.train, scored=None))
+    trainer(text, context_length=100, windows="epochs")
 
 
 def test_a_large_model_on_a_task_is_measured_on_parts_of_documents(corpus, monkeypatch):
@@ -82,6 +88,17 @@ def test_whoever_knows_every_answer_is_always_right_and_below_the_floor(corpus):
     result = Evaluator(corpus.val, 65)(model)
     assert (result.accuracy, result.val_loss) == (1, pytest.approx(0, abs=1e-6))
     assert result.above_floor == pytest.approx(-31 * math.log(32) / 63)
+
+
+def test_a_sample_has_the_right_answer_beside_each_wrong_one(corpus):
+    made, tokens = trainer(corpus, start="book"), np.array(corpus.val.tokens[:65])
+    guesses = np.array(made.model(mx.array(tokens[None])).argmax(-1))[0, 32:64]
+    tokens[-1] = guesses[-1]  # the last answer is right now
+    made.corpus = replace(corpus, val=replace(corpus.val, tokens=tokens))
+    pairs, text = zip(guesses, tokens[33:64], strict=False), corpus.tokenizer.decode
+    wrong = [f"{text([guess])}[{text([token]).strip()}]" for guess, token in pairs]
+    expected = "".join([text(tokens[:33]), *wrong, text(tokens[64:])])
+    assert write_sample(Run(Path("x"), {}), made) == expected.strip()
 
 
 def test_a_task_brings_its_recipe_and_anything_said_wins_over_it():
