@@ -87,6 +87,7 @@ def test_weights_that_are_set_and_read_are_those_that_the_next_step_moves(traine
 def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     made = trainer(dtype="bfloat16", compile=mode)
     computed = losses(made)
+    made.step.gradients(made.starts())  # of a micro-batch, after which others follow
     mx.eval(made.step.state)
     arrays = [
         *named_arrays(made.model).values(),
