@@ -108,11 +108,7 @@ def test_the_stream_is_the_documents_each_after_a_newline(task):
 def test_a_name_with_sizes_is_a_task_with_documents_of_those_sizes():
     task = task_of("recall:pairs=3,keys=5")
     assert task
-    assert task.fit == {
-        "data": "recall:pairs=3,keys=5",
-        "tokenizer": "symbols",
-        "context_length": 13,
-    }
+    assert (task.fit["data"], task.fit["context_length"]) == ("recall:pairs=3,keys=5", 13)
     documents = task.draw(10, "val")
     assert documents.places.shape == (10, 12)
     assert {*documents.places[:, 0:6:2].ravel()} <= {*range(5)}
@@ -125,6 +121,8 @@ def test_a_name_with_sizes_is_a_task_with_documents_of_those_sizes():
     [
         ("recall:pairs=65", "recall: no documents have the sizes"),  # of 64 keys
         ("recall:pair=4", "unknown size 'pair'"),
+        ("recall:pairs=0", "a size is a whole number above 0, as in recall:pairs=4"),
+        ("recall:pairs=two", "a size is a whole number above 0"),
     ],
 )
 def test_sizes_without_documents_are_refused(name, message):
