@@ -5,6 +5,7 @@ from itertools import pairwise
 import ideas
 import numpy as np
 import pytest
+from scipy import stats
 
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, ERROR, LOOKS, level_of, look_at, variance_of
 
@@ -42,14 +43,13 @@ def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
     assert (look.verdict, look.is_open) == (word, not is_last)
 
 
-def test_an_idea_wilder_than_the_control_has_a_wider_interval():
-    own = differences(5, 0.0)
-    tame, wild = (
-        look_at([scale * x for x in own], VARIANCE, 0.001).interval for scale in (1.0, 10.0)
-    )
-    variances = [4 * scale * float(np.var(own, ddof=1)) + 2 * VARIANCE for scale in (1, 100)]
-    widened = (wild[1] - wild[0]) / (tame[1] - tame[0])
-    assert widened == pytest.approx((variances[1] / variances[0]) ** 0.5)
+@pytest.mark.parametrize("wildness", [1.0, 10.0])
+def test_the_interval_is_student_s_with_two_degrees_of_the_control_s_spread(wildness):
+    own = [wildness * x for x in differences(5, 0.0)]
+    variance = (4 * np.var(own, ddof=1) + 2 * VARIANCE) / 6
+    reach = stats.t.isf(LOOKS[5] * 0.001, 6) * (variance / 5) ** 0.5
+    expected = np.mean(own) - reach, np.mean(own) + reach
+    assert look_at(own, VARIANCE, 0.001).interval == pytest.approx(expected)
 
 
 def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
