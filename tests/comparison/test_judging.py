@@ -26,11 +26,12 @@ def alone(differences, margin=0.001, **facts) -> Verdict:
     return judge({"arm": Contrast(differences=tuple(differences), **facts)}, margin)["arm"]
 
 
-def test_a_single_arm_is_judged_by_student_s_paired_t():
-    verdict, expected = alone(HAND), stats.ttest_1samp(HAND, 0)
+@pytest.mark.parametrize(("differences", "word"), [(HAND, "worse"), (HAND[:2], "not known")])
+def test_a_single_arm_is_judged_by_student_s_paired_t(differences, word):
+    verdict, expected = alone(differences), stats.ttest_1samp(differences, 0)
     assert verdict.p_holm == pytest.approx(expected[1])
     assert verdict.interval == pytest.approx(expected.confidence_interval(0.95))
-    assert (verdict.word, verdict.lent) == ("worse", 0)
+    assert (verdict.word, verdict.lent) == (word, 0)
 
 
 def test_tuning_pairs_lend_their_degrees_of_freedom_and_no_more_than_eight():
@@ -62,8 +63,7 @@ def test_an_arm_that_equals_the_control_lends_nothing():
 
 def test_one_tuning_seed_lends_nothing_and_adds_its_share_of_the_variance():
     verdict = alone(HAND, tuning=((0.0,), (0.1,)))
-    variance = 19.3e-6
-    reach = stats.t.ppf(0.975, 4) * sqrt(variance / 5 + TUNING_SHARE * variance)
+    reach = stats.t.ppf(0.975, 4) * sqrt(19.3e-6 * (1 / 5 + TUNING_SHARE))
     assert verdict.interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
