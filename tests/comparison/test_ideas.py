@@ -83,6 +83,14 @@ def test_a_kept_idea_is_the_control_on_fresh_seeds(ask, protocol, runner, write,
     assert ask("standard", "idea")[0].number == 3
 
 
+def test_an_idea_is_alone_and_no_worse_because_its_control_diverges(ask, runner):
+    with pytest.raises(ConfigError, match="name the control and one idea"):
+        ask("standard", "no-query", "no-value")
+    runner.diverges = ("standard",)
+    with pytest.raises(RunError, match=r"nothing to compare with.* standard: with seed 0"):
+        ask("standard", "no-query")
+
+
 def test_a_leak_is_refused_before_it_is_booked(ask, write, tmp_path):
     write("s - s.mean(axis=-2, keepdims=True)")
     with pytest.raises(ConfigError, match="read later ones"):
@@ -96,6 +104,7 @@ def test_a_leak_is_refused_before_it_is_booked(ask, write, tmp_path):
         (ConfigError("plugin idea.py, line 3: ValueError"), "worse", False),
         (None, "worse", False),  # it diverges
         (KeyboardInterrupt(), "not known", True),
+        (RunError("the disk is full"), "not known", True),
     ],
 )
 def test_an_idea_that_fails_is_worse_and_one_that_is_interrupted_goes_on(
@@ -114,8 +123,8 @@ def test_an_idea_that_fails_is_worse_and_one_that_is_interrupted_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(runner), "_by_formula", fail)
-        if isinstance(error, KeyboardInterrupt):
-            with pytest.raises(KeyboardInterrupt):
+        if is_open:
+            with pytest.raises(type(error)):
                 ask("standard", "no-query")
         else:
             reason = str(error or "with seed 1 it diverged: loss nan at step 3")
