@@ -149,6 +149,7 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(protocol, runn
         "no-query is the same as standard within 0.00513 nats per token (5 % of the tokens)"
     )
     shorter = [trial for trial in runner.done if trial.settings.training.steps == 800]
+    assert {trial.settings.training.log_every for trial in shorter} == {100}
     # No name is shown with two losses.
     assert {(trial.arm, trial.seed) for trial in shorter} == {
         ("standard, 800 steps", seed) for seed in range(3)

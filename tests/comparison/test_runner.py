@@ -108,6 +108,8 @@ def test_whoever_stops_listening_loses_only_what_is_under_way(trials, store):
     first, _ = next(working)
     working.close()
     assert [trial for trial in trials if trial in store] == [first]
+    with pytest.raises(RunError, match="told to stop"):
+        train_trial(trials[1], lambda: True)
 
 
 def test_a_changed_text_is_not_taken_for_the_old_one(in_this_process, trials, store, story):
