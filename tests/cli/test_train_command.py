@@ -87,9 +87,10 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_prese
     assert settings("mine")["model"]["qkv_bias"] is True
 
 
-def test_a_text_may_come_from_stdin_and_be_piped_in_again_or_named_as_a_file(train, workshop):
+def test_a_text_from_stdin_may_be_piped_in_again_or_named_as_a_file(train, run_command, workshop):
     story = (workshop / "story.txt").read_text()
     assert train("--data", "-", input=story).exit_code == 0
+    assert "from standard input: give a prompt" in run_command("probe", "tiny-standard").stderr
     again = train("--resume", "tiny-standard", "--steps", "8", input=story)
     assert "8 steps" in again.stdout
     flags = ["--resume", "tiny-standard", "--steps", "9", "--data", "story.txt"]

@@ -145,9 +145,13 @@ def test_curves_are_arrays_by_step_layer_and_head(make, drift):
     )
 
 
-def test_a_run_that_was_not_tracked_says_how_to_track(make):
+def test_a_run_that_was_not_tracked_says_how_to_track_and_a_damaged_one_what_it_lacks(make):
+    run = make("plain", {})
     with pytest.raises(RunError, match="train with --track 50"):
-        read_track(make("plain", {}))
+        read_track(run)
+    run.add_report({"event": "track", "step": 0})
+    with pytest.raises(RunError, match=r"damaged track records \('scores'\)"):
+        read_track(run)
 
 
 def test_two_runs_are_compared_at_the_steps_that_both_kept(make):
