@@ -89,7 +89,7 @@ def test_differences_of_tuning_runs_are_formed_beside_the_best_rate_of_each_arm(
     arm = Search(losses=slower, best=0.5)
     assert tuning_pairs(arm, control) == tuple(pytest.approx((0.1, 0.2)) for _ in range(3))
     edge = Search(losses={1.0: (1.0, 1.1), 2.0: (1.4, float("inf"))}, best=1.0)
-    assert [len(group) for group in tuning_pairs(edge, edge)] == [2, 1]
+    assert [len(group) for group in tuning_pairs(edge, control)] == [2, 1]
     assert tuning_pairs(Search(losses={}, best=1.0), control) == ()
 
 
