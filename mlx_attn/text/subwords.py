@@ -107,8 +107,7 @@ class SubwordTokenizer(characters.Tokenizer):
                     "a text does not come back from its tokens: train it with "
                     "--normalization_rule_name=identity --remove_extra_whitespaces=false"
                 )
-            line = characters.PROBE.replace("\n", "")
-            if tokenizer.encode(line).tolist() != tokenizer._processor.encode(line):
+            if any("\u2581" in piece[1:] for piece, _, _ in tokenizer.scored_pieces()):
                 raise ValueError("it has pieces with a space within")
         except (ValueError, IndexError) as error:
             raise RunError(f"{path}: not a tokenizer that can be used here ({error})") from error

@@ -59,6 +59,7 @@ def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
 
 
 OPTIONS = {"byte_fallback": True, "normalization_rule_name": "identity"}
+ACROSS = {**OPTIONS, "remove_extra_whitespaces": False, "split_by_whitespace": False}
 
 
 def foreign_model(folder: Path, kind: str, **options: Any) -> Path:
@@ -90,9 +91,9 @@ def test_a_model_of_another_program_keeps_its_ids_but_for_the_space_before_a_tex
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({}, "no bytes to fall back on"), (OPTIONS, "a text does not come back from its tokens")],
+    [({}, "no bytes"), (OPTIONS, "a text does not come back"), (ACROSS, "a space within")],
 )
-def test_a_model_that_loses_text_is_refused(options, message, tmp_path):
+def test_a_model_that_loses_text_or_joins_words_is_refused(options, message, tmp_path):
     with pytest.raises(RunError, match=message):
         load_tokenizer(foreign_model(tmp_path, "bpe", **options))
     (tmp_path / "theirs.model").write_bytes(b"no model")
