@@ -129,6 +129,8 @@ def test_batches_streams_and_parts_of_logits_change_no_loss(
     windows = next(n for n in range(2, 9) if len(parts.windows) % n)
     monkeypatch.setattr(evaluation, "EVALUATION_TOKENS", windows * evaluation.cores() * 12)
     result = parts(model)
+    assert result.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
+    assert result.above_floor == pytest.approx(whole.above_floor, rel=1e-6)
     assert result.abilities == pytest.approx(dict(whole.abilities), rel=1e-6)
     assert token_losses(parts, model) == pytest.approx(losses, rel=1e-4)
 
