@@ -155,8 +155,6 @@ def _of_folder(folder: Path) -> tuple[Arrays, Object]:
     path = folder / "config.json"
     if any(folder.glob("*.ckpt.*")):
         raise RunError(_TENSORFLOW.format(path=folder, name=folder / "model.npz"))
-    if not path.is_file():
-        raise RunError(f"{folder}: there is no config.json in it")
     keys = read_record(path)
     named = keys.get("model_type")
     if named == MODEL_TYPE:
