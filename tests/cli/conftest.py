@@ -44,7 +44,7 @@ def workshop(tmp_path, monkeypatch) -> Path:
 def untrained_run(path: Path, tokenizer: Tokenizer, **record: Any) -> Run:
     """A run whose model was never trained and reads with this tokenizer."""
     config = GPTConfig(vocab_size=tokenizer.vocab_size, **SIZES)
-    settings = {"model": config.as_dict(), "training": {}, "text": {}}
+    settings = {"model": config.as_dict(), "training": {"seed": 7}, "text": {}}
     run = create_run(path, settings | record, tokenizer=tokenizer)
     run.save_model(GPT(config))
     return run
