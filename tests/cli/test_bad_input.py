@@ -96,6 +96,7 @@ REFUSALS = [
     ("sample -n 5000", 2, "num_samples=5000 must be at least 1 and at most 4096"),
     ("convert base", 2, "--to FORM"),
     ("convert --to separate --rank x", 2, "write 8, or 1,2,4, or 1..128"),
+    ("convert --to separate --rank 0..8", 2, "'0..8' has no rank of at least 1"),
     ("convert base --to merged --out data", 1, "exists"),
     ("convert base --to merged --out runs/../runs/base --overwrite", 2, "is the run that is conv"),
     ("loss base --data copy", 2, "only a model that was trained on this task reads it"),
