@@ -353,6 +353,7 @@ def test_what_was_exported_comes_back_as_a_run_with_its_tokenizer(
     loaded, out = make_run(kind, **settings), tmp_path / "out"
     export_run(loaded, TARGETS[to], out)
     run = import_run(find_checkpoint(str(out)), tmp_path / "back", str(tmp_path / "text.txt"))
+    assert run.config.qkv_bias == loaded.model.config.qkv_bias
     assert mx.allclose(run.load_model()(TOKENS), loaded.model(TOKENS), rtol=0, atol=1e-5)
     text = open_run(run.path).settings["text"]
     corpus = prepare(text["data"], text["tokenizer"], text["vocab_size"])
