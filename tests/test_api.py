@@ -143,6 +143,7 @@ def test_what_holds_arrays_is_equal_to_itself_only(kept, model):
         (lambda model: model.logits("a" * 17), "has 17 tokens, and this model reads 1 to 16"),
         (lambda model: model.loss("a"), "at least two tokens"),
         (lambda model: model.matrices(3), "layer=3: this model's layers are 0 to 0"),
+        (lambda model: model.generate(temp=-1.0), "temp"),
         (lambda _: mlx_attn.compare(["a"]), "arm=.* must be a text"),  # pyright: ignore
         (lambda model: mlx_attn.compare("standard", "merged", jobs=-1), "jobs=-1 must be at least"),
         (lambda _: mlx_attn.compare("standard", plugins=""), "'' names no file"),

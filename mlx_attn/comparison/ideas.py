@@ -134,7 +134,8 @@ class IdeaRun:
             plugins={Path(one["path"]).name: one["sha256"] for one in self._of_idea[0].plugins},
             settings=self.arm.settings,
         )
-        self.idea = next((i for i in self.ideas if (i.digest, i.control) == (of_idea, digest)), new)
+        asked = of_idea, digest
+        self.idea = next((i for i in self.ideas if (i.digest, i.control) == asked), new)
 
     def _trials(self, arm: Arm, n: int) -> tuple[str, list[Trial]]:
         """Return the digest of an arm, whatever the seed, and its trainings."""
@@ -200,7 +201,8 @@ class IdeaRun:
         variance = sequence.variance_of(
             of_control, (idea.differences for idea in before if idea.differences)
         )
-        look = sequence.look_at(differences, variance, self.idea.level, self.run.config.margin.nats)
+        margin = self.run.config.margin.nats
+        look = sequence.look_at(differences, variance, self.idea.level, margin)
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
             **look._asdict(),

@@ -153,7 +153,7 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
         raise ValueError(f"{folder}: damaged")
     splits: dict[str, Split] = {}
     for name, facts in record.facts.items():
-        paths = [path for field in _DTYPES for path in folder.glob(f"{name}.{field}.npy")]
+        paths = filter(Path.is_file, (folder / f"{name}.{field}.npy" for field in _DTYPES))
         arrays = {path.name.split(".")[1]: np.load(path, mmap_mode="r") for path in paths}
         splits[name] = Split(**arrays, **facts)
     tokenizer = tokenizers.load_tokenizer(folder)

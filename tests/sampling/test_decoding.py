@@ -27,10 +27,8 @@ POSITIONS = ["learned", "alibi", "rope", "none"]
 
 def texts(model, n: int, prompt=PROMPT, count: int = 1, step=None, **config: Any) -> Any:
     """The tokens of each text, side by side: [count, n]."""
-    sampler, state = (
-        Sampler(SamplerConfig(**config), count),
-        DecodingState(step or TokenStep(model)),
-    )
+    sampler = Sampler(SamplerConfig(**config), count)
+    state = DecodingState(step or TokenStep(model))
     return np.array([*islice(decode(state, prompt, sampler), n)]).T
 
 
