@@ -3,14 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from mlx_attn import files
 from mlx_attn.comparison.config import Arm, ComparisonConfig
-from mlx_attn.machine.device import device_name
-from mlx_attn.machine.facts import products, source_digest
+from mlx_attn.machine.facts import arithmetic
 from mlx_attn.text.tasks import task_of
 from mlx_attn.training.config import Settings
 
@@ -20,8 +17,6 @@ SHORTER = 4 / 5
 POINTS = 8  # validations in the course of a training
 
 RATES = ("lr", "min_lr", "muon_lr")  # the settings that a factor of the learning rates multiplies
-
-_version = cache(version)  # which reads the package's files: a digest is made often
 
 
 @dataclass(frozen=True)
@@ -48,11 +43,9 @@ class Trial:
 
     @property
     def digest(self) -> str:
-        """Names the training: the same settings, versions and kind of device, the same digest."""
-        # Everything that the result depends on; versions too, since kernels round differently.
+        """Names the training: the same settings, text, files and arithmetic, the same digest."""
         plugins = [(plugin["sha256"], plugin["files"]) for plugin in self.plugins]
-        versions = source_digest(), _version("mlx"), device_name(), products()
-        facts = [versions, self.flat, self.text, plugins]
+        facts = [arithmetic(), self.flat, self.text, plugins]
         # Sorted keys: equal settings have equal digests.
         return files.digest(json.dumps(facts, sort_keys=True).encode())
 

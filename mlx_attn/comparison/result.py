@@ -19,8 +19,8 @@ MOST_SEEDS = 1000
 class Point:
     """One validation in the course of a training; its loss is in nats per scored token.
 
-    Of a text it covers the same few windows for every arm, of a task all of them. Only tasks have
-    an accuracy.
+    Of a task it covers all windows, of a text a few, moved by what all of them add at the end. Only
+    tasks have an accuracy.
     """
 
     step: int

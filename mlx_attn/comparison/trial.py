@@ -7,7 +7,7 @@ and another seed or arm costs only its own trials.
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
@@ -137,7 +137,7 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
         raise RunError(f"{corpus.name} has changed since the comparison began: put it back")
     trainer = Trainer(trial.settings, corpus)
     is_text, curve, last, ended = not trainer.config.eval_every, list[Point](), None, None
-    # The same windows for every arm and every point of its curve, so that they are comparable.
+    # The same windows for every point of a curve, so that they are comparable.
     estimate = partial(trainer.evaluator.estimate, trainer.model, CURVE_WINDOWS)
     try:
         for event in train(trainer, should_stop):
@@ -156,6 +156,9 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     if ended.reason == INTERRUPTED:
         raise RunError("it was told to stop")
     assert last
+    # Arms of other context lengths have other windows: all points move as the last one does.
+    moved = last.val_loss - curve[-1].val_loss
+    curve = [replace(point, val_loss=point.val_loss + moved) for point in curve]
     return _outcome(trial, ended, last, curve, corpus.val.floor)
 
 

@@ -19,7 +19,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import single_stream
-from mlx_attn.training.evaluation import Evaluation
+from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.loop import never
 from tests.comparison.conftest import training
 
@@ -61,18 +61,14 @@ def test_processes_that_die_are_one_line(trials, store, monkeypatch):
         list(Runner(store, 1)(trials))
 
 
-def test_a_training_records_its_course(trials):
+def test_the_curve_of_a_text_is_of_few_windows_and_ends_at_its_loss(trials, monkeypatch):
+    monkeypatch.setattr(Evaluator, "estimate", lambda *_: next(estimates))
+    estimates = iter([4.0, *[2.0] * 7])
     result = train_trial(trials[0])
     assert isinstance(result, TrialResult)
     assert [point.step for point in result.curve] == list(range(1, 9))
-    assert result.val_loss == result.curve[-1].val_loss
-
-
-def test_the_curve_of_a_text_ends_on_the_windows_that_it_began_on(trials, monkeypatch):
-    monkeypatch.setattr(trial, "CURVE_WINDOWS", 1)
-    result = train_trial(trials[0])
-    assert isinstance(result, TrialResult)
-    assert result.val_loss != result.curve[-1].val_loss
+    moved = [point.val_loss - result.val_loss for point in result.curve]
+    assert moved == pytest.approx([2.0, *[0.0] * 7])
 
 
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):
@@ -92,14 +88,15 @@ def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials,
 def test_a_training_of_other_code_is_not_used(in_this_process, trials, store, monkeypatch):
     list(Runner(store, 1)(trials[:1]))
     assert (store.of_other_code(), store.missing(trials)) == (0, trials[1:])
-    for module in (plan, trial):
-        monkeypatch.setattr(module, "source_digest", lambda: "another")
+    for module in ("machine.facts", "comparison.trial"):
+        monkeypatch.setattr(f"mlx_attn.{module}.source_digest", lambda: "another")
     assert (store.of_other_code(), store.missing(trials)) == (1, trials)
 
 
-def test_a_training_with_other_products_is_another(trials, monkeypatch):
+@pytest.mark.parametrize("fact", [*arithmetic()])
+def test_a_training_of_other_arithmetic_is_another(trials, monkeypatch, fact):
     before = trials[0].digest
-    monkeypatch.setattr(plan, "products", lambda: "TF32")
+    monkeypatch.setattr(plan, "arithmetic", lambda: arithmetic() | {fact: "another"})
     assert trials[0].digest != before
 
 
