@@ -26,7 +26,7 @@ from mlx_attn.cli.options import (
     settings_in,
 )
 from mlx_attn.cli.output import emit, note
-from mlx_attn.comparison.config import MADE_HERE, ComparisonConfig
+from mlx_attn.comparison.config import MADE_HERE, OF_VARIANTS, ComparisonConfig
 from mlx_attn.errors import ConfigError
 from mlx_attn.files import lock
 from mlx_attn.keys import check_number
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mlx_attn.comparison.run import ComparisonRun
     from mlx_attn.comparison.show import Display
 
-_MADE_HERE = {"variant", *MADE_HERE, "epochs", "minutes"}
-"""Settings of a training that a comparison makes itself."""
+_MADE_HERE = {*OF_VARIANTS, *MADE_HERE, "epochs", "minutes"}
+"""Settings of a training that the arms or the comparison make."""
 
 _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
 """Options of `train`, besides its settings."""

@@ -58,6 +58,9 @@ class Arm:
 MADE_HERE = frozenset({"seed", "eval_every", "log_every", "track"})
 """Settings of a training that are the comparison's, and the same for every arm."""
 
+OF_VARIANTS = frozenset({"variant", "pattern", *MAPS})
+"""Settings that the variant of an arm decides."""
+
 
 def arm_from(text: str) -> Arm:
     """Return the arm that a text describes: `merged`, or `one head: merged, n_heads=1`.
@@ -133,7 +136,7 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
         return None
     # If only scores change, the question is their worth; otherwise the worth of all attention.
     name = "scores-off" if changed <= {"score", "logits", "scale"} else "attention-off"
-    settings = {key: value for key, value in arms[0].settings.items() if key != "pattern"}
+    settings = {key: value for key, value in arms[0].settings.items() if key not in OF_VARIANTS}
     return Arm(name, {**settings, "variant": name})
 
 
@@ -216,8 +219,8 @@ class ComparisonConfig:
         arms, reference = shared.pop("arms", DEFAULT_ARMS), shared.pop("reference", "auto")
         if not isinstance(arms, list | tuple):
             raise ConfigError(f"arms={arms!r} must be a list, such as ['standard', 'merged']")
-        if fixed := sorted({"variant", *MADE_HERE} & {*shared}):
-            raise ConfigError(f"the comparison itself sets {', '.join(fixed)}: leave that out")
+        if fixed := sorted((OF_VARIANTS | MADE_HERE) & {*shared}):
+            raise ConfigError(f"the arms or the comparison set {', '.join(fixed)}: leave that out")
         expanded(shared)  # raises for what no training has
         chosen = arms_from(arms)
         without = reference_arm(chosen) if reference == "auto" else None

@@ -34,6 +34,7 @@ FILES = {
     "table.toml": "[modle]\nn_heads = 2",
     "delta.toml": 'delta = "5%"',
     "seeds.toml": "seeds = 9",
+    "score.toml": 'score = "merged"',
 }
 """Files that cannot be used, or not by every command."""
 
@@ -118,6 +119,7 @@ REFUSALS = [
     ("compare --scales 1,a", 2, "numbers between commas"),
     ("compare --data story.txt --variants standard,mla,path --exit-code", 2, "word on one arm"),
     ("compare --from story.txt --seeds 3", 2, "trains none: leave out --seeds"),
+    ("compare --config=score.toml", 2, "score.toml: the arms or the comparison set score: leave"),
     ("compare --ideas --delta=5%", 2, "give --delta in nats"),
     ("compare --ideas --config=delta.toml", 2, "give --delta in nats"),
     ("compare --ideas --seeds=9", 2, "leave out --seeds"),

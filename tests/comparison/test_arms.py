@@ -54,6 +54,7 @@ def test_arms_that_cannot_be_compared_are_refused_with_the_reason(texts, complai
         (["standard", "merged", "one head: n_heads=1"], {"variant": "attention-off"}),
         (["one head: n_heads=1", "no-query, n_heads=1"], {"variant": "scores-off", "n_heads": 1}),
         (["pattern=deltanet,standard", "standard"], {"variant": "attention-off"}),
+        (["score=merged, bias=no", "no-query"], {"variant": "scores-off", "bias": False}),
         # No map differs, or an arm is a reference already.
         (["standard", "decay: weight_decay=0.1"], None),
         (["standard", "scores-off"], None),
