@@ -27,14 +27,13 @@ _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 def forest_figure(comparison: Comparison) -> "Figure":
     """Draw differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = comparison.verdicts, comparison.delta
-    words = {arm: comparison.word(arm) for arm in verdicts}
-    notes = words | {comparison.reference: "the reference"}
-    labels = ["\n".join([*textwrap.wrap(show.visible(arm), _NAME), notes[arm]]) for arm in words]
+    words = {arm: one.word for arm, one in verdicts.items()} | {comparison.reference: "reference"}
+    labels = ["\n".join([*textwrap.wrap(show.visible(arm), _NAME), words[arm]]) for arm in verdicts]
     lines = 1 + max((label.count("\n") for label in labels), default=0)
     figure, (axis,) = panels(1, 1, (_WIDTH, 1 + (0.1 + 0.2 * lines) * len(labels)))
     axis.axvline(0, color=_GREY, linewidth=0.8)
-    for row, (arm, verdict) in enumerate(verdicts.items()):
-        look = show.LOOKS[words[arm]]
+    for row, verdict in enumerate(verdicts.values()):
+        look = show.LOOKS[verdict.word]
         # Each arm's own margin: half of the part's worth if that is less than delta.
         if verdict.margin:
             axis.fill_between([-verdict.margin, verdict.margin], row - 0.5, row + 0.5, **_BAND)

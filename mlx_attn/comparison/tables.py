@@ -31,7 +31,7 @@ def differences_of(comparison: Comparison) -> Table:
             "arm": arm,
             "difference": signed(verdict.mean, decimals),
             interval_name(comparison.confidence): between(verdict.interval, decimals),
-            "word": "reference" if arm == comparison.reference else comparison.word(arm),
+            "word": "reference" if arm == comparison.reference else verdict.word,
             "p": probability(verdict.p_holm),
             "of worth": percent(verdict.share),
             "seeds needed": seeds_needed(verdict),

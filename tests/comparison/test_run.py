@@ -7,10 +7,10 @@ import pytest
 from mlx_attn.comparison.config import ComparisonConfig, Margin, arm_from
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.show import answer_of
+from mlx_attn.comparison.tables import differences_of
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import ConfigError, RunError
-
-from .conftest import FormulaRunner, conclude
+from tests.comparison.conftest import FormulaRunner, conclude
 
 
 def test_differences_are_paired_by_seed(protocol, runner):
@@ -116,7 +116,7 @@ def test_a_task_is_judged_by_how_often_it_is_solved_and_not_by_the_mean_loss(pro
     runner.noise, runner.effects = 0.002, {"no-query": -0.2}
     runner.shares = {"standard": 1.0, "no-query": 0.4}
     comparison = conclude(protocol(seeds=5), runner)
-    assert comparison.verdicts["no-query"].word == "better"
+    assert comparison.verdicts["no-query"].word == differences_of(comparison).rows[0][3] == "better"
     word, sentence = answer_of(comparison, "no-query")
     assert word == comparison.solving["no-query"].word == "worse"
     assert "no-query solves the task less often than standard: 0 of 5 seeds against 5" in sentence
