@@ -151,8 +151,8 @@ class Comparison:
 
     @property
     def judged(self) -> list[str]:
-        """The arms that have a verdict, in order, without the reference."""
-        return [arm for arm in self.verdicts if arm != self.reference]
+        """The arms with a verdict, and those that diverged, without control and reference."""
+        return [arm for arm in (*self.verdicts, *self.diverged) if arm != self.reference]
 
     def word(self, arm: str) -> str:
         """Return the word on an arm: of a task by how often it is solved, else by the mean loss.

@@ -67,7 +67,7 @@ class ComparisonRun:
 
     def _concluded(self, plan: "VerdictPlan", searches: Mapping[str, tuning.Search]) -> Comparison:
         """Return the result of a comparison whose trials are all in the store."""
-        config, settings = self.config, self.config.settings(plan.control)
+        config, settings = self.config, self.config.settings(plan.arms[0])
         found, diverged = plan.outcomes(self.store)
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
@@ -83,7 +83,7 @@ class ComparisonRun:
             name=config.name,
             question=config.question,
             command=config.command,
-            control=plan.control.name,
+            control=plan.arms[0].name,
             reference=config.reference.name if config.reference else "",
             settings={"preset": settings.preset, **shared},
             delta=margin,
@@ -158,11 +158,6 @@ class VerdictPlan:
         return cls(config, arms, replace(arms[0], name=name, settings=settings))
 
     @property
-    def control(self) -> Arm:
-        """The arm that the others are compared with."""
-        return self.arms[0]
-
-    @property
     def trained(self) -> tuple[Arm, ...]:
         """The arms and the shorter control."""
         return (*self.arms, self.shorter) if self.shorter else self.arms
@@ -187,7 +182,7 @@ class VerdictPlan:
                 trainings[arm.name] = store.trainings(trials)
             except ConfigError as error:
                 diverged[arm.name] = str(error)
-        for arm in (self.control, self.shorter):
+        for arm in (self.arms[0], self.shorter):
             if arm and (reason := diverged.get(arm.name)):
                 raise RunError(f"there is nothing to compare with, because of {arm.name}: {reason}")
         return trainings, diverged
@@ -199,7 +194,7 @@ class VerdictPlan:
         """
         if not self.shorter:
             return self.config.margin.nats
-        arms = (self.shorter, self.control)
+        arms = (self.shorter, self.arms[0])
         short, whole = (fmean(one.val_loss for one in trainings[arm.name]) for arm in arms)
         fewer, steps = (self.config.settings(arm).training.steps for arm in arms)
         if fewer == steps:  # there are too few to leave some out

@@ -52,8 +52,7 @@ def question_of(comparison: Comparison) -> str:
     """Return the question that was asked, or one made from the arms."""
     if comparison.question:
         return comparison.question
-    if not (arms := comparison.judged):
-        return f"What loss does {comparison.control} reach?"
+    arms = comparison.judged
     does = "do" if len(arms) > 1 else "does"
     named = " and ".join(filter(None, (", ".join(arms[:-1]), arms[-1])))
     return f"How {does} {named} compare with {comparison.control}?"
@@ -61,8 +60,10 @@ def question_of(comparison: Comparison) -> str:
 
 def answer_of(comparison: Comparison, arm: str) -> tuple[str, str]:
     """Return the word on an arm and the sentence that states it."""
-    verdict, word = comparison.verdicts[arm], comparison.word(arm)
-    sentence = _finding(comparison, arm, verdict)
+    word = comparison.word(arm)
+    if why := comparison.diverged.get(arm):
+        return word, f"{arm} is {word} than {comparison.control}: {why}."
+    sentence = _finding(comparison, arm, comparison.verdicts[arm])
     # On a task the number of seeds that solve it decides; the mean loss is told after it.
     if arm in comparison.solving:
         sentence = f"{_solving_text(comparison, arm)} By the mean loss, {sentence}"
@@ -164,8 +165,10 @@ def notes_of(comparison: Comparison) -> list[str]:
             f"{', '.join(edges)}: the best learning rate is the last one tried; a better one may "
             "lie beyond it."
         )
-    notes += _doubts({arm: comparison.verdicts[arm] for arm in comparison.judged})
-    notes += [f"{arm} has no result: {why}." for arm, why in comparison.diverged.items()]
+    judged = comparison.verdicts.keys() - {comparison.reference}
+    notes += _doubts({arm: comparison.verdicts[arm] for arm in judged})
+    if why := comparison.diverged.get(comparison.reference):
+        notes.append(f"{comparison.reference} has no result: {why}.")
     return notes
 
 

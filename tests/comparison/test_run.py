@@ -23,9 +23,7 @@ def test_differences_are_paired_by_seed(protocol, runner):
     assert [training.seed for training in arm.trainings] == [0, 1, 2]
 
 
-def test_another_seed_or_arm_costs_only_its_own_trainings_and_another_text_all(
-    protocol, runner, story
-):
+def test_a_seed_or_arm_more_costs_its_own_trainings_and_another_text_all(protocol, runner, story):
     conclude(protocol("standard", "no-query"), runner)
     first = len(runner.done)
     conclude(protocol("standard", "no-query", seeds=4), runner)

@@ -97,7 +97,7 @@ def test_tasks_show_accuracies_and_solved_seeds_and_no_bits(comparison):
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"arms": ["standard", "merged-both"]}, "only one arm has a result"),
+        ({"arms": ["standard", "merged-both"]}, ">worse</strong> merged-both is w"),
         ({"seeds": 1}, "1 seed, too few for an interval"),
         ({"tunings": (), "delta": 0.0}, "Through training"),
     ],

@@ -12,7 +12,7 @@ from mlx_attn.comparison.tables import between, number, places, signed
 
 def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     made = comparison()
-    same, worse, unknown = (answer_of(made, arm)[1] for arm in made.judged)
+    same, worse, unknown, diverged = (answer_of(made, arm)[1] for arm in made.judged)
     notes = notes_of(made)
     assert same.startswith("merged is the same as standard within 0.02 nats per token: +0.00")
     assert worse.startswith("no-out-proj is worse than standard: +0.1")
@@ -21,7 +21,9 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     assert unknown.endswith(" seeds would decide.")
     assert notes[0].startswith("Branches start at zero here")
     assert notes[1].startswith("standard: the best learning rate is the last one tried")
-    assert notes[2] == "merged-both has no result: with seed 0 it diverged: loss nan at step 3."
+    assert diverged == f"merged-both is worse than standard: {made.diverged['merged-both']}."
+    told = notes_of(replace(made, reference="merged-both"))
+    assert told[-1] == "merged-both has no result: with seed 0 it diverged: loss nan at step 3."
 
 
 def test_an_arm_that_reads_more_tokens_than_the_control_is_told(comparison):
