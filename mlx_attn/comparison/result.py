@@ -66,7 +66,7 @@ class ArmResult:
     """One arm, with a training per seed."""
 
     arm: str
-    settings: Mapping[str, Any]  # those that differ from the other arms', flat
+    settings: Mapping[str, Any]  # all of them, flat; learning rates before `lr_scale`
     lr_scale: float  # the tuned factor of the learning rates
     params: int
     cache_bytes_per_token: int

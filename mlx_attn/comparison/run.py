@@ -1,7 +1,7 @@
 """A comparison from plan to verdict: tune, train every arm with the same seeds, judge."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from pathlib import Path
@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from mlx_attn.comparison import stages, tuning
-from mlx_attn.comparison.config import Arm, ComparisonConfig
+from mlx_attn.comparison.config import MADE_HERE, Arm, ComparisonConfig
 from mlx_attn.comparison.judging import Contrast, judge, judge_solving
 from mlx_attn.comparison.plan import SHORTER, Trial, trial_of
 from mlx_attn.comparison.result import ArmResult, Comparison, Solving, TrialResult, Verdict
@@ -21,7 +21,7 @@ from mlx_attn.machine.facts import versions
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
-from mlx_attn.training.config import expanded
+from mlx_attn.training.config import layer_from
 from mlx_attn.training.trainer import FLOAT_BYTES
 
 Events = Generator[stages.ComparisonEvent, None, None]
@@ -67,14 +67,14 @@ class ComparisonRun:
 
     def _concluded(self, plan: "VerdictPlan", searches: Mapping[str, tuning.Search]) -> Comparison:
         """Return the result of a comparison whose trials are all in the store."""
-        config, settings = self.config, self.config.settings(plan.arms[0])
+        config = self.config
         found, diverged = plan.outcomes(self.store)
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
-        # Only settings that every arm leaves alike are shared.
-        varied = {key for arm in plan.arms for key in expanded(arm.settings)}
-        flat = {**settings.model, **asdict(settings.training), "data": settings.text.data}
-        shared = {key: value for key, value in flat.items() if key not in varied}
+        arms = tuple(
+            self._arm_result(arm, trainings[arm.name]) for arm in plan.arms if arm.name in trainings
+        )
+        common = set.intersection(*({*arm.settings.items()} for arm in arms))
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         records = (record for trial in plan.trials for record in trial.plugins)
@@ -85,7 +85,7 @@ class ComparisonRun:
             command=config.command,
             control=plan.arms[0].name,
             reference=config.reference.name if config.reference else "",
-            settings={"preset": settings.preset, **shared},
+            settings={key: one for key, one in arms[0].settings.items() if (key, one) in common},
             delta=margin,
             delta_tokens=config.margin.tokens,
             confidence=config.confidence,
@@ -96,11 +96,7 @@ class ComparisonRun:
             },
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
-            arms=tuple(
-                self._arm_result(arm, trainings[arm.name])
-                for arm in plan.arms
-                if arm.name in trainings
-            ),
+            arms=arms,
             diverged=diverged,
             verdicts=verdicts_of(config, trainings, searches, margin),
             solving=solving_of(config, trainings),
@@ -108,10 +104,12 @@ class ComparisonRun:
         )
 
     def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
-        cost = model_cost(self.config.settings(arm).model_config(self.vocab_size))
+        settings = self.config.settings(arm)
+        model = settings.model_config(self.vocab_size)
+        cost, flat = model_cost(model), layer_from(settings.record(model))
         return ArmResult(
             arm=arm.name,
-            settings=arm.settings,
+            settings={key: one for key, one in flat.items() if key not in MADE_HERE},
             lr_scale=arm.lr_scale,
             params=cost.parameters,
             cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,

@@ -113,7 +113,11 @@ def tuning_of(comparison: Comparison) -> Table:
 
 def settings_of(comparison: Comparison) -> list[Table]:
     """Return the settings, the text and the machine."""
-    settings = {arm.arm: arm.settings for arm in comparison.arms}
+    shared = comparison.settings.keys()
+    settings = {
+        arm.arm: {key: arm.settings[key] for key in arm.settings if key not in shared}
+        for arm in comparison.arms
+    }
     return [
         _pairs("What sets the arms apart", settings),
         _pairs("What all arms share", comparison.settings),

@@ -101,9 +101,7 @@ def test_nobody_listening_is_one_line(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_scheduler_s_end_is_one_line_and_the_same_command_continues(
-    cluster, runner, brief, tmp_path
-):
+def test_a_lost_scheduler_is_one_line_and_the_command_continues(cluster, runner, brief, tmp_path):
     cluster.add()
     with pytest.raises(
         RunError, match=rf"the scheduler at {cluster.address} is gone; finished trainings are kept"

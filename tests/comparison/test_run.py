@@ -92,9 +92,10 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
 
 
 def test_only_settings_that_no_arm_changes_are_told_as_shared(protocol, runner):
-    shared = conclude(protocol("standard", "no-query"), runner).settings
-    assert "score" not in shared
-    assert shared["n_layers"] == 1
+    made = conclude(protocol("standard", "no-query, batch_size=3"), runner)
+    assert not {"score", "batch_size", "seed", "eval_every"} & made.settings.keys()
+    assert (made.settings["n_layers"], made.settings["tokenizer"]) == (1, "char")
+    assert [arm.settings["batch_size"] for arm in made.arms] == [4, 3]
 
 
 def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(protocol, runner):
