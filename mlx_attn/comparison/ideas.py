@@ -42,6 +42,7 @@ class Idea:
     reason: str = "the same command trains it"
     difference: float | None = None  # mean, in nats per token, idea minus control
     interval: tuple[float, float] | None = None  # at the idea's level
+    margin: float = 0.0  # in nats per token: differences below it count as none
     seeds: int = 0
     level: float  # its part of `sequence.ERROR`
     # If its steps take longer: the difference when the control's time is over, off its curve.
@@ -197,16 +198,15 @@ class IdeaRun:
         losses, of_control = ([each.val_loss for each in some] for some in (trainings, control))
         pairs = zip(losses, of_control, strict=False)  # seed by seed
         differences = tuple(one - other for one, other in pairs)
-        before = self.ideas[: self.idea.number - 1]
-        variance = sequence.variance_of(
-            of_control, (idea.differences for idea in before if idea.differences)
-        )
+        earlier = (idea.differences for idea in self.ideas[: self.idea.number - 1])
+        variance = sequence.variance_of(of_control, filter(None, earlier))
         margin = self.run.config.margin.nats
         look = sequence.look_at(differences, variance, self.idea.level, margin)
         closed = "kept: it is the control now" if look.verdict == "better" else "dropped"
         self._note(
             **look._asdict(),
             reason="the same command adds seeds" if look.is_open else closed,
+            margin=margin,
             seeds=len(trainings),
             differences=differences,
             at_equal_time=_at_equal_time(trainings, control[: len(trainings)]),

@@ -223,7 +223,8 @@ def verdict_lines(
             low, high = verdict.interval
             shown = f"{interval_name(confidence)} {low:+.4g} to {high:+.4g}"
         pairs = plural(len(verdict.differences), "pair")
-        answer = f"{arm}, compared with {control}: {verdict.word}, {verdict.mean:+.4g}"
+        within = f" within {verdict.margin:g}" if verdict.word == "the same" else ""
+        answer = f"{arm}, compared with {control}: {verdict.word}{within}, {verdict.mean:+.4g}"
         yield f"{answer} ({shown}, {pairs}){_more_seeds(verdict)}"
     yield from _doubts(verdicts)
 

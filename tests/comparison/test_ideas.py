@@ -57,7 +57,7 @@ def test_a_second_idea_reuses_the_control_and_a_repeated_call_trains_nothing(ask
     assert ask("standard", "no-query") == (first, 0)
     second, trained = ask("standard", "no-value")
     assert trained == second.seeds < CONTROL_SEEDS
-    assert [second.number, second.level] == [2, level_of(2)]
+    assert [second.number, second.level, second.margin] == [2, level_of(2), 0.01]
     assert [*ledgers_in(tmp_path).values()] == ["2 ideas: 1 worse, 1 not known"]
 
 
