@@ -83,7 +83,7 @@ class ComparisonRun:
             name=config.name,
             question=config.question,
             command=config.command,
-            control=plan.arms[0].name,
+            control=plan.control.name,
             reference=config.reference.name if config.reference else "",
             settings={key: one for key, one in arms[0].settings.items() if (key, one) in common},
             delta=margin,
@@ -156,6 +156,11 @@ class VerdictPlan:
         return cls(config, arms, replace(arms[0], name=name, settings=settings))
 
     @property
+    def control(self) -> Arm:
+        """The arm that the others are compared with."""
+        return self.arms[0]
+
+    @property
     def trained(self) -> tuple[Arm, ...]:
         """The arms and the shorter control."""
         return (*self.arms, self.shorter) if self.shorter else self.arms
@@ -180,7 +185,7 @@ class VerdictPlan:
                 trainings[arm.name] = store.trainings(trials)
             except ConfigError as error:
                 diverged[arm.name] = str(error)
-        for arm in (self.arms[0], self.shorter):
+        for arm in (self.control, self.shorter):
             if arm and (reason := diverged.get(arm.name)):
                 raise RunError(f"there is nothing to compare with, because of {arm.name}: {reason}")
         return trainings, diverged
@@ -192,7 +197,7 @@ class VerdictPlan:
         """
         if not self.shorter:
             return self.config.margin.nats
-        arms = (self.shorter, self.arms[0])
+        arms = (self.shorter, self.control)
         short, whole = (fmean(one.val_loss for one in trainings[arm.name]) for arm in arms)
         fewer, steps = (self.config.settings(arm).training.steps for arm in arms)
         if fewer == steps:  # there are too few to leave some out
