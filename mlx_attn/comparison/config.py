@@ -69,6 +69,8 @@ def arm_from(text: str) -> Arm:
     the text is both.
     """
     name, _, description = validate({"arm": text}, {"arm": str})["arm"].partition(":")
+    if text != text.encode(errors="replace").decode():  # no record can hold it
+        raise ConfigError(f"'{text}' holds bytes that are not UTF-8: give the arm another name")
     parts: list[str] = []
     for part in filter(None, map(str.strip, (description or text).split(","))):
         # The variants of a pattern stay together.

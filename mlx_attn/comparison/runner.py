@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
@@ -119,6 +120,8 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
 @contextmanager
 def worker_pool(size: int) -> Iterator[Any]:
     """Open a pool of processes that are killed when it is left."""
+    if getattr(sys.modules["__main__"], "__file__", "") == "<stdin>":  # processes import the script
+        raise RunError("processes cannot read standard input again: save the script as a file")
     # `active_children` also lists processes that somebody else has started.
     others = set(multiprocessing.active_children())
     # A fork would copy MLX without its threads. With the pool Python starts a tracker of resources.

@@ -61,6 +61,12 @@ def test_processes_that_die_are_one_line(trials, store, monkeypatch):
         list(Runner(store, 1)(trials))
 
 
+def test_a_script_from_standard_input_is_refused(trials, store, monkeypatch):
+    monkeypatch.setattr("__main__.__file__", "<stdin>", raising=False)
+    with pytest.raises(RunError, match="save the script as a file"):
+        list(Runner(store, 1)(trials))
+
+
 def test_the_curve_of_a_text_is_of_few_windows_and_ends_at_its_loss(trials, monkeypatch):
     monkeypatch.setattr(Evaluator, "estimate", lambda *_: next(estimates))
     estimates = iter([4.0, *[2.0] * 7])
