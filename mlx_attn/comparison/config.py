@@ -197,7 +197,7 @@ class ComparisonConfig:
     question: str = setting("", "a sentence for the report's head")
     name: str = "compare"
     command: str = ""
-    text: str = ""  # digest of the text; `ComparisonRun` fills it in
+    text: str = ""  # fingerprint of text and tokenizer; `ComparisonRun` fills it in
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], name: str = "", command: str = "") -> Self:

@@ -26,7 +26,7 @@ class Trial:
     arm: str
     settings: Settings  # learning rates scaled
     lr_scale: float  # the factor that they were scaled with, for people like `arm`
-    text: str  # digest of the training text; "" for a corpus whose download is checked
+    text: str  # fingerprint of the text and its tokenizer
     # Path, digest and names of the user's files that it needs.
     plugins: Sequence[Mapping[str, Any]] = ()
 

@@ -35,7 +35,7 @@ class ComparisonRun:
         self.runner, self.store = runner, runner.store
         # Prepared here, once, before several processes want it at the same time.
         self.corpus = config.settings(config.arms[0]).corpus()
-        self.config = replace(config, text=self.corpus.digest)
+        self.config = replace(config, text=self.corpus.fingerprint)
         self.vocab_size = self.corpus.tokenizer.vocab_size
         for arm in config.all_arms:
             settings = config.settings(arm)

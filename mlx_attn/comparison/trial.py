@@ -130,11 +130,12 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     """Train one trial.
 
     Raises:
-        RunError: The text is not the one that the trial is of, or it was told to stop.
+        RunError: Text or tokenizer are not the ones that the trial is of, or it was told to stop.
     """
     corpus = trial.settings.corpus()
-    if trial.text and corpus.digest != trial.text:
-        raise RunError(f"{corpus.name} has changed since the comparison began: put it back")
+    if trial.text and corpus.fingerprint != trial.text:
+        changed = f"{corpus.name} or its tokenizer has changed since the comparison began"
+        raise RunError(f"{changed}: put it back")
     trainer = Trainer(trial.settings, corpus)
     is_text, curve, last, ended = not trainer.config.eval_every, list[Point](), None, None
     # The same windows for every point of a curve, so that they are comparable.

@@ -78,6 +78,7 @@ class Corpus:
     train: Split
     val: Split
     notes: tuple[str, ...] = ()  # about the reading of the text: files left out, line ends
+    fingerprint: str = ""  # of the text and its tokenizer
 
 
 def prepare(
@@ -157,7 +158,8 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
         arrays = {path.name.split(".")[1]: np.load(path, mmap_mode="r") for path in paths}
         splits[name] = Split(**arrays, **facts)
     tokenizer = tokenizers.load_tokenizer(folder)
-    return Corpus(source.name, source.digest, tokenizer, notes=source.notes, **splits)
+    of_text, parts = (source.name, source.digest), (splits["train"], splits["val"])
+    return Corpus(*of_text, tokenizer, *parts, notes=source.notes, fingerprint=folder.name)
 
 
 def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:

@@ -98,9 +98,7 @@ def test_a_comparison_whose_time_is_over_is_not_known_and_goes_on(workshop, run_
     assert (answer["is_open"], "the same command continues" in answer["reason"]) == (True, True)
 
 
-def test_settings_come_from_a_file_the_environment_and_flags_in_this_order(
-    compare, workshop, monkeypatch
-):
+def test_settings_come_from_a_file_then_environment_then_flags(compare, workshop, monkeypatch):
     (workshop / "it.toml").write_text(
         'steps = 5\nreference = "none"\n'
         "[comparison]\nseeds = 4\ntuning_seeds = 1\nscales = [0.5, 1]\n"

@@ -81,9 +81,7 @@ def trained(
     return losses
 
 
-def test_workers_end_like_trainings_here_and_finished_ones_are_not_repeated(
-    cluster, runner, brief, tmp_path, in_this_process
-):
+def test_workers_train_as_here_and_nothing_twice(cluster, runner, brief, tmp_path, in_this_process):
     cluster.add()
     there = trained(ComparisonRun(brief, runner))
     assert there == trained(ComparisonRun(brief, Runner(Store(tmp_path / "here"), 1)))

@@ -10,6 +10,7 @@ from mlx_attn.comparison.show import answer_of
 from mlx_attn.comparison.tables import differences_of
 from mlx_attn.comparison.trial import Store
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 from tests.comparison.conftest import FormulaRunner, conclude
 
 
@@ -35,6 +36,14 @@ def test_a_seed_or_arm_more_costs_its_own_trainings_and_another_text_all(protoco
     story.write_text(story.read_text() + "the end. " * 30)
     conclude(protocol("standard", "no-query"), runner)
     assert len(runner.done) == third + first
+
+
+def test_another_tokenizer_in_a_folder_is_another_text(protocol, runner, shared, story):
+    shared["tokenizer"], texts = str(story.parent), set[str]()
+    for tokenizer in (ByteTokenizer(), CharacterTokenizer.train(story.read_text())):
+        tokenizer.save(story.parent)
+        texts.add(ComparisonRun(protocol(), runner).config.text)
+    assert len(texts) == 2
 
 
 @pytest.mark.parametrize("finished", [1, 8])

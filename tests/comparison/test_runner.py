@@ -70,11 +70,10 @@ def test_a_script_from_standard_input_is_refused(trials, store, monkeypatch):
 def test_the_curve_of_a_text_is_of_few_windows_and_ends_at_its_loss(trials, monkeypatch):
     monkeypatch.setattr(Evaluator, "estimate", lambda *_: next(estimates))
     estimates = iter([4.0, *[2.0] * 7])
-    result = train_trial(trials[0])
-    assert isinstance(result, TrialResult)
+    result: Any = train_trial(trials[0])
     assert [point.step for point in result.curve] == list(range(1, 9))
-    moved = [point.val_loss - result.val_loss for point in result.curve]
-    assert moved == pytest.approx([2.0, *[0.0] * 7])
+    above = [point.val_loss - result.val_loss for point in result.curve]
+    assert above == pytest.approx([2.0, *[0.0] * 7])
 
 
 def test_a_finished_training_is_kept_and_not_done_again(in_this_process, trials, store):

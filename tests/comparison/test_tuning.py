@@ -18,9 +18,7 @@ from .conftest import conclude, training
     ("best", "scales"),
     [((0.02, 0.005), (2.0, 0.5)), ((0.04, 0.0025), (4.0, 0.25)), ((0.01, 0.01), (1.0, 1.0))],
 )
-def test_a_search_goes_on_until_the_best_rate_of_each_arm_lies_between_others(
-    protocol, runner, best, scales
-):
+def test_a_search_goes_on_until_the_best_rate_lies_between_others(protocol, runner, best, scales):
     runner.best_rates = dict(zip(("standard", "no-query"), best, strict=True))
     comparison = conclude(protocol(seeds=10), runner)
     assert tuple(arm.lr_scale for arm in comparison.arms) == scales
@@ -49,9 +47,7 @@ def test_an_arm_that_diverges_with_every_rate_has_no_result(protocol, runner):
 
 
 @pytest.mark.parametrize(("task", "best"), [(True, 1.0), (False, 0.5)])
-def test_on_a_task_the_rate_with_which_most_seeds_solve_it_beats_one_with_a_lower_mean(
-    protocol, runner, task, best
-):
+def test_a_rate_that_solves_a_task_more_often_beats_a_lower_mean(protocol, runner, task, best):
     """With 1.0 two of three seeds solve it, and the third fails by more than all three with 0.5."""
     losses = {0.5: (0.6, 0.6, 0.6), 1.0: (0.01, 0.01, 2.0), 2.0: (0.9, 0.9, 0.9)}
     config = protocol(seeds=9, tuning_seeds=3)
