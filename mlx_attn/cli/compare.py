@@ -42,6 +42,9 @@ _MADE_HERE = {*OF_VARIANTS, *MADE_HERE, "epochs", "minutes"}
 _SHARED = {"preset", "block", "plugin", "config", "dry_run", "device", "quiet"}
 """Options of `train`, besides its settings."""
 
+_FROM_DELTA = "0.01"
+"""The margin of `--from`, in nats per token."""
+
 _NO_TOKENS = "has no trainings that measure tokens: give --delta in nats"
 
 _NOT_OF_IDEAS = {"reference", "dry_run", "seeds", "confidence", "tune", "scales", "tuning_seeds"}
@@ -266,9 +269,9 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_co
     others = {option.name for option in click.get_current_context().command.params}
     others -= {"results", "delta", "confidence", "as_json", "exit_code"}
     _refuse("--from judges finished runs and trains none", others)
+    # Nothing is trained, so the default cannot be one in tokens.
     asked = given({"delta": delta, "confidence": confidence})
-    # Nothing is trained, so the default cannot be one in tokens: it is in nats per token.
-    config = ComparisonConfig(arms=(), **{"delta": "0.01", **asked})
+    config = ComparisonConfig(arms=(), **{"delta": _FROM_DELTA, **asked})
     if not config.margin.nats:
         raise click.UsageError(f"--from {_NO_TOKENS}")
     losses = read_losses(file)
