@@ -23,8 +23,6 @@ Examples:
   mlx-attn answers query --json
 """
 
-_ROW = "{:32}  {:11}  {:>5}  {:>5}  {:>10}  {:16}  {}"
-
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("question", default="", type=Named(QUESTIONS))
@@ -44,13 +42,18 @@ def command(question: str, as_json: bool) -> None:
     emit(found, as_json, lambda: _lines(found))
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    yield f"{found['question']} {found['answer']}\n\n{found['holds_for']}\n"
-    if found["measured"]:
-        yield _ROW.format("form", "text", "steps", "seeds", "difference", "95 % interval", "word")
+def _lines(found: dict[str, Any]) -> Iterator[Any]:
+    from rich.text import Text
+
+    from mlx_attn.ui.terminal import number_table
+
+    yield Text(f"{found['question']} {found['answer']}\n\n{found['holds_for']}\n")
+    table = number_table(["", "", "steps", "seeds", "nats", "95 % interval", ""], gap=1)
     for row in found["measured"]:
         control = f" to {row['control']}" if row["control"] != "standard" else ""
         interval = "{:+.3f} to {:+.3f}".format(*row["interval"])
-        where = row["form"] + control, row["text"], row["steps"], row["seeds"]
-        yield _ROW.format(*where, f"{row['difference']:+.3f}", interval, row["word"])
+        where = row["form"] + control, row["text"], f"{row['steps']}", f"{row['seeds']}"
+        table.add_row(*where, f"{row['difference']:+.3f}", interval, row["word"])
+    if table.rows:
+        yield table
     yield f"\nAsk it of your text: {found['compare']}"

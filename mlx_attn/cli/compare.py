@@ -263,6 +263,8 @@ def _refuse(why: str, names: Container[str | None]) -> None:
 
 def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_code: bool) -> Answer:
     """Judge losses that any program wrote."""
+    from rich.text import Text
+
     from mlx_attn.comparison.losses import judge_losses, read_losses
     from mlx_attn.comparison.show import verdict_lines
 
@@ -280,7 +282,7 @@ def _judge_file(file: Path, delta: str | None, confidence: float | None, exit_co
     control = next(iter(losses))
     rows = {arm: asdict(verdict) for arm, verdict in verdicts.items()}
     answer = _single({arm: one.word for arm, one in verdicts.items()}, verdicts)
-    lines = verdict_lines(control, verdicts, config.confidence)
+    lines = map(Text, verdict_lines(control, verdicts, config.confidence))
     return {"control": control, "verdicts": rows, **answer}, lambda: lines
 
 

@@ -50,7 +50,7 @@ def fetch(name: str) -> None:
 @click.option("--vocab-size", default=1024, show_default=True, help="For bpe and unigram.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> None:
-    """Prepare a text (a name, a file, a folder or -) and show its figures and its beginning."""
+    """Show the figures and beginning of a text. SOURCE is a name, a file, a folder or -."""
     from mlx_attn.text import show
     from mlx_attn.text.corpus import prepare
 

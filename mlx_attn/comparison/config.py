@@ -41,7 +41,7 @@ def margin_from(text: str) -> Margin:
     if rest or not 0 < value < (100 if percent else inf):
         raise ConfigError(
             f"delta '{text}' must be above 0, in nats per token, such as 0.01, or in tokens, such "
-            "as 5%"
+            "as 5%, below 100%"
         )
     return Margin(tokens=value / 100) if percent else Margin(nats=value)
 

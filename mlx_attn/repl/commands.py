@@ -169,7 +169,7 @@ def _runs(session: Session, argument: str) -> None:
     rows = session.list_runs()
     session.numbered = [name for name, _ in rows]
     if rows:
-        session.screen.table([(f"{n}  {name}", facts) for n, (name, facts) in enumerate(rows, 1)])
+        session.screen.table([(f"{n:<2} {name}", facts) for n, (name, facts) in enumerate(rows, 1)])
     _say_who_answers(session)
 
 

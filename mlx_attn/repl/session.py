@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mlx_attn.errors import plural
 from mlx_attn.keys import setting
+from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.runs import LoadedRun, text_loss
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import GenerationStep, Statistics
@@ -135,6 +136,7 @@ class Session:
             end = answer.stop_text
         return text
 
+    @translate_mlx_errors()
     def ask(self, prompt: str, follows: bool = False, attempt: int = 0) -> None:
         """Let every run continue the prompt, and keep the answers, even if interrupted.
 

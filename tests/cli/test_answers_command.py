@@ -23,6 +23,7 @@ def test_the_numbers_on_the_screen_are_those_of_the_file(name, run_command):
     shown = run_command("answers", name).stdout
     assert QUESTIONS[name]["answer"] in shown
     lines = [line for line in shown.splitlines() if re.search(rf"{NUMBER} to {NUMBER}", line)]
+    assert max(map(len, lines), default=0) <= 80
     printed = [number for line in lines for number in re.findall(NUMBER, line)]
     measured = [(row["difference"], *row["interval"]) for row in QUESTIONS[name]["measured"]]
     assert printed == [f"{number:+.3f}" for numbers in measured for number in numbers]

@@ -1,6 +1,7 @@
 """Whole conversations, without a terminal. The model continues the alphabet."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,3 +114,9 @@ def test_attn_makes_a_page_of_the_last_text(typed, page, session):
     typed("/max 2", "/vs beta", "a", "/more", "/attn")
     assert asked == [(2, "abcde")]
     assert page.messages[-1] == "what the heads attend to in the last text: page.html"
+
+
+def test_a_failure_of_mlx_comes_with_advice(typed, page, monkeypatch):
+    monkeypatch.setattr(page, "stream", Mock(side_effect=RuntimeError("[malloc] no")))
+    typed("once")
+    assert page.messages[-1].startswith("out of memory")
