@@ -153,9 +153,9 @@ def text_loss(loaded: LoadedRun, text: Sequence[int]) -> float:
     return math.fsum(losses) / len(losses)
 
 
-def document_start(run: Run) -> list[int]:
+def document_start(run: Run, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens that a run has seen before each document, and so expects before a text."""
-    return start_tokens(run.load_tokenizer(), str(run.settings.get("corpus", "")))
+    return start_tokens(tokenizer, str(run.settings.get("corpus", "")))
 
 
 def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:

@@ -77,12 +77,11 @@ def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
     from mlx_attn.runs import document_start
 
-    context_length = run.config.context_length
+    context = run.config.context_length
     if text is None:
-        corpus = heads.corpus_of(run)
-        return heads.validation_windows(corpus, context_length, windows)
+        return heads.validation_windows(heads.corpus_of(run), context, windows)
     tokenizer = run.load_tokenizer()
-    tokens = heads.prompt_tokens(text, tokenizer, context_length, document_start(run))
+    tokens = heads.prompt_tokens(text, tokenizer, context, document_start(run, tokenizer))
     length = len(tokenizer.encode(text))
     if tokens.shape[1] < length:
         note(f"the model reads the last {tokens.shape[1]} of {length} tokens: more do not fit")

@@ -56,7 +56,7 @@ def page_model(
         ConfigError: The page cannot compute the model; the message names the choice.
         RunError: The run cannot be read.
     """
-    model = run.load_model()
+    model, tokenizer = run.load_model(), run.load_tokenizer()
     facts = _model_facts(run, model)
     arrays = named_arrays(model).values()
     constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
@@ -70,7 +70,8 @@ def page_model(
         "arrays": [array.shape for array in constants.weights],
         "constants": [array.shape for array in constants.others],
         "others": _base64(constants.others, "float32"),
-        "tokenizer": tokenizer_facts(run.load_tokenizer()),
+        "start": document_start(run, tokenizer),
+        "tokenizer": tokenizer_facts(tokenizer),
         "steps": list(_steps(model)),
         "weights": _base64(constants.weights, dtype),
     }
@@ -98,7 +99,6 @@ def _model_facts(run: Run, model: GPT) -> dict[str, Any]:
         "summary": summary,
         "parameters": parameters,
         "config": {key: getattr(model.config, key) for key in _KEYS},
-        "start": document_start(run),
         "read": describe(str(run.settings.get("corpus", ""))),
         "validation": validation,
     }

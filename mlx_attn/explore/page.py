@@ -219,8 +219,8 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
             tokens = heads.validation_windows(corpus, context, WINDOWS)
             source = f"{plural(len(tokens), 'window')} of validation text"
         else:
-            start, source = document_start(run), "the first text"
-            tokens = heads.prompt_tokens(text, run.load_tokenizer(), context, start)
+            tokenizer, source = run.load_tokenizer(), "the first text"
+            tokens = heads.prompt_tokens(text, tokenizer, context, document_start(run, tokenizer))
     except ConfigError:
         return None
     texts, T = tokens.shape

@@ -230,8 +230,7 @@ def _of_npz(path: Path) -> Arrays:
         if claimed > 100 * path.stat().st_size:  # masks shrink the most
             raise ValueError(f"its arrays claim {claimed:,} bytes, far more than the file has")
         with np.load(path, allow_pickle=False) as file:
-            native = {name: np.asarray(array) for name, array in file.items()}
-        return {k: mx.array(a.astype(a.dtype.newbyteorder("="))) for k, a in native.items()}
+            return {k: mx.array(a.astype(a.dtype.newbyteorder("="))) for k, a in file.items()}
     except Exception as error:  # whatever NumPy and its archive raise
         raise RunError(f"{path}: cannot be read ({error})") from error
 
