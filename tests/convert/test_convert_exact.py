@@ -38,6 +38,7 @@ EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         for variant in ("no-query", "no-key", "shared-query-key", "key-as-value")
     ),
     *(({"n_kv_heads": 2, **BIAS}, (to,)) for to in SHARED),
+    ({"output": "normed"}, ("merged",)),
 ]
 """A model, and conversions one after the other: each result computes the same."""
 

@@ -15,8 +15,8 @@ _GAIN = {"head_gain": lambda config: mx.ones((config.value_dim,))}  # [D], the s
 
 def _normed(layer: MapWeights, heads: Heads) -> Heads:
     # Divided by the root mean square of each head's D numbers, then times the gain, [D]. With the
-    # authors q, hence a head, is divided by sqrt(K), which the norm undoes but for their 1e-5.
-    squares = (heads * heads).mean(-1, keepdims=True) + 1e-5 * layer.config.key_width
+    # authors q, hence a head, is multiplied by the scale, which the norm undoes but for their 1e-5.
+    squares = (heads * heads).mean(-1, keepdims=True) + 1e-5 / layer.config.scale**2
     return heads * mx.rsqrt(squares) * layer["head_gain"]
 
 
