@@ -249,11 +249,11 @@ def _measure_outcome(
 
 
 def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:
-    """Return a run's settings for a converted model, with the plugins that it still uses."""
-    settings = {key: value for key, value in run.settings.items() if key != "plugins"}
-    settings |= {"model": model.config.as_dict(), "variant": variant}
-    used = used_plugins(settings["model"])
-    return settings | ({"plugins": used} if used else {})
+    """Return a run's settings for a converted model, with the plugins in use, as recorded."""
+    config = model.config.as_dict()
+    used = {name for record in used_plugins(config) for name in record["names"]}
+    kept = [record for record in run.settings.get("plugins", ()) if used & {*record["names"]}]
+    return {**run.settings, "model": config, "variant": variant, "plugins": kept}
 
 
 def _check_exact(to: str, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ with the code that trained the model, so no form of attention is written a secon
 mlx-lm is imported.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,12 @@ class Model(GPT):
         return super().__call__(inputs, [part.texts[0] for part in cache])
 
     def _read_each(self, inputs: mx.array, cache: Sequence[PromptCache]) -> mx.array:
-        T, logits = inputs.shape[1], list[mx.array]()
+        T, V, logits = inputs.shape[1], self.config.vocab_size, list[mx.array]()
         counts = [part.count(T) for part in cache]  # equal in all layers
         for number, n in enumerate(counts[0]):
             texts = [PromptCache(part.texts[number]) for part in cache]
-            y = self(inputs[number : number + 1, :n], texts) if n else mx.zeros((1, 0, 0))
-            width = self.config.vocab_size - y.shape[2]
-            logits.append(mx.pad(y, [(0, 0), (0, T - n), (0, width)]))  # padding is not read
+            y = self(inputs[number : number + 1, :n], texts) if n else mx.zeros((1, 0, V))
+            logits.append(mx.pad(y, [(0, 0), (0, T - n), (0, 0)]))  # padding is not read
         return mx.concatenate(logits)
 
 
@@ -184,8 +184,8 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
     """Return model.py and the plugins that it loads, by file name.
 
     Raises:
-        RunError: A plugin's file cannot be read, opens others, or has the name of another file of
-            the folder.
+        RunError: A plugin's file cannot be read, has changed since it was loaded, opens others, or
+            has the name of another file of the folder.
     """
     plugins: dict[str, bytes] = {}
     for record in used_plugins(config.as_dict()):
@@ -193,6 +193,8 @@ def folder_code(config: GPTConfig) -> dict[str, bytes]:
         if path.name in (MODEL_FILE, *plugins):
             raise RunError(f"{path}: the folder has another file of this name: rename the plugin")
         plugins[path.name] = read_bytes(path)
+        if hashlib.sha256(plugins[path.name]).hexdigest() != record["sha256"]:
+            raise RunError(f"plugin {path} has changed since it was loaded: load it again")
         if record["files"]:
             raise RunError(
                 f"{path}: it opens {', '.join(record['files'])}, and an exported folder holds only "

@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
+from mlx_attn.errors import RunError
 from mlx_attn.interop.mlx_lm import Model
 from mlx_attn.interop.targets import TARGETS, export_run
 from mlx_attn.plugins import load_plugins, unload_plugins
@@ -111,11 +112,15 @@ def test_without_learned_positions_a_text_may_outgrow_the_context(make_model):
     assert cache[0].offset > model.config.context_length
 
 
-def test_a_plugin_travels_in_the_folder(no_plugins, make_run, out):
-    load_plugins(EXAMPLE)
+def test_a_plugin_travels_in_the_folder_unless_it_has_changed(no_plugins, make_run, tmp_path, out):
+    (mine := tmp_path / "mine.py").write_bytes(EXAMPLE.read_bytes())
+    load_plugins(mine)
     loaded = make_run(**VARIANTS["talk"].settings)
     logits = loaded.model(mx.array([PROMPT]))
     export_run(loaded, TARGETS["mlx-lm"], out)
-    assert (out / EXAMPLE.name).read_bytes() == EXAMPLE.read_bytes()
+    assert (out / mine.name).read_bytes() == EXAMPLE.read_bytes()
+    mine.write_text(mine.read_text() + "# another\n")
+    with pytest.raises(RunError, match=r"plugin \S+mine.py has changed since it was loaded"):
+        export_run(loaded, TARGETS["mlx-lm"], out, overwrite=True)
     unload_plugins()
     assert mx.array_equal(model_in(out)(mx.array([PROMPT])), logits)
