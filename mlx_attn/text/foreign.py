@@ -47,6 +47,8 @@ class ForeignTokenizer(characters.Tokenizer):
         record = parse_record(content, Object, "tokenizer.json")
         try:
             self._library: Any = library.Tokenizer.from_str(content)
+            self._library.no_truncation()  # nor padding: its program sets them anew for each batch
+            self._library.no_padding()
         except Exception as error:  # the library raises no other class
             raise ValueError(f"the tokenizers library cannot read it: {error}") from error
         ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)

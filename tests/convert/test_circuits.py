@@ -78,9 +78,8 @@ def test_symmetry_goes_from_1_to_minus_1():
 def test_alignment_ignores_sign_and_size_and_is_0_for_orthogonal_matrices():
     A = np.diag([1.0, 1.0])
     B = np.diag([1.0, -1.0])
-    np.testing.assert_allclose(
-        circuits.alignment(np.stack([A, -2 * A, B])), [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
-    )
+    found = circuits.alignment(np.stack([A, -2 * A, B]))
+    np.testing.assert_allclose(found, [[1, 1, 0], [1, 1, 0], [0, 0, 1]])
 
 
 @settings(max_examples=20)

@@ -60,16 +60,19 @@ def end_of_llama(content: dict[str, Any]) -> None:
 
 
 def with_digits(content: dict[str, Any]) -> None:
-    """Rules that GPT-2 does not have, and a second special token."""
+    """Rules that GPT-2 does not have, a second special token, and how a batch's texts are cut."""
     steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD]"})
+    cut = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    content["truncation"] = cut
 
 
 @pytest.mark.parametrize("change", [end_first, end_beside, end_of_llama, with_digits])
 def test_the_ids_are_the_library_s_also_after_saving(change, tmp_path):
     folder = written(tmp_path, change)
     theirs = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.no_truncation()
     tokenizer = load_tokenizer(folder)
     tokenizer.save(tmp_path / "run")
     for each in (tokenizer, load_tokenizer(tmp_path / "run")):
