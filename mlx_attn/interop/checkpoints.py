@@ -189,7 +189,7 @@ def _gpt2_settings(path: Path, record: Object) -> Object:
 def _state_of_folder(folder: Path) -> Arrays:
     """Return the arrays of model.safetensors, or of the files over which it is split."""
     index, files = folder / f"{WEIGHTS}.index.json", {WEIGHTS}
-    if index.is_file():
+    if index.is_file() and not (folder / WEIGHTS).is_file():  # the whole file is read first
         places = as_record(read_record(index).get("weight_map"), dict[str, str], str(index))
         files = {*places.values()}
     state: Arrays = {}

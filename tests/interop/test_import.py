@@ -300,8 +300,10 @@ def test_a_folder_of_gpt2_may_hold_its_weights_in_the_files_that_an_index_lists(
         names = sorted(arrays)[n::2]
         mx.save_safetensors(str(folder / f"model-{n}"), {name: arrays[name] for name in names})
         places |= dict.fromkeys(names, f"model-{n}.safetensors")
-    whole.rename(folder.parent / whole.name)
     index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"wte.weight": "of an earlier model"}}')
+    assert agrees(folder, model)
+    whole.rename(folder.parent / whole.name)
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     assert agrees(folder, model)
     (folder / "twice.safetensors").hardlink_to(folder / "model-0.safetensors")
