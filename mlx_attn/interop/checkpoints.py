@@ -241,12 +241,10 @@ import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", we
 safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict", \
 s.get("model", s)).items()}}, "{stem}.safetensors")"""
 
-
 _TENSORFLOW = """{path}: weights of TensorFlow, which only TensorFlow reads; where it is \
 installed, these two lines write them for 'mlx-attn import {name}':
 import numpy, tensorflow as tf; v = [n for n, _ in tf.train.list_variables("{path}")];
 numpy.savez("{name}", **{{n: tf.train.load_variable("{path}", n) for n in v}})"""
-
 
 _SAVE = "save with torch.save(model.state_dict(), path)"
 

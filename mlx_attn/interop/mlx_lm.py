@@ -84,8 +84,10 @@ class PromptCache:
 
     def trim(self, n: int) -> int:
         """Take back the last tokens, at most n; return how many."""
-        n = min(n, self.offset)
-        self.texts[0].offset -= n
+        text, n = self.texts[0], min(n, self.offset)
+        text.offset -= n
+        is_held = mx.arange(text.slots)[:, None] < text.offset
+        text.buffers = [mx.where(is_held, buffer, 0) for buffer in text.buffers]  # as never read
         return n
 
     @staticmethod

@@ -140,10 +140,10 @@ def test_a_changed_or_deleted_file_that_is_read_is_noticed_in_one_line(train, ta
 
 def test_a_converted_run_records_the_file_that_it_was_trained_with(trained, talk, run_command):
     talk.write_text(talk.read_text() + "# another\n")
-    convert = ["convert", "runs/talk", "--to=merged-output", "--out=runs/new", "--plugin=talk.py"]
     with pytest.warns(UserWarning, match="talk.py has changed since this run was trained"):
-        done(run_command(*convert))
-    assert open_run(Path("runs/new")).settings["plugins"] == open_run(trained).settings["plugins"]
+        done(run_command("convert", "runs/talk", "--to=merged", "--plugin=talk.py"))
+    new, old = open_run(Path("runs/talk-merged")), open_run(trained)
+    assert new.settings["plugins"] == old.settings["plugins"]
 
 
 # Positions in the heads.

@@ -63,10 +63,9 @@ def test_the_cache_of_mlx_lm_gives_the_tokens_of_a_full_pass(form, make_run, out
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_texts_of_different_lengths_in_one_batch_are_read_as_alone(form, make_model):
-    settings = make_model(**form)
-    model = Model(settings.config)
-    model.update(settings.parameters())
-    model.eval()
+    made = make_model(**form)
+    model = Model(made.config)
+    model.update(made.parameters())
     texts = [[5, 1, 30, 7, 2, 9, 4], [8, 3]]
     layers = zip(*(model.make_cache() for _ in texts), strict=True)
     batch = [parts[0].merge(parts) for parts in layers]
@@ -86,16 +85,18 @@ def test_texts_of_different_lengths_in_one_batch_are_read_as_alone(form, make_mo
     assert kept[0].offset == 2
 
 
-def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_model):
-    model = Model(make_model(position="alibi").config)
+@pytest.mark.parametrize("mixing", ["softmax", "selective"])
+def test_a_server_takes_tokens_back_unless_a_state_or_a_window_forgot_them(make_model, mixing):
+    made = make_model(position="alibi", mixing=mixing)
+    model = Model(made.config)
+    model.update(made.parameters())
     cache = model.make_cache()
     decoded(model, cache, PROMPT, 4)
     other = copy.deepcopy(cache)
     assert [part.trim(3) for part in other if part.is_trimmable()] == [3, 3]
     assert (cache[0].offset, other[0].offset) == (9, 6)
-    assert mx.allclose(
-        model(mx.array([[8]]), cache=other), model(mx.array([[*PROMPT, 8]]))[:, -1:], atol=1e-4
-    )
+    alone = model(mx.array([[*PROMPT, 8]]))[:, -1:]
+    assert mx.allclose(model(mx.array([[8]]), cache=other), alone, atol=1e-4)
     for settings in ({"window": 4}, VARIANTS["deltanet"].settings):
         forgetful = Model(make_model(**settings).config)
         cache = forgetful.make_cache()

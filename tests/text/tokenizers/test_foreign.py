@@ -64,8 +64,7 @@ def with_digits(content: dict[str, Any]) -> None:
     steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD]"})
-    cut = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
-    content["truncation"] = cut
+    content["truncation"] = {"max_length": 9, "strategy": "LongestFirst", "stride": 0}
 
 
 @pytest.mark.parametrize("change", [end_first, end_beside, end_of_llama, with_digits])
