@@ -65,6 +65,7 @@ def test_an_impossible_combination_is_refused(choices, words):
 def test_the_scale_is_that_of_the_separate_form_for_every_score():
     scales = {config(**variant.maps).scale for variant in VARIANTS.values()}
     assert scales == {6**-0.5}
+    assert config(scale=1.0).scale == 1.0
 
 
 def test_widths_of_heads_and_numbers_of_keys_are_free():

@@ -192,9 +192,7 @@ def heads_of(c: AttentionConfig, w: Arrays, x: np.ndarray, i: int) -> np.ndarray
         s = REFERENCES["logits"][hook.name](w, x, s)
     distances = np.subtract.outer(np.arange(T), np.arange(T))
     if c.position == "alibi":
-        fixed = 2.0 ** -np.array([2, 4, 6, 8])
-        slopes = np.exp(w["log_slopes"]) if "log_slopes" in w else fixed
-        slopes = np.repeat(slopes, len(q) // H)
+        slopes = np.repeat(2.0 ** -np.array([2, 4, 6, 8]), len(q) // H)
         s = s - slopes[:, None, None] * distances
     seen = (distances >= 0) & (distances < (c.window or T))
     weigh = REFERENCES["mixing"].get(c.mixing, lambda w, x, s: softmax_of(s))
