@@ -35,7 +35,6 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     Raises:
         RunError: The loss is not finite, or the disk cannot be written.
     """
-    trainer.model.train()
     # The caller may have given the model other weights.
     trainer.optimizer.read()
     mx.reset_peak_memory()

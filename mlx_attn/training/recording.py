@@ -55,16 +55,13 @@ def train_recorded(
 def write_sample(run: Run, trainer: Trainer) -> str:
     """Return a sample of the model's output: a text from nothing, or its answers to a task."""
     trainer.model.eval()
-    if trainer.corpus.val.scored is None:
-        loaded = LoadedRun(run, trainer.model, trainer.corpus.tokenizer)
-        # A fixed seed: samples of one training differ only by its weights.
-        sampler = SamplerConfig(temp=0.8, seed=0)
-        steps = loaded.stream("", sampler, SAMPLE_TOKENS, loaded.document_ends)
-        text = "".join(step.text for step in steps)
-    else:
-        text = _task_predictions(trainer.model, trainer.corpus)
-    trainer.model.train()
-    return text
+    if trainer.corpus.val.scored is not None:
+        return _task_predictions(trainer.model, trainer.corpus)
+    loaded = LoadedRun(run, trainer.model, trainer.corpus.tokenizer)
+    # A fixed seed: samples of one training differ only by its weights.
+    sampler = SamplerConfig(temp=0.8, seed=0)
+    steps = loaded.stream("", sampler, SAMPLE_TOKENS, loaded.document_ends)
+    return "".join(step.text for step in steps)
 
 
 def _task_predictions(model: GPT, corpus: Corpus) -> str:

@@ -225,6 +225,8 @@ class Trainer:
         seeds = np.random.SeedSequence([self.config.seed, self.progress.step, 0])
         high, low = seeds.generate_state(2).tolist()
         mx.random.seed((high << 32) | low)
+        if not self.model.training:  # a reader of the events may have evaluated it
+            self.model.train()
         result = self.step(self.starts())
         # Starts computing and returns; meanwhile the host prepares the next step.
         mx.async_eval(*result, *self.step.state)

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, as_record
 from mlx_attn.training.loop import train
 
@@ -39,8 +40,13 @@ def test_a_training_reports_its_start_its_steps_its_validations_and_its_end(trai
 
 
 def test_the_reported_loss_is_the_mean_since_the_last_report(trainer):
-    every = [report.loss for report in of(Stepped, train(trainer(steps=6, log_every=1)))]
-    thirds = [report.loss for report in of(Stepped, train(trainer(steps=6, log_every=3)))]
+    made, every = trainer(steps=6, log_every=1, drop_rate=0.5), []
+    for report in train(made):
+        every += [report.loss] if isinstance(report, Stepped) else []
+        made.model.eval()  # a reader's, which must not end the dropout
+    assert made.progress.first_loss == every[0]
+    settings = {"steps": 6, "log_every": 3, "drop_rate": 0.5}
+    thirds = [report.loss for report in of(Stepped, train(trainer(**settings)))]
     assert thirds == pytest.approx([sum(every[:3]) / 3, sum(every[3:]) / 3])
 
 
@@ -56,8 +62,8 @@ def test_the_best_validation_is_told_at_the_end_and_its_weights_are_kept(trainer
 
 
 def test_epochs_bound_the_steps_and_the_nearer_of_two_bounds_ends_it(trainer):
-    made = trainer(epochs=2.0, windows="epochs", batch_size=8)
-    assert made.steps == 2 * made.sampler.steps_per_epoch
+    made = trainer(epochs=2.0, windows="epochs", batch_size=8, accumulate=3)
+    assert made.steps == math.ceil(2 * made.sampler.steps_per_epoch / 3)
     assert end_of(train(made)).steps == made.steps
     assert trainer(steps=5, epochs=100.0).steps == 5
 
@@ -66,7 +72,7 @@ def test_minutes_end_it_by_the_clock(trainer, clock):
     reports = list(train(trainer(minutes=0.5, steps=0)))
     last = of(Stepped, reports)[-1]
     assert (end_of(reports).reason, end_of(reports).steps) == ("time", last.step)
-    assert 30 <= last.seconds <= 33
+    assert (30 < last.seconds <= 33, last.seconds_left) == (True, 0)
     assert [report.step for report in of(Evaluated, reports)] == [last.step]
 
 
@@ -80,7 +86,7 @@ def test_validations_saving_and_the_first_step_are_not_training_time(trainer, cl
 
 
 def test_the_time_left_counts_no_compiling_of_the_step_or_the_validation(trainer, monkeypatch):
-    made, now = trainer(steps=12, log_every=4, eval_every=4), [0.0]
+    made, now = trainer(steps=16, log_every=4, eval_every=4, minutes=60.0), [0.0]
     step, evaluator = made.launch_step, made.evaluator
 
     def launched():
@@ -88,13 +94,14 @@ def test_the_time_left_counts_no_compiling_of_the_step_or_the_validation(trainer
         return step()
 
     def evaluated(model):
-        now[0] += 20.0 if made.progress.step == 4 else 0.0
+        now[0] += 20.0 if made.progress.step == 4 else 4.0
         return evaluator(model)
 
     monkeypatch.setattr("mlx_attn.training.loop.time.perf_counter", lambda: now[0])
     monkeypatch.setattr(made, "launch_step", launched)
     monkeypatch.setattr(made, "evaluator", evaluated)
-    assert [r.seconds_left for r in of(Stepped, train(made))] == pytest.approx([8.0, 4.0, 0.0])
+    left = [report.seconds_left for report in of(Stepped, train(made))]
+    assert left == pytest.approx([12.0, 8.0, 6.0, 0.0])
 
 
 def test_a_stop_on_request_saves_without_waiting_for_a_validation(trainer, tmp_path):
@@ -127,7 +134,12 @@ def test_a_loss_that_is_no_number_ends_it_with_step_rate_and_checkpoint(trainer,
     assert f"the last good checkpoint, of step 4, is {made.run.checkpoint}" in message
 
 
-def test_a_model_that_has_diverged_is_never_saved(trainer, tmp_path):
+def test_a_model_that_has_diverged_is_never_saved(trainer, tmp_path, monkeypatch):
+    made = trainer(run=tmp_path / "best", steps=1)
+    monkeypatch.setattr(made, "evaluator", lambda model: Evaluation(val_loss=30.0))
+    with pytest.raises(RunError, match="validation loss 30, more than 10 times"):
+        list(train(made))
+    assert not made.run.weights.exists()
     made = trainer(run=tmp_path / "run")
     made.model.tok_emb.weight = mx.full(made.model.tok_emb.weight.shape, math.inf)
     said = {29.0: "a weight is not finite at step 0", 30.0: "loss 30, more than 10 times that of"}
