@@ -9,9 +9,9 @@ from mlx_attn.errors import RunError
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.corpus import Corpus, prepare
-from mlx_attn.text.tokenizers import KINDS
+from mlx_attn.text.tokenizers import KINDS, train_tokenizer
 
-TEXT = "The café is open.\nThe other café is not open.\n\n" * 40
+TEXT = "The café is open.\nThe other café is not open.\n\n" * 40 + "z" * 60
 MERGES = "t h\nĠ th\nĠth e\nĊ Ċ\nĠ Ġ\n"
 
 
@@ -47,6 +47,7 @@ def tales(request: pytest.FixtureRequest, data: Path) -> Corpus:
 def test_the_tokens_are_the_text(kind, file, data):
     corpus = prepare(file, kind, 400, data)
     assert corpus.tokenizer.kind == kind
+    assert b"zz" not in corpus.tokenizer.vocabulary  # learned from the training text alone
     texts = [corpus.tokenizer.decode(split.tokens) for split in (corpus.train, corpus.val)]
     assert "".join(texts) == TEXT
     assert len(texts[0]) == int(0.9 * len(TEXT))
@@ -59,7 +60,7 @@ def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_pa
     first, told = prepare(file, "bpe", 400, data), tell(data, "char")
     monkeypatch.setattr(corpus_module, "_build", never)
     monkeypatch.setattr("mlx_attn.text.stories.generate_stories", never)
-    assert tell(data, "char").val.floor_nats == told.val.floor_nats
+    assert prepare("tales", "char", directory=data).val.floor_nats == told.val.floor_nats
     (tmp_path / "copy.txt").write_bytes(TEXT.encode())
     for source in (file, str(tmp_path / "copy.txt")):
         again = prepare(source, "bpe", 400, data)
@@ -67,6 +68,12 @@ def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_pa
         assert again.digest == first.digest
         assert (again.train.tokens == first.train.tokens).all()
         assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
+
+
+def test_another_tokenizer_in_the_same_folder_makes_another_corpus(file, data, tmp_path):
+    for kind in ("byte", "char"):
+        train_tokenizer(kind, TEXT).save(tmp_path)
+        assert prepare(file, str(tmp_path), directory=data).tokenizer.kind == kind
 
 
 def test_whatever_file_is_missing_or_cut_short_the_corpus_is_made_again(data):

@@ -60,17 +60,17 @@ def test_what_is_no_text_is_refused_in_one_line_that_names_the_file(
 
 def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(tmp_path):
     folder = tmp_path / "notes"
-    written(folder / "a.md", "what I wrote today")
+    written(folder / "a.md", "what I\nwrote today")
     written(folder / "b.txt", "and yesterday")
     written(folder / "c" / "deep.MD", "and before")
     written(folder / "e.txt", "")
     for hidden in (".trash", ".git", ".ipynb_checkpoints", "node_modules", "venv", "__pycache__"):
         written(folder / "c" / hidden / "x.md", "deleted")
     written(folder / "._a.md", b"\0\5\x16\7 of a Mac")
-    written(folder / "c" / "copy of a.md", "what I wrote today\r\n")
+    written(folder / "c" / "copy of a.md", "what I\r\nwrote today\r\n")
     written(folder / "d.jsonl", '{"text": "a record"}')
     source = read_source(str(folder), tmp_path)
-    assert source.text == "what I wrote today\n\nand yesterday\n\nand before"
+    assert source.text == "what I\nwrote today\n\nand yesterday\n\nand before"
     assert source.notes == (
         f"{folder}: 3 files, 1 kB; skipped: ._a.md, c/.git, c/.ipynb_checkpoints, c/.trash, "
         "c/__pycache__, c/node_modules, c/venv, 1 file neither .txt nor .md, and 1 more",
@@ -79,6 +79,9 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
     written(tmp_path / "g" / "a.md", LINES)
     (line,) = read_source(str(tmp_path / "g"), tmp_path).notes
     assert line.endswith("skipped: z/a.md (the same as a.md)")
+    (tmp_path / "g" / "b.md").symlink_to(folder / "b.txt")
+    with pytest.raises(RunError, match=r"a link out of .*: put a copy there"):
+        read_source(str(tmp_path / "g"), tmp_path)
 
 
 def test_the_last_bit_of_a_logarithm_makes_no_other_task(tmp_path, monkeypatch):
@@ -89,14 +92,14 @@ def test_the_last_bit_of_a_logarithm_makes_no_other_task(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_every_line_end_is_read_as_one_byte(tmp_path, end):
-    path = written(tmp_path / "dos.txt", LINES.replace("\n", end))
+    path = written(tmp_path / "dos.txt", "\ufeff" + LINES.replace("\n", end))
     source = read_source(path, tmp_path)
     assert source.text == LINES
     assert source.digest == read_source(written(tmp_path / "x", LINES), tmp_path).digest
     assert source.notes == (f"{path}: line ends CRLF and CR are read as LF",)
 
 
-@pytest.mark.parametrize("text", ['{"a": "b"}\n' * 9, '[\n {"a": "b"}\n]', r"{\rtf1\ansi b.}"])
+@pytest.mark.parametrize("text", ['{"a": "b"}\n' * 9, ' [\n {"a": "b"}\n]', r"{\rtf1\ansi b.}"])
 def test_records_and_markup_are_no_text(tmp_path, text):
     with pytest.raises(RunError, match=r"(JSON|RTF) and not a text"):
         read_source(written(tmp_path / "story.txt", text), tmp_path)

@@ -63,7 +63,7 @@ def with_digits(content: dict[str, Any]) -> None:
     """Rules that GPT-2 does not have, a second special token, and how a batch's texts are cut."""
     steps = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
-    content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD]"})
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 262, "content": "[PAD é]"})
     content["truncation"] = {"max_length": 9, "strategy": "LongestFirst", "stride": 0}
 
 
