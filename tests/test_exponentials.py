@@ -9,6 +9,7 @@ import pytest
 
 from mlx_attn.machine import operations
 from mlx_attn.machine.operations import cross_entropy, exp2, gelu, softmax
+from mlx_attn.model.gpt import squared_relu
 
 
 @pytest.fixture(params=[True, False], ids=["exp2", "own"], autouse=True)
@@ -34,6 +35,7 @@ PAIRS = {
         (4, 5, 11),
     ),
     "gelu": (gelu, nn.gelu_approx, (3, 40)),
+    "squared ReLU": (squared_relu, lambda x: mx.square(nn.relu(x)), (3, 40)),
 }
 
 

@@ -30,6 +30,7 @@ def test_the_variants_take_turns_with_the_positions_that_they_need_or_the_model_
     forms = {(layer.mixing, layer.position) for layer in layers[:3] + layers[4:]}
     assert forms == {("gated_delta", "none")}
     assert (layers[3].mixing, layers[3].position) == ("softmax", "alibi")
+    assert [config("", window=4, global_every=3).attention(i).window for i in (1, 2)] == [4, 0]
 
 
 def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():

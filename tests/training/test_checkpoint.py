@@ -64,6 +64,7 @@ def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
         ({"tied_head": True}, "out_head.weight is (19, 16), its configuration asks for none"),
         ({"variant": "merged"}, "att.S.weight is missing, its configuration asks for (32, 16)"),
         ({"optimizer": "muon"}, "another optimizer"),
+        ({"lr": 0.5}, "and not with 0.5, which config.json has"),
     ],
 )
 def test_the_file_of_another_configuration_is_refused(trainer, saved, settings, message):

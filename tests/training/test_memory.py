@@ -54,10 +54,10 @@ def test_the_forecast_memory_is_what_steps_take_but_for_15_percent(
 def test_the_minutes_hold_earlier_sessions_and_validations(trainer, monkeypatch):
     costs = np.array([1.0, 0.0, 8.0, 0.0, 0.0, 0.0])  # a step takes a second, a validation eight
     monkeypatch.setattr("mlx_attn.training.forecast._measure", lambda trainer: costs)
-    training = trainer(steps=0, minutes=1.0, eval_every=4)
-    training.progress.seconds = 30.0
+    training = trainer(steps=0, minutes=1.0, eval_every=4, accumulate=4)  # of which two are tried
+    training.progress.seconds, training.progress.step = 30.0, 2
     expected = forecast(training)
-    assert (expected.steps, expected.validations) == (10, 3)
+    assert (expected.step_seconds, expected.steps, expected.validations) == (2, 8, 3)
 
 
 def test_of_a_large_batch_each_window_takes_the_same_time_and_memory(trainer, monkeypatch):

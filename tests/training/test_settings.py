@@ -19,16 +19,10 @@ def test_every_preset_is_a_training_that_can_be_built(preset):
         assert getattr(settings.training, key) == value
 
 
-def test_a_later_layer_wins_and_a_preset_lies_under_all_of_them():
-    file, environment, flags = (
-        {"lr": 0.1, "seed": 1, "clip": 1},
-        {"lr": 0.2, "seed": 2, "emb_dim": 32},
-        {"lr": 0.3, "preset": "macbook"},
-    )
-    settings = resolve(file, environment, flags)
-    training = settings.training
-    assert (training.lr, training.seed, training.clip) == (0.3, 2, 1.0)
-    assert type(training.clip) is float  # a whole number is fine where a float is meant
+def test_a_preset_lies_under_all_layers_also_under_those_below_the_one_that_names_it():
+    settings = resolve({"emb_dim": 32, "clip": 2}, {"preset": "macbook"})
+    # A whole number is fine where a float is meant.
+    assert (settings.training.clip, type(settings.training.clip)) == (2.0, float)
     assert settings.model["emb_dim"] == 32
     assert settings.model["context_length"] == PRESETS["macbook"].model["context_length"]
 
@@ -43,7 +37,7 @@ def test_a_budget_replaces_the_budgets_below_it(budget):
 def test_maps_beside_a_variant_replace_its_own_and_are_named_by_themselves():
     assert resolve({"variant": "merged", "output": "none"}).variant == "merged-no-out-proj"
     assert resolve({"output": "none"}, {"variant": "merged"}).variant == "merged"
-    assert variant_name({"score": "no_key", "output": "merged"}) == "no_key+linear+merged"
+    assert variant_name({"mixing": "gated_delta"}) == "separate+linear+linear+gated_delta"
 
 
 def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it():
@@ -60,7 +54,7 @@ def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it
 def test_a_resume_may_change_a_budget_and_repeat_but_not_change_other_settings():
     settings = resolve({"preset": "nano", "variant": "merged", "steps": 10})
     record = settings.record(settings.model_config(99), digest="abc")
-    assert settings_from(record, {"steps": 20, "log_every": 5}).training.steps == 20
+    assert settings_from(record, {"steps": 20, "log_every": 5, "data": "x"}).training.steps == 20
     training = settings_from(record, {"minutes": 1.0}).training
     assert (training.steps, training.minutes) == (0, 1.0)
     settings_from(record, {"variant": "merged", "n_layers": 2, "preset": "nano"})
@@ -96,7 +90,7 @@ def test_what_cannot_work_is_refused_with_the_number(key, value, message):
     [
         ("on_processor", {"steps": 10**9}, True, "on"),
         ("on_processor", {"steps": 0, "minutes": 1.0}, True, "on"),
-        ("on_processor", {"steps": 10}, True, "auto"),
+        ("on_processor", {"steps": 10, "minutes": 9.0}, True, "auto"),
         ("on_processor", {"steps": 10**9}, False, "auto"),
         ("on_processor", {"steps": 10**9, "compile": "off"}, True, "off"),
         ("nvidia", {"steps": 10**9}, False, "on"),

@@ -71,7 +71,7 @@ def test_the_compiled_step_of_a_gpu_s_path_has_the_losses_of_a_processor_s(train
 @pytest.mark.parametrize("path", [nullcontext, gpu_path])
 def test_weights_that_are_set_and_read_are_those_that_the_next_step_moves(trainer, path):
     with path():
-        first, second = trainer(seed=1), trainer(seed=2)
+        first, second = (trainer(seed=seed, optimizer="muon") for seed in (1, 2))
         first.step(mx.array([1, 2, 3, 4]))
         for made in (first, second):
             made.optimizer.schedule(0.0)
@@ -87,9 +87,10 @@ def test_weights_that_are_set_and_read_are_those_that_the_next_step_moves(traine
 def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     made = trainer(dtype="bfloat16", compile=mode)
     computed = losses(made)
-    made.step.gradients(made.starts())  # of a micro-batch, after which others follow
+    loss, _ = made.step.gradients(made.starts())  # of a micro-batch, after which others follow
     mx.eval(made.step.state)
     arrays = [
+        loss,
         *named_arrays(made.model).values(),
         *named_arrays(list(made.optimizer.state)).values(),
     ]
@@ -100,11 +101,15 @@ def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
     assert computed != exact
 
 
-def test_dropout_differs_from_step_to_step(trainer):
+def test_dropout_differs_from_step_to_step_in_each_of_its_places(trainer, monkeypatch):
+    seen, drop = [], nn.Dropout.__call__
+    monkeypatch.setattr(nn.Dropout, "__call__", lambda self, x: seen.append(x) or drop(self, x))
     made = trainer(drop_rate=0.2, seed=3, compile="off")
-    made.optimizer.schedule(0.0)
-    drawn = {float(made.step(mx.array([1, 2, 3, 4]))[0]) for _ in range(3)}
-    assert len(drawn) == 3
+    monkeypatch.setattr(made, "_factor", lambda done: 0.0)
+    monkeypatch.setattr(made, "starts", lambda: mx.array([1, 2, 3, 4]))
+    assert len({*losses(made, 3)}) == 3
+    # Embeddings, attention weights, and both branches.
+    assert [x.ndim for x in seen] == [3, 4, 3, 3] * 3
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "muon"}, {"accumulate": 2}])

