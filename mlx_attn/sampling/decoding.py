@@ -141,8 +141,7 @@ class DecodingState:
         return self._step(self._weights, tokens, self.caches, sampler)
 
     def repeat(self, count: int) -> None:
-        """Turn one text into several equal ones."""
-        self._weights = {}
+        """Turn the text that was read into several equal ones."""
         self._read = [mx.repeat(tokens, count, axis=0) for tokens in self._read]
         for cache in self.caches:
             cache.arrays = [mx.repeat(array, count, axis=0) for array in cache.arrays]
@@ -158,7 +157,7 @@ class DecodingState:
             tokens = mx.concatenate(self._read, axis=1)[:, -fitting:]
             self._read, self.caches, self.length = [tokens], [], fitting
         # ceil(log2(ceil(length / SHORTEST))): few lengths, because every length is another graph.
-        doublings = max(0, (-(-self.length // SHORTEST) - 1).bit_length())
+        doublings = (-(-self.length // SHORTEST) - 1).bit_length()
         room = min(SHORTEST << doublings, context)
         self.caches = self.caches or self.model.new_caches(room)
         if room > self.caches[0].length:
