@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from mlx_attn.machine.device import device_name, on_device, on_gpu, repeats_bits
 from mlx_attn.machine.folders import user_directory
 from mlx_attn.machine.graphs import lacks_compiler
 from mlx_attn.machine.layers import MOST_ROWS
+
+version = cache(metadata.version)  # it reads files, and digests of trainings are made often
 
 
 def versions() -> dict[str, str]:

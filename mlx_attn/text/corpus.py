@@ -158,8 +158,9 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
         arrays = {path.name.split(".")[1]: np.load(path, mmap_mode="r") for path in paths}
         splits[name] = Split(**arrays, **facts)
     tokenizer = tokenizers.load_tokenizer(folder)
-    of_text, parts = (source.name, source.digest), (splits["train"], splits["val"])
-    return Corpus(*of_text, tokenizer, *parts, notes=source.notes, fingerprint=folder.name)
+    return Corpus(
+        source.name, source.digest, tokenizer, **splits, notes=source.notes, fingerprint=folder.name
+    )
 
 
 def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:
