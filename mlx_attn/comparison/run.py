@@ -71,10 +71,9 @@ class ComparisonRun:
         found, diverged = plan.outcomes(self.store)
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
-        arms = tuple(
-            self._arm_result(arm, trainings[arm.name]) for arm in plan.arms if arm.name in trainings
-        )
-        common = set.intersection(*({*arm.settings.items()} for arm in arms))
+        # Also of arms that diverged; the control's come first.
+        settings = [self._flat_settings(arm) for arm in plan.arms]
+        shared = set.intersection(*({*flat.items()} for flat in settings))
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         records = (record for trial in plan.trials for record in trial.plugins)
@@ -85,7 +84,7 @@ class ComparisonRun:
             command=config.command,
             control=plan.control.name,
             reference=config.reference.name if config.reference else "",
-            settings={key: one for key, one in arms[0].settings.items() if (key, one) in common},
+            settings={key: one for key, one in settings[0].items() if (key, one) in shared},
             delta=margin,
             delta_tokens=config.margin.tokens,
             confidence=config.confidence,
@@ -96,20 +95,28 @@ class ComparisonRun:
             },
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
-            arms=arms,
+            arms=tuple(
+                self._arm_result(arm, trainings[arm.name])
+                for arm in plan.arms
+                if arm.name in trainings
+            ),
             diverged=diverged,
             verdicts=verdicts_of(config, trainings, searches, margin),
             solving=solving_of(config, trainings),
             seconds=sum(o.seconds for o in trained.values() if isinstance(o, TrialResult)),
         )
 
-    def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
+    def _flat_settings(self, arm: Arm) -> dict[str, Any]:
+        """Return all settings of an arm but those that the comparison makes for each training."""
         settings = self.config.settings(arm)
-        model = settings.model_config(self.vocab_size)
-        cost, flat = model_cost(model), layer_from(settings.record(model))
+        flat = layer_from(settings.record(settings.model_config(self.vocab_size)))
+        return {key: value for key, value in flat.items() if key not in MADE_HERE}
+
+    def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
+        cost = model_cost(self.config.settings(arm).model_config(self.vocab_size))
         return ArmResult(
             arm=arm.name,
-            settings={key: one for key, one in flat.items() if key not in MADE_HERE},
+            settings=self._flat_settings(arm),
             lr_scale=arm.lr_scale,
             params=cost.parameters,
             cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,

@@ -101,8 +101,9 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
 
 
 def test_only_settings_that_no_arm_changes_are_told_as_shared(protocol, runner):
-    made = conclude(protocol("standard", "no-query, batch_size=3"), runner)
-    assert not {"score", "batch_size", "seed", "eval_every"} & made.settings.keys()
+    runner.diverges = ("wild",)
+    made = conclude(protocol("standard", "no-query, batch_size=3", "wild: lr=9"), runner)
+    assert not {"score", "batch_size", "lr", "seed", "eval_every"} & made.settings.keys()
     assert (made.settings["n_layers"], made.settings["tokenizer"]) == (1, "char")
     assert [arm.settings["batch_size"] for arm in made.arms] == [4, 3]
 
