@@ -6,10 +6,12 @@ Causality and decoding are laws, which test_laws.py tries.
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from scipy.linalg import block_diag
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
@@ -59,6 +61,14 @@ def test_relative_positions_do_not_depend_on_where_a_text_begins(variant, positi
     later = module.weights(mx.concatenate([mx.zeros((1, 3, 16)), x], axis=1))
     seen = later[:, :, 3:, 3:]
     assert difference(seen / seen.sum(axis=-1, keepdims=True), module.weights(x)) < 1e-4
+
+
+@pytest.mark.parametrize("size", [0.0, 20.0])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_outputs_and_gradients_are_finite_for_zeros_and_for_large_numbers(variant, size):
+    module = layer(variant, qkv_bias=False)
+    outputs = nn.value_and_grad(module, lambda: module(size * text(), None, {}).sum())()
+    assert all(mx.isfinite(array).all() for array in named_arrays(list(outputs)).values())
 
 
 def test_attention_dropout_keeps_the_mean_and_only_acts_in_training():

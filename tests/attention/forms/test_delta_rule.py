@@ -6,6 +6,7 @@ Their outputs and gradients are compared with a reference in test_recent.py.
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -66,3 +67,9 @@ def test_the_inverse_by_halves_is_exact_for_equal_keys(size):
     L = np.tril(np.ones((2, 3, size, size)), -1)
     inverse = np.array(unit_lower_inverse(mx.array(L, mx.float32)))
     np.testing.assert_allclose(inverse, np.linalg.inv(np.eye(size) + L), atol=1e-6)
+
+
+def test_heads_of_a_gated_rule_start_by_forgetting_1_to_15_percent():
+    start = Attention(layer(mixing="gated_delta").config)
+    rates = mx.exp(start["log_rate"]) * nn.softplus(start["decay_bias"])
+    assert np.allclose(1 - mx.exp(-rates), 1 - np.exp([-0.01, -0.06, -0.11, -0.16]), atol=1e-6)
