@@ -96,8 +96,8 @@ class ComparisonRun:
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
             arms=tuple(
-                self._arm_result(arm, trainings[arm.name])
-                for arm in plan.arms
+                self._arm_result(arm, flat, trainings[arm.name])
+                for arm, flat in zip(plan.arms, settings, strict=True)
                 if arm.name in trainings
             ),
             diverged=diverged,
@@ -112,11 +112,11 @@ class ComparisonRun:
         flat = layer_from(settings.record(settings.model_config(self.vocab_size)))
         return {key: value for key, value in flat.items() if key not in MADE_HERE}
 
-    def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
+    def _arm_result(self, arm: Arm, settings: dict[str, Any], trainings: Trainings) -> ArmResult:
         cost = model_cost(self.config.settings(arm).model_config(self.vocab_size))
         return ArmResult(
             arm=arm.name,
-            settings=self._flat_settings(arm),
+            settings=settings,
             lr_scale=arm.lr_scale,
             params=cost.parameters,
             cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,

@@ -165,8 +165,8 @@ def notes_of(comparison: Comparison) -> list[str]:
             f"{', '.join(edges)}: the best learning rate is the last one tried; a better one may "
             "lie beyond it."
         )
-    judged = comparison.verdicts.keys() - {comparison.reference}
-    notes += _doubts({arm: comparison.verdicts[arm] for arm in judged})
+    judged = {arm: one for arm, one in comparison.verdicts.items() if arm != comparison.reference}
+    notes += _doubts(judged)
     if why := comparison.diverged.get(comparison.reference):
         notes.append(f"{comparison.reference} has no result: {why}.")
     return notes
