@@ -80,8 +80,9 @@ def test_validation_counts_scored_tokens_in_nats_and_answers_as_right_or_wrong(c
         assert result.above_floor == pytest.approx(result.val_loss - 31 * math.log(32) / 63)
         assert sum(result.abilities.values()) == pytest.approx(result.above_floor)
         assert list(result.abilities) == ["context", "answer"]
-    assert [result.accuracy for result in results] == [pytest.approx(0.05, abs=0.05), 1]
-    assert results[1].val_loss == pytest.approx(0, abs=1e-6)
+    assert results[0].accuracy is not None
+    assert 0 <= results[0].accuracy < 0.1
+    assert (results[1].accuracy, results[1].val_loss) == (1, pytest.approx(0, abs=1e-6))
 
 
 def test_a_sample_has_the_right_answer_beside_each_wrong_one(corpus):
