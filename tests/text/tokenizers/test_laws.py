@@ -63,6 +63,7 @@ def test_any_text_comes_back_exactly(kind, text):
 def test_tokens_are_uint16_within_the_vocabulary(kind):
     tokens = tokenizer(kind).encode(TEXT)
     assert tokens.dtype == np.uint16
+    assert tokens.max() < tokenizer(kind).vocab_size
     assert tokenizer(kind).encode("").shape == (0,)
     for token in (-1, tokenizer(kind).vocab_size):
         with pytest.raises(ConfigError, match=f"token {token} is outside the vocabulary"):
