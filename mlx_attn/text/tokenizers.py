@@ -6,9 +6,9 @@
     unigram   SentencePiece unigram language model, falling back on bytes
     gpt2      the byte-level BPE of GPT-2, with its published merges, by the `tokenizers` library
 
-Every kind is lossless: `decode(encode(text)) == text`. Only `char` can refuse a text. A probing
-task brings its own, `symbols`, which reads only the task's words. The bytes of the tokens,
-concatenated, are the text's UTF-8, so that a stream of tokens is shown with
+Every kind is lossless: `decode(encode(text)) == text`. Only `char`, and another program's, can
+refuse a text. A probing task brings its own, `symbols`, which reads only the task's words. The
+bytes of the tokens, concatenated, are the text's UTF-8, so that a stream of tokens is shown with
 `codecs.getincrementaldecoder("utf-8")("replace")` and never splits a character.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tokenizers as library
 
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.text import downloads
 from mlx_attn.text.downloads import GPT2_MERGES
 from mlx_attn.text.foreign import END_OF_TEXT, ForeignTokenizer, bytes_by_symbol, read_foreign
@@ -170,6 +170,13 @@ def test_a_tokenizer_that_changes_a_text_is_refused(message, change, tmp_path):
     with pytest.raises(RunError, match=f"tokenizer.json: .*{message}") as told:
         load_tokenizer(written(tmp_path, change))
     assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_text_that_a_normalizer_would_change_is_refused_with_the_place(tmp_path):
+    tokenizer = load_tokenizer(written(tmp_path, setting("normalizer", {"type": "NFC"})))
+    assert tokenizer.decode(tokenizer.encode("a caf\xe9")) == "a caf\xe9"
+    with pytest.raises(ConfigError, match=r"tokens, 'e\\u0301 on' is '\\xe9 on': write it so"):
+        tokenizer.encode("a cafe\u0301 on")
 
 
 @pytest.mark.parametrize("content", ["", "a b c\n", "a b\n\x00 x\n"])

@@ -59,7 +59,10 @@ def test_impossible_vocabulary_sizes_are_refused_with_the_range(kind, size):
 
 
 OPTIONS = {"byte_fallback": True, "normalization_rule_name": "identity"}
-ACROSS = {**OPTIONS, "remove_extra_whitespaces": False, "split_by_whitespace": False}
+WHOLE = {**OPTIONS, "remove_extra_whitespaces": False}
+ACROSS = {**WHOLE, "split_by_whitespace": False}
+NFKC = {**WHOLE, "normalization_rule_name": "nfkc"}
+CHANGED = "a text does not come back"
 
 
 def foreign_model(folder: Path, kind: str, **options: Any) -> Path:
@@ -78,7 +81,7 @@ def foreign_model(folder: Path, kind: str, **options: Any) -> Path:
 
 @pytest.mark.parametrize("kind", TRAINED)
 def test_a_model_of_another_program_keeps_its_ids_but_for_the_space_before_a_text(kind, tmp_path):
-    path = foreign_model(tmp_path, kind, remove_extra_whitespaces=False, **OPTIONS)
+    path = foreign_model(tmp_path, kind, **WHOLE)
     tokenizer = load_tokenizer(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert tokenizer.kind == kind
@@ -91,7 +94,7 @@ def test_a_model_of_another_program_keeps_its_ids_but_for_the_space_before_a_tex
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({}, "no bytes"), (OPTIONS, "a text does not come back"), (ACROSS, "a space within")],
+    [({}, "no bytes"), (OPTIONS, CHANGED), (NFKC, CHANGED), (ACROSS, "a space within")],
 )
 def test_a_model_that_loses_text_or_joins_words_is_refused(options, message, tmp_path):
     with pytest.raises(RunError, match=message):
