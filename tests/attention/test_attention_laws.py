@@ -74,7 +74,7 @@ def test_relative_positions_do_not_depend_on_where_a_text_begins(variant, positi
     assert difference(seen / seen.sum(axis=-1, keepdims=True), module.weights(x)) < 1e-4
 
 
-@pytest.mark.parametrize("size", [0.0, 20.0])
+@pytest.mark.parametrize("size", [0.0, 20.0, 2e4])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_outputs_and_gradients_are_finite_for_zeros_and_for_large_numbers(variant, size):
     module = layer(variant, qkv_bias=False)

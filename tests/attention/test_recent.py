@@ -92,7 +92,9 @@ def linear(w: Arrays, x: np.ndarray, s: np.ndarray) -> np.ndarray:
     q, k = (np.where(y > 0, y + 1, np.exp(y)) for y in queries_and_keys(w, x, len(s)))
     weights = np.zeros_like(s)
     for h, i in np.ndindex(len(s), len(x)):
-        weights[h, i, : i + 1] = k[h, : i + 1] @ q[h, i] / (k[h, : i + 1].sum(axis=0) @ q[h, i])
+        weights[h, i, : i + 1] = (
+            k[h, : i + 1] @ q[h, i] / (k[h, : i + 1].sum(axis=0) @ q[h, i] + 1e-6)
+        )
     return weights
 
 

@@ -24,7 +24,8 @@ def linear(layer: MapWeights, s: Scores, q: Queries, k: Keys) -> Scores:
     similar = q @ k.swapaxes(2, 3)  # f(q_i) . f(k_j), [B, H, T_q, T_k]
     # Scores are read only for the mask: hidden keys have weight 0.
     similar = mx.where(s > -mx.inf, similar, 0.0)
-    return similar / similar.sum(-1, keepdims=True)
+    # The authors' 1e-6: far below 0 all features are 0, and so is their sum.
+    return similar / (similar.sum(-1, keepdims=True) + 1e-6)
 
 
 row(
