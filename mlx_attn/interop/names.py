@@ -125,8 +125,9 @@ _OTHERS = (
 )
 """Names of models that are not read, and what those are."""
 BOOK = "the book's GPTModel"
-NANOGPT, MINGPT = "nanoGPT (exact GELU)", "minGPT (GELU in the tanh form)"
-"""Both have one layout; minGPT saves its masks."""
+NANOGPT = "nanoGPT (exact GELU)"
+WITH_MASKS = "minGPT, or nanoGPT of before May 2023 (GELU in the tanh form)"
+"""One layout, and no weight tells the GELU: minGPT saves its masks, nanoGPT with PyTorch 1."""
 _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 
 
@@ -167,7 +168,7 @@ def translated(state: Arrays, path: Path) -> tuple[str, Arrays]:
         raise RunError(f"{path}: two of its arrays stand for one weight")
     if what == BOOK:
         divided |= _output_biases(divided)
-    return MINGPT if what == NANOGPT and masks else what, divided
+    return WITH_MASKS if what == NANOGPT and masks else what, divided
 
 
 def _without_prefixes(state: Arrays, path: Path) -> Arrays:
