@@ -144,7 +144,7 @@ def _of_scores(config: AttentionConfig) -> str:
         )
     if config.qk_norm:
         return "qk_norm divides queries and keys by their lengths: train without it"
-    if config.qkv_bias and not key_bias_cancels(config):
+    if config.qkv_bias and config.choice("score").cache != "x" and not key_bias_cancels(config):
         return (
             f"the key's bias cancels only in a softmax, and logits={config.logits}, "
             f"mixing={config.mixing} let it change the weights: train without qkv_bias"

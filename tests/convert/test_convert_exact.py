@@ -39,6 +39,8 @@ EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     *(({"n_kv_heads": 2, **BIAS}, (to,)) for to in SHARED),
     ({"output": "normed"}, ("merged",)),
+    # The key is x, which has no bias that the sink would let through.
+    ({"score": "merged", "mixing": "sink", "head_dim": 32, **BIAS}, ("separate",)),
 ]
 """A model, and conversions one after the other: each result computes the same."""
 
