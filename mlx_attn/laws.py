@@ -239,8 +239,8 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
         read = [layer(part, cache) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = (
-                "while it decodes, a map is given the new tokens only. To read earlier ones use "
-                "--short-conv, or a logits hook or mixing with remembers="
+                "while it decodes, a map is given the new tokens only, and scores of empty slots. "
+                "To read or count earlier ones use --short-conv, or a hook with remembers="
             )
             if window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
