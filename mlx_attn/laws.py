@@ -242,7 +242,9 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
                 "while it decodes, a map is given the new tokens only, and scores of empty slots. "
                 "To read or count earlier ones use --short-conv, or a hook with remembers="
             )
-            if window and layer.maps.remembers:
+            if layer.maps.mixing.recurs:
+                cure = "recurs= gives other heads; a window, ALiBi or a logits hook needs refuses="
+            elif window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             elif window:
                 cure += "; if only a window breaks it, refuse that with refuses="

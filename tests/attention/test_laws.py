@@ -88,6 +88,10 @@ def sharper(a: Any, s: mx.array, kept: mx.array) -> mx.array:
     return s * (1 + total[:, :, -s.shape[2] :])
 
 
+def values_as_heads(a: Attention, q: mx.array, k: mx.array, v: mx.array, state: Any) -> Any:
+    return v, mx.zeros((len(v), 1))
+
+
 REMEMBERS: dict[str, Any] = {
     "remembers": lambda a, x: mx.sigmoid(a.W_sharp(x))[:, None],
     "weights": {"W_sharp": lambda c: nn.Linear(c.d_in, 1)},
@@ -114,6 +118,7 @@ BROKEN = [
     ("mixing", lambda a, s: softmax(s) + 1e-3, {}, LEAKS),
     ("score", lambda a, x: (split_heads(x - x.mean(1, keepdims=True), 4),) * 2, {}, LEAKS),
     ("value", of_the_token_before, VALUE, "decodes with a cache.*use --short-conv, or"),
+    ("mixing", lambda a, s: softmax(s), {"recurs": values_as_heads}, "; a window, ALiBi or a log"),
     ("logits", lambda a, s: s + mx.random.normal(s.shape), {}, "something else each time"),
     ("logits", lambda a, s: mx.log(-mx.abs(s) - 1), {}, "gives numbers that are not finite"),
     ("mixing", root, {}, r"gives gradients of W_\w+.weight that are not finite"),
