@@ -125,9 +125,8 @@ _OTHERS = (
 )
 """Names of models that are not read, and what those are."""
 BOOK = "the book's GPTModel"
-NANOGPT = "nanoGPT (exact GELU)"
-WITH_MASKS = "minGPT, or nanoGPT of before May 2023 (GELU in the tanh form)"
-"""One layout, and no weight tells the GELU: minGPT saves its masks, nanoGPT with PyTorch 1."""
+NANOGPT, WITH_MASKS = "nanoGPT (exact GELU)", "minGPT or old nanoGPT (GELU in the tanh form)"
+"""One layout: nanoGPT saved masks only with PyTorch 1, and had minGPT's GELU until May 2023."""
 _MASKS = re.compile(r"trf_blocks\.\d+\.att\.mask|h\.\d+\.attn\.(masked_)?bias")
 
 

@@ -60,8 +60,7 @@ class ForeignTokenizer(characters.Tokenizer):
         self.merges = _merges_of(record, ids)
         self.kind = "gpt2" if self.merges else "foreign"
         super().__init__(_pieces(record, ids))
-        text = characters.PROBE
-        if self._library.encode(text).ids != self.encode(text).tolist():
+        if self._library.encode(characters.PROBE).ids != self.encode(characters.PROBE).tolist():
             raise ValueError("it adds tokens to every text: remove its post_processor")
 
     @classmethod

@@ -270,7 +270,7 @@ def test_a_checkpoint_of_nanogpt_says_its_heads(make_model, torch, tmp_path):
     assert mx.allclose(read.model(TOKENS), model(TOKENS), rtol=0, atol=1e-5)
     tensors["transformer.h.0.attn.bias"] = Tensor(np.tril(np.ones((1, 1, 48, 48), np.float32)))
     read = find_checkpoint(str(tmp_path / "ckpt.pt"))
-    assert read.what == "minGPT, or nanoGPT of before May 2023 (GELU in the tanh form)"
+    assert read.what == "minGPT or old nanoGPT (GELU in the tanh form)"
     assert read.model.config.activation == "gelu"
 
 
