@@ -105,6 +105,11 @@ class Run:
         return self.path.name or self.path.resolve().name  # of "."
 
     @property
+    def corpus(self) -> str:
+        """The name of the text that it learned; "" if unknown, as of an imported model."""
+        return str(self.settings.get("corpus", ""))
+
+    @property
     def own_settings(self) -> Mapping[str, Any]:
         """The settings, with the run's own tokenizer if the files that they name are gone."""
         text = self.settings["text"]

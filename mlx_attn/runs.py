@@ -78,20 +78,15 @@ class LoadedRun:
         return self.run.name
 
     @property
-    def corpus(self) -> str:
-        """The name of the text that it learned."""
-        return str(self.run.settings.get("corpus", ""))
-
-    @property
     def document_ends(self) -> tuple[str, ...]:
         """Texts at which a document ends, by its tokenizer and the corpus that it learned."""
-        ends = (self.tokenizer.end_of_text, document_edges(self.corpus)[1])
+        ends = (self.tokenizer.end_of_text, document_edges(self.run.corpus)[1])
         return tuple(dict.fromkeys(filter(None, ends)))
 
     @property
     def start_tokens(self) -> list[int]:
         """The tokens before each document of the text that it learned, and before a prompt."""
-        return start_tokens(self.tokenizer, self.corpus)
+        return start_tokens(self.tokenizer, self.run.corpus)
 
     def stream(
         self,
@@ -153,13 +148,8 @@ def text_loss(loaded: LoadedRun, text: Sequence[int]) -> float:
     return math.fsum(losses) / len(losses)
 
 
-def document_start(run: Run, tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens that a run has seen before each document, and so expects before a text."""
-    return start_tokens(tokenizer, str(run.settings.get("corpus", "")))
-
-
 def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
-    """Return the tokens before each document of the corpus by name; none in a plain text."""
+    """Return the tokens before each document of the corpus by name, which a run expects too."""
     start, _ = document_edges(corpus)
     try:
         return tokenizer.encode(start).tolist() if start else []
@@ -251,7 +241,7 @@ def _summary(path: Path) -> RunSummary:
         run = open_run(path)
         seed = run.settings["training"].get("seed")
         facts["variant"] = str(run.settings.get("variant", "custom"))
-        facts["text"] = str(run.settings.get("corpus", ""))
+        facts["text"] = run.corpus
         facts["digest"] = str(run.settings.get("digest", ""))
         facts["seed"] = seed if isinstance(seed, int) else None
         facts |= _trained(run) or _made(run)

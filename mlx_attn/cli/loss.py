@@ -46,7 +46,7 @@ def _measured(run_name: str | None, data: str | None) -> dict[str, Any]:
     from mlx_attn.training.evaluation import Evaluator
 
     run = find_run(run_name)
-    own = str(run.settings.get("corpus") or run.settings["text"].get("data", ""))
+    own = run.corpus or str(run.settings["text"].get("data", ""))
     name, way_out = own if data is None else data, "name one with --data"
     if data is None and name in ("", "-", "standard input"):
         raise ConfigError(f"{run.path} has no text that can be read again: {way_out}")

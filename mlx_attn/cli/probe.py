@@ -75,13 +75,14 @@ def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[
 
 def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
-    from mlx_attn.runs import document_start
+    from mlx_attn.runs import start_tokens
 
     context = run.config.context_length
     if text is None:
         return heads.validation_windows(heads.corpus_of(run), context, windows)
     tokenizer = run.load_tokenizer()
-    tokens = heads.prompt_tokens(text, tokenizer, context, document_start(run, tokenizer))
+    start = start_tokens(tokenizer, run.corpus)
+    tokens = heads.prompt_tokens(text, tokenizer, context, start)
     length = len(tokenizer.encode(text))
     if tokens.shape[1] < length:
         note(f"the model reads the last {tokens.shape[1]} of {length} tokens: more do not fit")

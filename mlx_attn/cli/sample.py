@@ -51,8 +51,8 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     if name is not None or ctx.params.get("as_list") or len(run_names()) < 2:
         return name
     run = find_run()
-    text = run.settings.get("corpus") or run.settings["text"].get("data", "")
-    facts = [str(run.settings.get("variant", "")), f"trained on {describe(str(text))}"]
+    facts = [str(run.settings.get("variant", ""))]
+    facts += [f"trained on {describe(run.corpus)}"] if run.corpus else []  # unlike an import
     facts += [] if run.is_finished() else ["its training was not finished"]
     note(f"the latest run: {run.path} ({', '.join(filter(None, facts))})")
     return str(run.path)

@@ -25,7 +25,7 @@ from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import package_table
 from mlx_attn.run_directory import Run, best_of
-from mlx_attn.runs import document_start
+from mlx_attn.runs import start_tokens
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.foreign import ForeignTokenizer
@@ -70,7 +70,7 @@ def page_model(
         "arrays": [array.shape for array in constants.weights],
         "constants": [array.shape for array in constants.others],
         "others": _base64(constants.others, "float32"),
-        "start": document_start(run, tokenizer),
+        "start": start_tokens(tokenizer, run.corpus),
         "tokenizer": tokenizer_facts(tokenizer),
         "steps": list(_steps(model)),
         "weights": _base64(constants.weights, dtype),
@@ -99,7 +99,7 @@ def _model_facts(run: Run, model: GPT) -> dict[str, Any]:
         "summary": summary,
         "parameters": parameters,
         "config": {key: getattr(model.config, key) for key in _KEYS},
-        "read": describe(str(run.settings.get("corpus", ""))),
+        "read": describe(run.corpus),
         "validation": validation,
     }
 
@@ -278,7 +278,7 @@ def training_words(run: Run, corpus: Corpus | None) -> list[str] | None:
     or has more than `MOST_TOKENS` tokens or `MOST_WORDS` words.
     """
     # An imported model learned another text than it names.
-    if corpus is None or not run.settings.get("corpus"):
+    if corpus is None or not run.corpus:
         return None
     if isinstance(corpus.tokenizer, SymbolTokenizer) or len(corpus.train.tokens) > MOST_TOKENS:
         return None

@@ -23,7 +23,7 @@ from mlx_attn.explore.manifest import example_texts, page_model, text_of, traini
 from mlx_attn.files import check_page, digest, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, best_of, open_run
-from mlx_attn.runs import RUNS, RunSummary, document_start, summarise_runs
+from mlx_attn.runs import RUNS, RunSummary, start_tokens, summarise_runs
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.sources import describe
 from mlx_attn.ui.plots import COLOURS, template
@@ -220,7 +220,8 @@ def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str,
             source = f"{plural(len(tokens), 'window')} of validation text"
         else:
             tokenizer, source = run.load_tokenizer(), "the first text"
-            tokens = heads.prompt_tokens(text, tokenizer, context, document_start(run, tokenizer))
+            start = start_tokens(tokenizer, run.corpus)
+            tokens = heads.prompt_tokens(text, tokenizer, context, start)
     except ConfigError:
         return None
     texts, T = tokens.shape

@@ -35,7 +35,7 @@ def handle_input(session: Session, text: str) -> None:
 def print_banner(session: Session) -> None:
     """Show the run that answers, and how to find the rest."""
     session.screen.table(_facts(session.run))
-    such_as = ", such as One rainy day" if session.run.corpus == "tales" else ""
+    such_as = ", such as One rainy day" if session.run.run.corpus == "tales" else ""
     session.screen.note(f"Type a text to continue{such_as}; /help lists the commands.")
 
 

@@ -187,9 +187,9 @@ def _unfamiliar(loaded: LoadedRun, text: str) -> str:
     if not loss > guessing + 0.005:  # what two decimals show
         return ""
     return (
-        f"this model has only read {describe(loaded.corpus)}: your text costs it {loss:.2f} nats "
-        f"per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn train "
-        "--data notes/"
+        f"this model has only read {describe(loaded.run.corpus)}: your text costs it {loss:.2f} "
+        f"nats per token, and guessing would cost {guessing:.2f}; train on your own: mlx-attn "
+        "train --data notes/"
     )
 
 
