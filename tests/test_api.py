@@ -201,7 +201,7 @@ def test_the_examples_in_docstrings_run(file, no_plugins, kept, tmp_path, monkey
     (tmp_path / "examples").symlink_to(PACKAGE.with_name("examples"))
     room, run = file.relative_to(PACKAGE.parent).with_suffix(""), open_run(kept.out)
     given = {"mx": mx, "mlx_attn": mlx_attn, "run": run, "model": run.load_model(), "text": STORY}
-    given["tokens"] = mx.array([[1, 2]])
+    given |= {"tokens": mx.array([[1, 2]]), "loaded": mlx_attn.load(kept.out)}
     found = doctest.DocTestFinder().find(import_module(".".join(room.parts)), extraglobs=given)
     assert sum(doctest.DebugRunner().run(example).attempted for example in found)
 

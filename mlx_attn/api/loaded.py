@@ -115,8 +115,7 @@ class LoadedModel(LoadedRun):
 
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""
-        context, start = self.model.config.context_length, self.start_tokens
-        tokens = prompt_tokens(text, self.tokenizer, context, start)
+        tokens = prompt_tokens(self, text)
         pieces = [self.tokenizer.token_bytes(token) for token in tokens[0].tolist()]
         words = [piece.decode("utf-8", "replace") for piece in pieces]
         return AttentionMaps(probe(self.model, tokens), words)

@@ -19,11 +19,12 @@ from mlx_attn.cli.options import Named
 from mlx_attn.cli.output import emit, note
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import lock, remove
-from mlx_attn.run_directory import Run, open_run
+from mlx_attn.run_directory import open_run
 from mlx_attn.runs import RUNS
 from mlx_attn.training.config import layer_from
 
 if TYPE_CHECKING:
+    from mlx_attn.api.loaded import LoadedModel
     from mlx_attn.comparison.result import Comparison
 
 STANDARD, DEFAULT = "standard", "shared-query-key"
@@ -125,8 +126,9 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
         return conclude(run, directory, display)
 
 
-def _model(variant: str, overwrite: bool) -> Run:
-    """Return the run of a form with seed 0, trained if an earlier demo has not trained it."""
+def _model(variant: str, overwrite: bool) -> "LoadedModel":
+    """Return the model of a form with seed 0, trained if an earlier demo has not trained it."""
+    from mlx_attn.api.loaded import load
     from mlx_attn.api.trained import train
 
     path = RUNS / f"demo-{variant}"
@@ -135,29 +137,29 @@ def _model(variant: str, overwrite: bool) -> Run:
         run = open_run(path)
         is_same = settings.items() <= layer_from(run.own_settings).items()
         if is_same and run.is_finished() and not overwrite:
-            return run
+            return load(path)
     train(path, overwrite=True, **settings).run()
-    return open_run(path)
+    return load(path)
 
 
-def _telling(pair: Sequence[Run], difference: float) -> list[str]:
+def _telling(pair: "Sequence[LoadedModel]", difference: float) -> list[str]:
     """Return some whole stories, of which the first shows the sign of the difference best.
 
     Their beginnings alone do not tell: two models differ where a story repeats itself.
     """
-    from mlx_attn.api.loaded import load
     from mlx_attn.explore.manifest import EXAMPLES, example_texts, text_of
 
-    standard, other = (load(run.path) for run in pair)
+    standard, other = pair
 
     def shown(text: str) -> float:
         return (other.loss(text) - standard.loss(text)) * difference
 
-    texts = example_texts(pair[0], text_of(pair[0]), 8 * EXAMPLES, pair[0].config.context_length)
+    corpus, context = text_of(standard.run), standard.model.config.context_length
+    texts = example_texts(standard, corpus, 8 * EXAMPLES, context)
     return sorted(texts, key=shown, reverse=True)[:EXAMPLES]
 
 
-def _lines(comparison: "Comparison", pair: Sequence[Run], page: Path) -> Iterator[str]:
+def _lines(comparison: "Comparison", pair: "Sequence[LoadedModel]", page: Path) -> Iterator[str]:
     """Yield the losses, the answer, how far one seed can mislead, and what to do next."""
     from mlx_attn.comparison.show import answer_of, notes_of, question_of
 
@@ -181,6 +183,6 @@ mlx-attn compare --variants {STANDARD},{name}
 
 both models on a page:  {page}
 every seed in a report: {RUNS / "demo" / "report.html"}
-talk to one:            mlx-attn repl {pair[0].path}
-and to the other:       /vs {pair[1].path}
+talk to one:            mlx-attn repl {pair[0].run.path}
+and to the other:       /vs {pair[1].run.path}
 a larger model:         mlx-attn train"""

@@ -60,14 +60,14 @@ def command(
     """
     from mlx_attn.explore import page
     from mlx_attn.run_directory import find_runs
-    from mlx_attn.runs import RUNS, find_run
+    from mlx_attn.runs import RUNS, load_run
 
     if len(runs) > 2:
         raise click.UsageError(f"a page shows two runs at most, and these are {len(runs)}")
     if prompt == "":
         raise ConfigError("the prompt is empty: give at least one character")
     if runs or prompt is not None or len(find_runs(RUNS)) < 2:
-        shown = [find_run(name) for name in runs or (None,)]
+        shown = [load_run(name) for name in runs or (None,)]
         texts = None if prompt is None else [prompt]
         path = page.write_page(shown, texts, html, dtype or "float32", overwrite)
     else:

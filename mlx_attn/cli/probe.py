@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mlx_attn.run_directory import Run
+    from mlx_attn.runs import LoadedRun
 
 _EXAMPLES = """\b
 Examples:
@@ -52,18 +53,18 @@ def command(
     work, on any text, use 'mlx-attn open'.
     """
     from mlx_attn.probe import heads, show
-    from mlx_attn.runs import find_run
+    from mlx_attn.runs import find_run, load_run
 
-    source = find_run(run)
     if track:
         other = None if against is None else find_run(against)
-        _show_track(source, other, prompt, figures, as_json)
+        _show_track(find_run(run), other, prompt, figures, as_json)
         return
     if against is not None:
         raise click.UsageError("--against compares tracked trainings: add --track")
-    probed = heads.probe(source.load_model(), _tokens(source, prompt, windows))
+    loaded = load_run(run)
+    probed = heads.probe(loaded.model, _tokens(loaded, prompt, windows))
     files = show.save_figures(probed, figures) if figures else []
-    record = {"run": str(source.path), **show.record(probed)}
+    record = {"run": str(loaded.run.path), **show.record(probed)}
     _emit(record, files, as_json, [show.heads_table(probed), *show.legend(probed)])
 
 
@@ -73,17 +74,14 @@ def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[
         note(f"wrote {file}")
 
 
-def _tokens(run: "Run", text: str | None, windows: int) -> "np.ndarray":
+def _tokens(loaded: "LoadedRun", text: str | None, windows: int) -> "np.ndarray":
     from mlx_attn.probe import heads
-    from mlx_attn.runs import start_tokens
 
-    context = run.config.context_length
     if text is None:
-        return heads.validation_windows(heads.corpus_of(run), context, windows)
-    tokenizer = run.load_tokenizer()
-    start = start_tokens(tokenizer, run.corpus)
-    tokens = heads.prompt_tokens(text, tokenizer, context, start)
-    length = len(tokenizer.encode(text))
+        corpus, context = heads.corpus_of(loaded.run), loaded.model.config.context_length
+        return heads.validation_windows(corpus, context, windows)
+    tokens = heads.prompt_tokens(loaded, text)
+    length = len(loaded.tokenizer.encode(text))
     if tokens.shape[1] < length:
         note(f"the model reads the last {tokens.shape[1]} of {length} tokens: more do not fit")
     return tokens
@@ -94,12 +92,14 @@ def _show_track(
 ) -> None:
     """Show a tracked training, or two and the drift between them if their weights were kept."""
     from mlx_attn.probe import show, tracking
+    from mlx_attn.runs import load_run
 
     tracked = [tracking.read_track(one) for one in (run, other) if one]
     pair = None
     if other:
         try:
-            pair = tracking.pair_drift(run, other, _tokens(run, prompt, tracking.TRACKED_TEXTS))
+            tokens = _tokens(load_run(str(run.path)), prompt, tracking.TRACKED_TEXTS)
+            pair = tracking.pair_drift(run, other, tokens)
         except RunError as error:
             note(str(error))
     files = show.save_tracks(tracked, pair, figures) if figures else []

@@ -67,7 +67,7 @@ def _make_page(in_browser: bool, runs: "list[LoadedRun]", text: str) -> Path:
     """Write the page of `mlx-attn open`, with this text; at a terminal, open it as that does."""
     from mlx_attn.explore.page import write_page
 
-    path = write_page([loaded.run for loaded in runs], [text])
+    path = write_page(runs, [text])
     if in_browser:
         webbrowser.open(path.resolve().as_uri())
     return path

@@ -25,7 +25,7 @@ from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import package_table
 from mlx_attn.run_directory import Run, best_of
-from mlx_attn.runs import start_tokens
+from mlx_attn.runs import LoadedRun
 from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.foreign import ForeignTokenizer
@@ -40,7 +40,7 @@ _KEYS = ("vocab_size", "context_length", "emb_dim", "n_heads", "n_layers", "posi
 
 
 def page_model(
-    run: Run, dtype: str = "float32", words: Sequence[str] | None = None
+    loaded: LoadedRun, dtype: str = "float32", words: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return the model of a run with its best weights, as data for the page's script.
 
@@ -48,7 +48,7 @@ def page_model(
     model that no page can hold is refused before.
 
     Args:
-        run: A run.
+        loaded: A run.
         dtype: See `page.write_page`.
         words: The words of its training text, so that the page can mark new ones; None marks none.
 
@@ -56,8 +56,8 @@ def page_model(
         ConfigError: The page cannot compute the model; the message names the choice.
         RunError: The run cannot be read.
     """
-    model, tokenizer = run.load_model(), run.load_tokenizer()
-    facts = _model_facts(run, model)
+    model = loaded.model
+    facts = _model_facts(loaded.run, model)
     arrays = named_arrays(model).values()
     constants = Constants([np.array(array.astype(mx.float32)) for array in arrays])
     graphs = traced_model(model, constants)
@@ -70,8 +70,8 @@ def page_model(
         "arrays": [array.shape for array in constants.weights],
         "constants": [array.shape for array in constants.others],
         "others": _base64(constants.others, "float32"),
-        "start": start_tokens(tokenizer, run.corpus),
-        "tokenizer": tokenizer_facts(tokenizer),
+        "start": loaded.start_tokens,
+        "tokenizer": tokenizer_facts(loaded.tokenizer),
         "steps": list(_steps(model)),
         "weights": _base64(constants.weights, dtype),
     }
@@ -245,16 +245,16 @@ def text_of(run: Run) -> Corpus | None:
 
 
 def example_texts(
-    run: Run, corpus: Corpus | None, count: int = EXAMPLES, length: int = EXAMPLE_TOKENS
+    loaded: LoadedRun, corpus: Corpus | None, count: int = EXAMPLES, length: int = EXAMPLE_TOKENS
 ) -> list[str]:
     """Return beginnings of validation documents; without the text, the run's last sample."""
-    tokenizer = run.load_tokenizer()
+    tokenizer = loaded.tokenizer
     if corpus is None:
-        written = re.split(r"^--- step \d+$", run.samples, flags=re.M)[-1].strip()
+        written = re.split(r"^--- step \d+$", loaded.run.samples, flags=re.M)[-1].strip()
         return [_whole_words(tokenizer, tokenizer.encode(written), length) if written else ""]
     split = corpus.val
     if split.document_starts is None:
-        passages = validation_windows(corpus, run.config.context_length, count)
+        passages = validation_windows(corpus, loaded.model.config.context_length, count)
     else:
         ends = np.append(split.document_starts[1:], len(split.tokens))
         chosen = np.unique(np.linspace(0, len(ends) - 1, count).astype(int))

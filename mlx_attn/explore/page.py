@@ -23,7 +23,7 @@ from mlx_attn.explore.manifest import example_texts, page_model, text_of, traini
 from mlx_attn.files import check_page, digest, write_text
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import Run, best_of, open_run
-from mlx_attn.runs import RUNS, RunSummary, start_tokens, summarise_runs
+from mlx_attn.runs import RUNS, LoadedRun, RunSummary, load_run, summarise_runs
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.sources import describe
 from mlx_attn.ui.plots import COLOURS, template
@@ -86,7 +86,7 @@ def write_home(path: Path | None, dtype: str, overwrite: bool) -> Path:
 
 
 def write_page(
-    runs: Sequence[Run],
+    runs: Sequence[LoadedRun],
     texts: Sequence[str] | None = None,
     path: Path | None = None,
     dtype: str = "float32",
@@ -107,16 +107,16 @@ def write_page(
         ConfigError: The page cannot compute a model; the message names the choice.
         RunError: A run cannot be read, or the page cannot be written.
     """
-    path = path or runs[0].path / "explore.html"
+    path = path or runs[0].run.path / "explore.html"
     check_page(path, overwrite)
-    corpora = [text_of(run) for run in runs]
+    corpora = [text_of(each.run) for each in runs]
     shown = [*(texts or example_texts(runs[0], corpora[0]))]
     models = [
-        page_model(run, dtype, training_words(run, corpus))
-        for run, corpus in zip(runs, corpora, strict=True)
+        page_model(each, dtype, training_words(each.run, corpus))
+        for each, corpus in zip(runs, corpora, strict=True)
     ]
-    for model, run, corpus in zip(models, runs, corpora, strict=True):
-        model["heads"] = head_numbers(run, shown[0], None if texts else corpus)
+    for model, each, corpus in zip(models, runs, corpora, strict=True):
+        model["heads"] = head_numbers(each, shown[0], None if texts else corpus)
     write_text(path, render_page(models, shown, verdict))
     return path
 
@@ -169,12 +169,12 @@ def home_of(
         try:
             if _FACTS + share * run.weights.stat().st_size * 4 / 3 > room:
                 raise ConfigError("the page has no room for it")
-            corpus = text_of(run)
+            loaded, corpus = load_run(str(run.path)), text_of(run)
             if row["group"] not in passages:
-                passages[row["group"]] = training_words(run, corpus), example_texts(run, corpus)
+                passages[row["group"]] = training_words(run, corpus), example_texts(loaded, corpus)
             words, texts = passages[row["group"]]
-            model = page_model(run, dtype, words)
-            model["heads"] = head_numbers(run, texts[0], corpus)
+            model = page_model(loaded, dtype, words)
+            model["heads"] = head_numbers(loaded, texts[0], corpus)
         except (ConfigError, RunError) as error:
             row["closed"] = str(error)
             continue
@@ -208,26 +208,24 @@ WINDOWS = 4
 """Number of windows of validation text to average over."""
 
 
-def head_numbers(run: Run, text: str, corpus: Corpus | None = None) -> dict[str, Any] | None:
+def head_numbers(loaded: LoadedRun, text: str, corpus: Corpus | None) -> dict[str, Any] | None:
     """Return the numbers of a run's heads, measured on windows of a validation text.
 
     Without a corpus, use `text`; return None if it has under two tokens.
     """
-    context = run.config.context_length
     try:
         if corpus:
+            context = loaded.model.config.context_length
             tokens = heads.validation_windows(corpus, context, WINDOWS)
             source = f"{plural(len(tokens), 'window')} of validation text"
         else:
-            tokenizer, source = run.load_tokenizer(), "the first text"
-            start = start_tokens(tokenizer, run.corpus)
-            tokens = heads.prompt_tokens(text, tokenizer, context, start)
+            tokens, source = heads.prompt_tokens(loaded, text), "the first text"
     except ConfigError:
         return None
     texts, T = tokens.shape
     each = " each" if texts > 1 else ""
     measured = f"Measured while the model reads {source}, {T} tokens{each}."
-    return {"measured": measured, **_numbers(heads.probe(run.load_model(), tokens))}
+    return {"measured": measured, **_numbers(heads.probe(loaded.model, tokens))}
 
 
 def _numbers(probe: heads.Probe) -> dict[str, Any]:

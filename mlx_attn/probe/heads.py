@@ -1,6 +1,6 @@
 """Measure attention maps, head statistics and spectra of a model on some texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -14,9 +14,9 @@ from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
+from mlx_attn.runs import LoadedRun
 from mlx_attn.sampling.generate import begin
 from mlx_attn.text.corpus import Corpus
-from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import settings_from
 from mlx_attn.training.evaluation import Evaluator
 
@@ -26,18 +26,17 @@ LONGEST = 256
 _Tokens = Integer[np.ndarray, "B T"]
 
 
-def prompt_tokens(
-    text: str, tokenizer: Tokenizer, context_length: int, start: Sequence[int] = ()
-) -> _Tokens:
-    """Return the last tokens of a text that fit into the context and into `LONGEST`.
+def prompt_tokens(loaded: LoadedRun, text: str) -> _Tokens:
+    """Return the last tokens of a text that fit into the run's context and into `LONGEST`.
 
-    The document's `start` comes before a text that fits with it.
+    The document's start comes before a text that fits with it.
 
     Raises:
         ConfigError: The tokenizer lacks a character, or there are fewer than two tokens.
     """
-    longest = min(context_length, LONGEST)
-    tokens = np.array(begin(tokenizer.encode(text).tolist(), start, longest)[-longest:])
+    longest = min(loaded.model.config.context_length, LONGEST)
+    read = begin(loaded.tokenizer.encode(text).tolist(), loaded.start_tokens, longest)
+    tokens = np.array(read[-longest:])
     if len(tokens) < 2:
         raise ConfigError(
             f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a single token "
@@ -183,7 +182,7 @@ def probe(model: GPT, tokens: _Tokens) -> Probe:
         RunError: The model's weights are not finite.
 
     Example:
-        >>> result = probe(run.load_model(), prompt_tokens(text, run.load_tokenizer(), 64))
+        >>> result = probe(loaded.model, prompt_tokens(loaded, text))
         >>> weights = result.maps[0, 0, 1]  # layer, text, head: [T, T]
     """
     config = model.config

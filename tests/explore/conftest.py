@@ -12,6 +12,7 @@ from mlx_attn.explore.page import render_page
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
+from mlx_attn.runs import load_run
 from mlx_attn.text.characters import CharacterTokenizer
 from mlx_attn.text.tokenizers import Tokenizer
 from mlx_attn.training.config import resolve
@@ -58,7 +59,7 @@ def show(browser, tmp_path_factory) -> Callable[..., Any]:
         **looks: Any,
     ) -> Any:
         path = tmp_path_factory.mktemp("pages") / "page.html"
-        models = [page_model(run, dtype, words) for run in runs]
+        models = [page_model(load_run(str(run.path)), dtype, words) for run in runs]
         path.write_text(render_page(models, texts), "utf-8")
         return browser.open(path.as_uri(), **looks)
 

@@ -9,7 +9,7 @@ import pytest
 from mlx_attn.explore.page import head_numbers, home_of, render_home
 from mlx_attn.probe import heads, show
 from mlx_attn.run_directory import open_run
-from mlx_attn.runs import summarise_runs
+from mlx_attn.runs import load_run, summarise_runs
 
 TEXT = "Ben sees one of them; then it is gone?"
 TALES = {"corpus": "tales", "digest": "d1"}
@@ -73,10 +73,9 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(runs, browser, tmp
 
 
 def test_every_cell_is_the_number_that_probe_prints(make_run):
-    run = make_run()
-    tokens = heads.prompt_tokens(TEXT, run.load_tokenizer(), 64)
-    found: Any = heads.probe(run.load_model(), tokens)
-    made: Any = head_numbers(run, TEXT)
+    loaded = load_run(str(make_run().path))
+    found: Any = heads.probe(loaded.model, heads.prompt_tokens(loaded, TEXT))
+    made: Any = head_numbers(loaded, TEXT, None)
     assert made["heads"][3] == (1, 1)
     cells = {column["heading"]: column["cells"][3] for column in made["columns"]}
     assert cells["entropy"] == show.number(found.statistics["entropy"][1, 1])

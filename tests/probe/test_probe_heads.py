@@ -1,11 +1,15 @@
 """Head statistics on maps whose answers are known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.probe import heads
+from mlx_attn.run_directory import Run
+from mlx_attn.runs import LoadedRun
 from mlx_attn.text.tokenizers import train_tokenizer
 from tests.runs import small_gpt
 
@@ -74,9 +78,12 @@ def test_induction_is_measured_on_tokens_that_come_twice():
 
 
 def test_a_prompt_has_two_tokens_and_keeps_the_end_that_can_be_looked_at():
-    tokenizer = train_tokenizer("char", "abcd")
-    np.testing.assert_array_equal(heads.prompt_tokens("aabcd", tokenizer, 3), [[1, 2, 3]])
-    assert heads.prompt_tokens("a" * 999, tokenizer, 999).shape == (1, heads.LONGEST)
+    def read(text, context_length):
+        model, tokenizer = small_gpt(context_length=context_length), train_tokenizer("char", "abcd")
+        return heads.prompt_tokens(LoadedRun(Run(Path("x"), {}), model, tokenizer), text)
+
+    np.testing.assert_array_equal(read("aabcd", 3), [[1, 2, 3]])
+    assert read("a" * 999, 999).shape == (1, heads.LONGEST)
     for text in ("", "a"):
         with pytest.raises(ConfigError, match=f"the prompt is {len(text)} token"):
-            heads.prompt_tokens(text, tokenizer, 8)
+            read(text, 8)
