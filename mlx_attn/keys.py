@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import field, fields
 from pathlib import Path
 from sys import float_info
@@ -87,6 +88,18 @@ def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str
             raise ConfigError(f"{key}={number!r} must be {_WORDS[kind]}")
         typed[key] = number
     return typed
+
+
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def from_text(key: str, text: str, known: Mapping[str, type]) -> Any:
+    """Return the value of a setting that was typed, as `validate` does."""
+    kind, value = known.get(key, str), text
+    with suppress(ValueError):
+        # bool("false") would be True.
+        value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
+    return validate({key: value}, known)[key]
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -11,11 +10,9 @@ from typing import Any, Self
 
 from mlx_attn.attention.catalog import MAPS, REFERENCES, VARIANTS, find_variant
 from mlx_attn.errors import ConfigError
-from mlx_attn.keys import check_settings, keys_of, plain, setting, validate
+from mlx_attn.keys import check_settings, from_text, keys_of, plain, setting, validate
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.config import Settings, TrainConfig, expanded, resolve
-
-_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +94,8 @@ def arm_from(text: str) -> Arm:
 def _setting(part: str) -> tuple[str, Any]:
     """Return a key and its value, with the type of that key in its configuration class."""
     key, text = (side.strip() for side in part.split("=", 1))
-    key, value = key.replace("-", "_"), text
-    types = keys_of(GPTConfig, TrainConfig)
-    kind = types.get(key, str)
-    with suppress(ValueError):
-        # Text from the command line: bool("false") would be True.
-        value = _TRUTHS.get(text.lower(), text) if kind is bool else kind(text)
-    return key, validate({key: value}, types)[key]
+    key = key.replace("-", "_")
+    return key, from_text(key, text, keys_of(GPTConfig, TrainConfig))
 
 
 def arms_from(texts: Sequence[str]) -> tuple[Arm, ...]:

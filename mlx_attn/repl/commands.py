@@ -6,6 +6,7 @@ from typing import Any
 
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, plural
+from mlx_attn.keys import from_text
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.runs import LoadedRun, load_run
 
@@ -107,15 +108,6 @@ def _set(session: Session, argument: str) -> None:
     _show_settings(session, names)
 
 
-_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
-    bool: ({"on": True, "off": False}.__getitem__, "on or off"),
-    int: (int, "a whole number"),
-    float: (float, "a number"),
-    type(None): (int, "a whole number or none"),
-}
-"""How a setting's value is read, and what it takes, by the type of its default."""
-
-
 def _parse_setting(name: str, text: str) -> Any:
     """Return the value that was typed for a setting, of the type of its default."""
     default = SETTINGS[name].default
@@ -123,11 +115,7 @@ def _parse_setting(name: str, text: str) -> Any:
         return default
     if default == ():
         return (text.replace("\\n", "\n"),)
-    read, takes = _READERS[type(default)]
-    try:
-        return read(text.lower())
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"{name} takes {takes}, not '{text}'") from error
+    return from_text(name, text, {name: int if default is None else type(default)})
 
 
 def _shown_setting(value: Any) -> str:
