@@ -32,8 +32,8 @@ from mlx_attn.training.trainer import Trainer
 _FITTED_TOKENS = 8192  # most tokens of the training text that a fitted conversion reads
 _LOGIT_TOKENS = 4096  # most tokens of the validation text whose logits are compared
 
-_EXACT, _FAR = 1e-5, 100
-"""A conversion counts as exact if the relative errors of S and VO are below `_EXACT`; then its
+EXACT, _FAR = 1e-5, 100
+"""A conversion counts as exact if the relative errors of S and VO are below `EXACT`; then its
 logits may differ by at most `_FAR` times the rounding of either model."""
 
 _FLOAT64_WORK = 20e9
@@ -161,7 +161,7 @@ class Outcome:
     @property
     def is_same_function(self) -> bool:
         """Return whether the matrices of every head are kept, up to rounding."""
-        return max(self.score_error, self.output_error) < _EXACT
+        return max(self.score_error, self.output_error) < EXACT
 
     def record(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
@@ -259,8 +259,8 @@ def _settings_of(run: Run, model: GPT, variant: str) -> dict[str, Any]:
 def _check_exact(to: str, outcome: Outcome) -> None:
     """Refuse a conversion with equal matrices and logits that differ by more than rounding."""
     logits, error = outcome.logits, max(outcome.score_error, outcome.output_error)
-    rounding = max(logits.rounding, logits.rounding_after, _EXACT * logits.largest_logit)
-    if error < _EXACT and not logits.exact_difference <= _FAR * rounding:
+    rounding = max(logits.rounding, logits.rounding_after, EXACT * logits.largest_logit)
+    if outcome.is_same_function and not logits.exact_difference <= _FAR * rounding:
         raise ConfigError(
             f"--to {to} gives the matrices of every head to {error:.1e}, and yet logits that "
             f"differ by {logits.exact_difference:.1e} in float64, where rounding is "

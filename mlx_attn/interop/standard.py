@@ -14,13 +14,10 @@ from mlx_attn.arrays import check_weights, named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import MAPS
 from mlx_attn.convert import writers
-from mlx_attn.convert.measure import weight_errors
+from mlx_attn.convert.measure import EXACT, weight_errors
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
-
-_EXACT = 1e-5
-"""Largest relative error of S_h and V_h O_h for a cut to the target's rank to count as exact."""
 
 _GPT2 = {
     "position": ("learned", "none"),
@@ -66,7 +63,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
         written = _with_separate_maps(model, replace(config, **form))
     except ConfigError as error:
         raise CannotHold(to, "GPT-2", [str(error)]) from error
-    if (error := max(weight_errors(model, written))) > _EXACT:
+    if (error := max(weight_errors(model, written))) > EXACT:
         reason = (
             f"its heads have matrices of a higher rank than heads of {width} hold: cut to that "
             f"rank they would be off by {error:.2g}, relatively; 'mlx-attn convert RUN --to "
