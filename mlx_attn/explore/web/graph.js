@@ -165,8 +165,8 @@ const FOLDS = [
   (row) => row.reduce((least, x) => Math.min(least, x), Infinity),
   (row) => row.reduce((most, x) => Math.max(most, x), -Infinity),
 ];
-const JOINS = [Math.max, Math.min, (x, y) => x + y, (x, y) => x * y, (_, y) => y];
 const SCANS = [Math.max, Math.min, (x, y) => x + y, (x, y) => x * y];
+const JOINS = [...SCANS, (_, y) => y];
 const NEUTRAL = [-Infinity, Infinity, 0, 1];
 
 const scan = (kind, isReversed, isInclusive) => (row) => {

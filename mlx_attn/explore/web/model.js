@@ -1,7 +1,7 @@
 // A model as its traced graphs: it runs on a text and records every step of every token.
 import { Attention, intact } from "./attention.js";
 import { Graph, sizeOf, tensorOf } from "./graph.js";
-import { softmax } from "./tensor.js";
+import { softmax, sum } from "./tensor.js";
 
 export class GPT {
   /** `numbers` are the weights in the order of `manifest.arrays`, `others` the arrays of `manifest.constants`. */
@@ -80,7 +80,7 @@ export function losses({ tokens, logits, nats }) {
   return nats;
 }
 
-export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+export const mean = (values) => sum(values) / values.length;
 
 /** Returns tokens with their probabilities, the likeliest first. */
 export function likeliest(logits, count) {

@@ -2,6 +2,7 @@
 // which of two models predicts it better.
 import { number } from "./draw.js";
 import { losses, mean } from "./model.js";
+import { sum } from "./tensor.js";
 import { encoder } from "./tokenizer.js";
 
 /** Returns the losses of the text's own tokens in nats, without the document's start or a first token. */
@@ -14,7 +15,6 @@ export const lossOf = (trace) => (trace.tokens.length > firstScored(trace) ? mea
 
 export function bitsPerByte(model, trace) {
   const bytes = Array.from(trace.tokens.slice(firstScored(trace)), (token) => model.tokenizer.bytes[token].length);
-  const sum = (values) => values.reduce((total, value) => total + value, 0);
   return sum(textLosses(trace)) / Math.LN2 / sum(bytes);
 }
 
@@ -26,7 +26,7 @@ export function bitsPerByte(model, trace) {
  */
 export function comparison(gaps) {
   const difference = mean(gaps);
-  const variance = gaps.reduce((sum, gap) => sum + (gap - difference) ** 2, 0) / (gaps.length - 1);
+  const variance = sum(gaps.map((gap) => (gap - difference) ** 2)) / (gaps.length - 1);
   const error = 2 * Math.sqrt(variance / gaps.length);
   return { difference, error, tells: gaps.length > 1 && Math.abs(difference) > error };
 }
@@ -49,7 +49,7 @@ export function tokensOfWords(model, trace, text, found) {
   const bytes = (part) => encoder.encode(part).length;
   const lengths = Array.from(trace.tokens, (token) => model.tokenizer.bytes[token].length);
   // Places are counted from the end, which a text that is cut keeps; a character has at least one byte.
-  const reach = lengths.reduce((total, length) => total + length, 0);
+  const reach = sum(lengths);
   const shown = found.filter(({ 0: word, index }) => text.length - index - word.length < reach);
   const places = shown.map(({ 0: word, index }) => [-bytes(text.slice(index)), -bytes(text.slice(index + word.length))]);
   let end = 0;

@@ -5,7 +5,7 @@
 import { shared } from "./attention.js";
 import { number, percent } from "./draw.js";
 import { likeliest } from "./model.js";
-import { dot, size } from "./tensor.js";
+import { dot, size, sum } from "./tensor.js";
 
 const FEW = 12; // rows of a table
 
@@ -69,7 +69,7 @@ export const STEPS = [
     square: true,
     panels: (c) => [square(c, "s_h", "signed", (i, j) => c.rows[i].logits[c.h][j] ?? -Infinity)],
     numbers(c) {
-      const { score, s } = { score: c.rows[c.i].scores[c.h], s: c.rows[c.i].logits[c.h] };
+      const [score, s] = [c.rows[c.i].scores[c.h], c.rows[c.i].logits[c.h]];
       const slope = c.attention.slopeOf(c.h, c.edits);
       if (!slope) return byToken(c, ["score", "s"], (j) => [number(score[j]), number(s[j])]);
       return byToken(c, ["score", `ALiBi: −${number(slope)} × distance`, "s"], (j) => [number(score[j]), number(-slope * (c.i - j)), number(s[j])]);
@@ -132,6 +132,5 @@ export const STEPS = [
 /** Returns the share of the squared singular values within a rank. */
 export function energy(values, rank) {
   const squares = values.map((value) => value ** 2);
-  const sum = (list) => list.reduce((total, value) => total + value, 0);
   return sum(squares.slice(0, rank)) / (sum(squares) || 1);
 }

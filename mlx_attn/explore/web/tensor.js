@@ -31,14 +31,15 @@ export function dot(a, b) {
 
 export const add = (a, b) => a.map((value, i) => value + b[i]);
 export const scaled = (a, factor) => a.map((value) => value * factor);
+export const sum = (values) => values.reduce((total, value) => total + value, 0);
 export const size = (a) => Math.sqrt(dot(a, a));
 /** Returns e^s_j / sum e^s_j. */
 export function softmax(s) {
   let largest = -Infinity;
   for (const value of s) if (value > largest) largest = value;
   const powers = Float64Array.from(s, (value) => Math.exp(value - largest));
-  const sum = powers.reduce((total, power) => total + power, 0);
-  return powers.map((power) => power / sum);
+  const total = sum(powers);
+  return powers.map((power) => power / total);
 }
 
 /** Returns singular values and left singular vectors of left right^T; both are lists of columns. */
