@@ -243,7 +243,8 @@ def _summary(path: Path) -> RunSummary:
         facts["variant"] = str(run.settings.get("variant", "custom"))
         facts["text"] = run.corpus
         facts["digest"] = str(run.settings.get("digest", ""))
-        facts["seed"] = seed if isinstance(seed, int) else None
+        # A model that was imported learned with no seed of this run.
+        facts["seed"] = seed if isinstance(seed, int) and run.corpus else None
         facts |= _trained(run) or _made(run)
         if not run.weights.exists():
             raise RunError("no weights yet: its training came to no validation")
