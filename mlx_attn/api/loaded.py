@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32
 
 from mlx_attn.arrays import count_parameters
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit
-from mlx_attn.errors import ConfigError, plural, python_words
+from mlx_attn.errors import ConfigError, python_words
 from mlx_attn.keys import keys_of, validate
 from mlx_attn.plugins import Plugins, load_named_plugins
 from mlx_attn.probe.heads import Probe, probe, prompt_tokens
@@ -146,9 +146,8 @@ class LoadedModel(LoadedRun):
     def __repr__(self) -> str:
         config = self.model.config
         variant = self.run.settings.get("variant", "")
-        sizes = [plural(config.n_layers, "layer"), plural(config.n_heads, "head")]
-        sizes += [f"width {config.emb_dim}", f"{count_parameters(self.model):,} parameters"]
-        return f"LoadedModel({self.name}: {variant}, {', '.join(sizes)})"
+        parameters = f"{count_parameters(self.model):,} parameters"
+        return f"LoadedModel({self.name}: {variant}, {config.sizes}, {parameters})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,12 @@
 """`mlx-attn import`: a checkpoint of the book, GPT-2 or nanoGPT as a run like any other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlx_attn.cli.options import UserPath, takes_plugins
 from mlx_attn.cli.output import emit
 from mlx_attn.errors import plural
-
-if TYPE_CHECKING:
-    from mlx_attn.model.config import GPTConfig
 
 _EXAMPLES = """\b
 Examples:
@@ -68,7 +64,7 @@ def command(
     cut, kind = size - model.vocab_size, run.load_tokenizer().kind
     rows = {
         "source": f"{named} ({checkpoint.what})",
-        "model": _sizes(model),
+        "model": f"{model.sizes}, {plural(model.vocab_size, 'token')}",
         "parameters": f"{cost.parameters:,}; {memory(4 * cost.parameters)} in float32",
         "cache": f"{memory(cost.cache_bytes)} at full context",
         "tokenizer": f"{kind}; the last {cut} rows are cut" if cut else kind,
@@ -77,11 +73,3 @@ def command(
         rows["windows"] = "none: a state dict does not say them, --window N does"
     lines = [run.path, *(f"{key:12} {text}" for key, text in rows.items())]
     emit(facts, as_json, lambda: lines)
-
-
-def _sizes(model: "GPTConfig") -> str:
-    heads = plural(model.n_heads, "head")
-    if model.n_kv_heads != model.n_heads:
-        heads += f" ({model.n_kv_heads} of keys and values)"
-    sizes = f"{plural(model.n_layers, 'layer')}, {heads}, width {model.emb_dim}"
-    return f"{sizes}, context {model.context_length}, {plural(model.vocab_size, 'token')}"

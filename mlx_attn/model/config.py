@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mlx_attn.attention.catalog import MAPS, VARIANTS, Variant, find_variant
 from mlx_attn.attention.config import AttentionConfig, AttentionSettings
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError, find_row, plural
 from mlx_attn.keys import check_settings, keys_of, setting, validate
 from mlx_attn.records import package_table
 
@@ -104,6 +104,15 @@ class GPTConfig(AttentionSettings):
             context_length=self.context_length,
             out_bias=self.bias,
         )
+
+    @property
+    def sizes(self) -> str:
+        """The sizes in words: 2 layers, 4 heads of 16, width 64, context 128."""
+        heads = f"{plural(self.n_heads, 'head')} of {self.head_dim}"
+        if self.n_kv_heads != self.n_heads:
+            heads += f" ({self.n_kv_heads} for keys and values)"
+        layers = plural(self.n_layers, "layer")
+        return f"{layers}, {heads}, width {self.emb_dim}, context {self.context_length}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all keys with their values, for a file."""

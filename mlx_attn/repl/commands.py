@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlx_attn.cost import model_cost
-from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line, plural
+from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line
 from mlx_attn.keys import from_text
 from mlx_attn.repl.session import SETTINGS, Session, plain_name
 from mlx_attn.runs import LoadedRun, load_run
@@ -202,13 +202,10 @@ def _facts(loaded: LoadedRun) -> list[tuple[str, str]]:
     config, settings = loaded.model.config, loaded.run.settings
     maps = f"score {config.score}, value {config.value}, output {config.output}"
     maps = f"layers {config.pattern}" if config.pattern else maps
-    layers, heads = plural(config.n_layers, "layer"), plural(config.n_heads, "head")
-    sizes = f"{layers}, {heads}, {config.emb_dim} wide"
     return [
         ("run", str(loaded.run.path)),
         ("variant", f"{settings.get('variant', 'custom')} ({maps}, position {config.position})"),
-        ("model", f"{model_cost(config).parameters:,} parameters, {sizes}"),
-        ("context", f"{config.context_length:,} tokens"),
+        ("model", f"{model_cost(config).parameters:,} parameters, {config.sizes}"),
         ("vocabulary", f"{config.vocab_size:,} tokens ({loaded.tokenizer.kind})"),
     ]
 

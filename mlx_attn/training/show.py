@@ -44,16 +44,12 @@ def plan_rows(trainer: Trainer, expected: Forecast | None = None) -> list[tuple[
     """Return the plan of a training, line by line."""
     config, variant, corpus = trainer.model.config, trainer.settings.variant, trainer.corpus
     facts = plan_facts(trainer, expected)
-    heads = f"{plural(config.n_heads, 'head')} of {config.head_dim}"
-    if config.n_kv_heads != config.n_heads:
-        heads += f" ({config.n_kv_heads} for keys and values)"
     rows = {"variant": variant}
     # Only named variants have a formula.
     if variant in VARIANTS:
         rows["formula"] = VARIANTS[variant].formula
     rows |= {
-        "model": f"{plural(config.n_layers, 'layer')}, {heads}, width {config.emb_dim}, context "
-        f"{config.context_length}, {config.norm}, {config.activation}, positions {config.position}",
+        "model": f"{config.sizes}, {config.norm}, {config.activation}, positions {config.position}",
         "parameters": f"{facts['params']:,} ({count(facts['attention_params'])} in attention)",
         "text": f"{corpus.name}: {count(facts['training_tokens'])} tokens to train on, "
         f"{count(facts['validation_tokens'])} to validate, {corpus.tokenizer.kind} vocabulary of "
