@@ -17,8 +17,7 @@ BYTES = train_tokenizer("byte", "", 0)
 def place(workshop):
     """A directory with a run of 40 steps, runs/good, and two that cannot be used."""
     for name in ("good", "empty", "new"):
-        learned = {} if name == "new" else {"corpus": "tales"}
-        run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", **learned)
+        run = untrained_run(workshop / "runs" / name, BYTES, variant="merged", corpus="tales")
         for step, loss in ((20, 2.0), (40, 2.5)):
             run.add_report({"event": "eval", "step": step, "val_loss": loss, "bits_per_byte": 1.5})
     (workshop / "runs" / "empty" / "config.json").write_text("{")
@@ -30,9 +29,8 @@ def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
     result = run_command("runs")
     assert result.stderr.startswith("3 runs, ")
     good = next(line for line in result.stdout.splitlines() if line.startswith("good"))
-    assert good.startswith(
-        "good   1.5000 bits per byte, merged, made-up stories, seed 7, 40 steps, "
-    )
+    facts = "good   1.5000 bits per byte, merged, made-up stories, seed 7, 40 steps, "
+    assert good.startswith(facts)
     assert good.endswith("ago")
 
 
@@ -43,7 +41,13 @@ def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
     assert (good["n_bytes"] > 1000, good["problem"]) == (True, "")
     assert runs["empty"]["problem"].startswith("runs/empty/config.json: damaged")
     assert runs["new"]["problem"].startswith("no weights yet")
-    assert (good["seed"], runs["new"]["seed"]) == (7, None)  # as of a model that was imported
+
+
+def test_nothing_is_told_of_what_an_imported_model_will_learn(place, run_command):
+    untrained_run(place / "runs" / "got", BYTES, variant="merged", text={"data": "tales"})
+    assert run_command("sample", "-m", "1").stderr == "the latest run: runs/got (merged)\n"
+    assert run_command("runs").stdout.startswith("got    merged, ")
+    assert "seed" not in run_command("runs").stdout.partition("\n")[0]
 
 
 @pytest.fixture

@@ -56,9 +56,3 @@ def test_the_tokenizer_of_another_model_is_refused(place):
     train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
     line = refused(sample("nano"), 1)
     assert "its tokenizer has 13 tokens and its model 10" in line
-
-
-def test_the_latest_run_is_told_without_a_text_that_it_never_read(place):
-    record = {"variant": "merged", "text": {"data": "tales"}}  # as of an import
-    untrained_run(place / "runs" / "new", train_tokenizer("char", "abc", 0), **record)
-    assert sample("-p", "abc", "-m", "2").stderr == "the latest run: runs/new (merged)\n"

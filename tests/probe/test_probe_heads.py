@@ -1,17 +1,13 @@
 """Head statistics on maps whose answers are known."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
 from mlx_attn.probe import heads
-from mlx_attn.run_directory import Run
-from mlx_attn.runs import LoadedRun
 from mlx_attn.text.tokenizers import train_tokenizer
-from tests.runs import small_gpt
+from tests.runs import run_of, small_gpt
 
 T = 6
 
@@ -78,12 +74,10 @@ def test_induction_is_measured_on_tokens_that_come_twice():
 
 
 def test_a_prompt_has_two_tokens_and_keeps_the_end_that_can_be_looked_at():
-    def read(text, context_length):
-        model, tokenizer = small_gpt(context_length=context_length), train_tokenizer("char", "abcd")
-        return heads.prompt_tokens(LoadedRun(Run(Path("x"), {}), model, tokenizer), text)
-
-    np.testing.assert_array_equal(read("aabcd", 3), [[1, 2, 3]])
-    assert read("a" * 999, 999).shape == (1, heads.LONGEST)
+    tokenizer = train_tokenizer("char", "abcd")
+    short, long = (run_of(small_gpt(context_length=T), tokenizer) for T in (3, 999))
+    np.testing.assert_array_equal(heads.prompt_tokens(short, "aabcd"), [[1, 2, 3]])
+    assert heads.prompt_tokens(long, "a" * 999).shape == (1, heads.LONGEST)
     for text in ("", "a"):
         with pytest.raises(ConfigError, match=f"the prompt is {len(text)} token"):
-            read(text, 8)
+            heads.prompt_tokens(short, text)

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -8,23 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError, python_words
-from mlx_attn.model.gpt import GPT
-from mlx_attn.run_directory import Run
-from mlx_attn.runs import LoadedRun, start_tokens, text_loss
+from mlx_attn.runs import start_tokens, text_loss
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import StreamingDetokenizer, prompt_tokens
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
 from mlx_attn.text.corpus import prepare
-from mlx_attn.text.tokenizers import Tokenizer
+from tests.runs import run_of
 from tests.sampling.conftest import gpt
 
 BYTES = ByteTokenizer()
 GREEDY = SamplerConfig(temp=0.0)
-
-
-def run_of(model: GPT, tokenizer: Tokenizer, corpus: str = "") -> LoadedRun:
-    """A run of the corpus by name, as its directory would make it."""
-    return LoadedRun(Run(Path("x"), {"corpus": corpus}), model, tokenizer)
 
 
 def test_the_pieces_are_the_text_of_their_tokens_and_the_last_has_a_finish_reason():
@@ -94,7 +86,7 @@ def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_p
 
 
 def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several():
-    run = run_of(gpt(), BYTES, "tales")
+    run = run_of(gpt(), BYTES, corpus="tales")
     steps = list(run.stream("Once", GREEDY, 6))
     typed = list(run_of(run.model, BYTES).stream("\nOnce", GREEDY, 6))
     assert [step.token for step in steps] == [step.token for step in typed]
@@ -102,14 +94,13 @@ def test_a_run_reads_the_start_before_a_prompt_of_one_text_and_of_several():
     batch = [*run.stream("Once", SamplerConfig(temp=0.0, seed=5), 6, count=2)]
     assert [step.token for step in batch if step.number == 1] == [step.token for step in steps]
     assert [step.statistics.seed for step in batch[:2]] == [5, 6]
-    assert LoadedRun(Run(Path("x"), {}), gpt(), BYTES).start_tokens == []
 
 
 def test_the_loss_counts_the_tokens_of_the_text_and_not_the_start():
     model, tokens = gpt(), [10, 65, 66]
     logits = np.array(model(mx.array([tokens])), np.float64)[0]
     nats = [np.log(np.exp(row).sum()) - row[t] for row, t in zip(logits, tokens[1:], strict=False)]
-    plain, story = run_of(model, BYTES), run_of(model, BYTES, "tales")
+    plain, story = run_of(model, BYTES), run_of(model, BYTES, corpus="tales")
     assert text_loss(plain, tokens) == text_loss(story, tokens[1:])
     assert text_loss(plain, tokens) == pytest.approx(np.mean(nats), abs=1e-5)
     assert text_loss(story, tokens[1:2]) == pytest.approx(nats[0], abs=1e-5)
