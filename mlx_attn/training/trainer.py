@@ -49,13 +49,14 @@ _STEEP = 100  # if `scale` exceeds its default by this factor, it gets the blame
 def _keys_of_weights(layer: AttentionConfig, T: int) -> int:
     """Return for how many keys training must store a query's attention weights, at least.
 
-    Only a GPU has fused kernels, which store none. They cannot run hooks, dropout, an array as
+    A processor computes long texts in blocks, and stores little more than earlier keys, half of
+    all. Only a GPU has fused kernels, which store none. They cannot run hooks, dropout, an array as
     mask, or some widths.
     """
     maps, has_array = Maps(layer), layer.position == "alibi" or 0 < layer.window < T
     widths = (layer.head_dim, layer.key_width)
     if layer.drop_rate or maps.has_hooks or has_array or not any(fuses(w, T, 1) for w in widths):
-        return min(layer.window or T, T)
+        return min(layer.window or T, T // 2)
     return 0
 
 

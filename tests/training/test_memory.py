@@ -9,7 +9,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.machine.facts import machine_memory, usable_memory
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.training.forecast import forecast
-from mlx_attn.training.trainer import check_memory
+from mlx_attn.training.trainer import check_memory, least_memory
 
 
 def test_a_limit_of_the_shell_counts(monkeypatch, on_processor):
@@ -28,6 +28,14 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated(sizes, batch_si
     config = GPTConfig(n_heads=2, **sizes)
     with pytest.raises(ConfigError, match=r"needs more than .* GB and there are .* GB"):
         check_memory(config, batch_size)
+
+
+def test_no_training_takes_less_memory_than_is_asked_of_the_machine(trainer, no_lookahead):
+    # Narrow layers that read a long text need most of their memory for attention weights.
+    training = trainer(context_length=1024, n_layers=8, n_heads=8, emb_dim=32, batch_size=1)
+    mx.reset_peak_memory()
+    mx.eval(*training.launch_step(), *training.step.state)
+    assert least_memory(training.model.config, batch_size=1) <= mx.get_peak_memory()
 
 
 # The forecast, and the memory that a training takes.
