@@ -50,7 +50,7 @@ _loaded: dict[Path, Plugin] = {}
 _opened: defaultdict[Path, set[Path]] = defaultdict(set)
 """What each file has opened: a second load imports no module again."""
 _running: list[Path] = []
-"""The file that is run now."""
+"""The file that is run now, after those that load it."""
 
 
 def load_plugins(paths: Plugins) -> list[Plugin]:
@@ -176,9 +176,10 @@ def _execute(path: Path, name: str) -> None:
     vars(module).update(__file__=str(path), print=_print)
     _watch()
     sys.modules[name] = module  # where dataclasses look for it
+    source = path.read_bytes()
+    _running.append(path)
     try:
-        code = compile(path.read_bytes(), path, "exec")
-        _running.append(path)
+        code = compile(source, path, "exec")
         with redirect_stdout(sys.stderr):  # what the modules print that it imports, too
             exec(code, vars(module))
     except KeyboardInterrupt:
@@ -186,7 +187,7 @@ def _execute(path: Path, name: str) -> None:
     except BaseException as error:
         raise ConfigError(_line_about(error, path)) from error
     finally:
-        _running.clear()
+        _running.pop()
 
 
 @cache

@@ -125,8 +125,10 @@ def test_a_path_is_named_only_if_the_recorded_file_is_there(trained, talk, run_c
 
 def test_a_changed_or_deleted_file_that_is_read_is_noticed_in_one_line(train, talk, run_command):
     table = talk.with_name(file("1", "table.txt"))
+    other = file(VARIANT.format(name="other", score="merged"), "other.py")
     reads = f"import os\nif os.path.exists({str(table)!r}): open({str(table)!r}).close()\n"
-    talk.write_text(talk.read_text() + reads)
+    loads = f"import mlx_attn\nmlx_attn.load_plugins({other!r})\n"  # before it reads
+    talk.write_text(talk.read_text() + loads + reads)
     done(train("--plugin", str(talk), "--variant", "talk", "--out", "runs/talk"))
     command = ["sample", "runs/talk", "--max-tokens=3", "--plugin", "talk.py"]
     assert run_command(*command).exit_code == 0  # without a warning: those are errors here
