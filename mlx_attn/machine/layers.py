@@ -26,7 +26,7 @@ from jaxtyping import Float, Integer
 from mlx.utils import tree_map
 
 from mlx_attn.machine.device import on_gpu, on_linux_cpu, on_nvidia
-from mlx_attn.machine.graphs import is_compiled
+from mlx_attn.machine.graphs import Differentiable, is_compiled
 
 Stream = Float[mx.array, "*batch C"]
 
@@ -39,12 +39,11 @@ class TokenTable(nn.Embedding):
     def __call__(self, x: Integer[mx.array, "B T"]) -> Float[mx.array, "B T C"]:
         """Return the row of every token."""
         if self.training and on_gpu() and self.weight.shape[0] <= MOST_ROWS:
-            rows: Any = _rows
-            return rows(self.weight, x)
+            return _rows(self.weight, x)
         return super().__call__(x)
 
 
-@mx.custom_function
+@Differentiable
 def _rows(table: Float[mx.array, "V C"], tokens: Integer[mx.array, "B T"]) -> mx.array:
     return table[tokens]
 
