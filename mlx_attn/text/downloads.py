@@ -34,7 +34,6 @@ class Download:
     digest: str  # `algorithm:hexadecimal` of the file
     licence: str
     member: str | None = None  # for a zip archive, the member that is the file
-    archive_size: int = 0  # for a zip archive, its own size in bytes
     document_start: str = ""  # the text before each of its documents, if there is one
     document_end: str = ""  # the text that ends each of its documents, if any
     instead: str = "use --data tales, which needs no network"
@@ -76,10 +75,10 @@ def fetch(download: Download, directory: Path) -> Path:
 
 
 def _received(download: Download) -> bytes:
-    total = download.archive_size or download.size
     request = urllib.request.Request(download.url, headers={"User-Agent": "mlx_attn"})
     content = bytearray()
     with urllib.request.urlopen(request, timeout=_STALL) as response:
+        total = response.length or download.size
         while block := response.read1(_BLOCK):
             content += block
             log_progress("downloading bytes", len(content) - len(block), len(content), total)
