@@ -82,7 +82,7 @@ def corpus_of(text: Path, count: int) -> Corpus:
     return replace(corpus, val=part)
 
 
-@single_stream
+@single_stream()
 def trained(study: Study, one: Wanted, text: Path, commit: str) -> Training:
     """Train a model on one thread, and return its record."""
     blas.use_threads(1)

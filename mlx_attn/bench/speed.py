@@ -123,7 +123,7 @@ def _training_step(config: GPTConfig, training: TrainConfig) -> Workload:
 
     return Workload(
         lambda: mx.eval(step(starts), step.state),
-        single_stream(graph),
+        single_stream()(graph),
         B * T,
         # Each product has two more in the gradients, one of each operand.
         3 * model_cost(config).multiply_adds,

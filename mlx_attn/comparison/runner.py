@@ -108,7 +108,8 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
         try:
             trial = as_record(order, Trial, "the trial")
             plugins.load_recorded(trial.plugins)
-            outcome = single_stream(train_trial)(trial, stop)
+            with single_stream():
+                outcome = train_trial(trial, stop)
         except (Exception, SystemExit) as error:
             # One line, since not every exception of a library or a plugin can be sent.
             if line := plugins.plugin_error(error):

@@ -5,7 +5,8 @@ A GPU and a Mac's processor divide their work themselves, on one stream.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce, wraps
+from contextlib import contextmanager
+from functools import partial, reduce
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -116,19 +117,15 @@ def shard_batch(
     return sharded
 
 
-def single_stream(function: Callable) -> Callable:
-    """Return the function on one stream, for `mx.compile`: a trace allows no `async_eval`."""
-
-    @wraps(function)
-    def on_one_stream(*arguments: Any) -> Any:
-        before = _this_thread.undivided
-        _this_thread.undivided = True
-        try:
-            return function(*arguments)
-        finally:
-            _this_thread.undivided = before
-
-    return on_one_stream
+@contextmanager
+def single_stream() -> Iterator[None]:
+    """Compute on one stream, as `mx.compile` asks: a trace allows no `async_eval`."""
+    before = _this_thread.undivided
+    _this_thread.undivided = True
+    try:
+        yield
+    finally:
+        _this_thread.undivided = before
 
 
 def keep_buffers() -> None:
@@ -161,7 +158,7 @@ def compiled_step(function: Callable, setting: str, state: list) -> Callable:
     """Return the function as one compiled graph, if steps are compiled; `state` changes in it."""
     if not compiles_step(setting):
         return function
-    return compiled(single_stream(function), inputs=state, outputs=state)
+    return compiled(single_stream()(function), inputs=state, outputs=state)
 
 
 def compiled_part(function: Callable, setting: str, state: list) -> Callable:
@@ -172,7 +169,7 @@ def compiled_part(function: Callable, setting: str, state: list) -> Callable:
     """
     if not on_linux_cpu() or setting != "on":
         return function
-    return compiled(single_stream(function), inputs=state, outputs=state)
+    return compiled(single_stream()(function), inputs=state, outputs=state)
 
 
 LONG, LONG_ON_GPU = 1e12, 3e14

@@ -44,7 +44,7 @@ def without_time(result):
 def test_side_by_side_trainings_end_like_one_in_this_process_and_leave_no_worker(trials, store):
     outcomes = {trial.digest: outcome for trial, outcome in Runner(store, 2)(trials)}
     assert not multiprocessing.active_children()
-    alone = [without_time(single_stream(train_trial)(trial)) for trial in trials]
+    alone = [without_time(single_stream()(train_trial)(trial)) for trial in trials]
     assert [without_time(outcomes[trial.digest]) for trial in trials] == alone
 
 
