@@ -236,7 +236,7 @@ def _of_npz(path: Path) -> Arrays:
 
 
 _WITHOUT_TORCH = """{path}: only PyTorch reads this file, and it is not installed here: install \
-torch, or write a .safetensors in the environment of the book, with these two lines:
+torch, or write a .safetensors where PyTorch is installed, with these two lines:
 import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", weights_only=True);
 safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict", \
 s.get("model", s)).items()}}, "{stem}.safetensors")"""

@@ -84,8 +84,8 @@ def _downloaded(name: str) -> Path:
 
 
 _TOKENIZERS = (
-    "give --tokenizer with byte, gpt2, a run or folder with the model's tokenizer, or its "
-    "tokenizer.json or file of merges"
+    "give --tokenizer with byte, gpt2, its tokenizer.json or file of merges, or a run or folder "
+    "with it; for nanoGPT's characters, 'train --tokenizer char --steps 1' on its text makes one"
 )
 
 
