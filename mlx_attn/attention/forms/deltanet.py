@@ -84,7 +84,7 @@ row(
 )
 row(
     "deltanet-signed",
-    "deltanet with eigenvalues from -1 to 1: a token may change the sign of a memory",
+    "DeltaNet with eigenvalues from -1 to 1: a token may change the sign of a memory",
     "S_t = alpha_t (I - beta_t k_t k_t^T) S_(t-1) + beta_t k_t v_t^T, 0 < beta_t < 2",
     mixing="signed_delta",
     position="none",

@@ -49,7 +49,7 @@ def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
 
 row(
     "gated-deltanet",
-    "deltanet with convolutions of 4 tokens, norm and gate",
+    "DeltaNet with convolutions of 4 tokens, norm and gate",
     "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
     mixing="gated_delta",
     output="normed_gated",

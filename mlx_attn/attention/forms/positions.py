@@ -32,7 +32,7 @@ def rope(y: Heads, offset: Position) -> Heads:
 
 @cache
 def alibi_slopes(n_heads: int, repeats: int = 1) -> tuple[float, ...]:
-    """Return ALiBi's slope of every head, `repeats` times: 2^-2 to 2^-8, for any number of heads.
+    """Return ALiBi's slope of every head, `repeats` times: 2^-2 to 2^-8; of one head 2^-2.
 
     The paper's slopes (arXiv:2108.12409) depend on that number, so that models with different
     numbers of heads would also differ in their positions.

@@ -92,7 +92,7 @@ choice(
 
 row(
     "sliced-heads",
-    "x is cut into heads before the projections, so a head reads only its own slice",
+    "heads read only their own slices of x, which is cut before the projections",
     group=FORMS,
     score="sliced",
     value="sliced",
