@@ -163,7 +163,7 @@ def train(
 def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Training:
     """Return the training of a run from its last checkpoint on, to iterate over.
 
-    On one machine it gives the bits that a training without the break would have given.
+    On one Linux machine it gives the bits that a training without the break would have given.
 
     Args:
         run: Its directory, or its name in runs/.

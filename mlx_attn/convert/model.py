@@ -59,7 +59,7 @@ def convert(
     conversion = find_conversion(to)
     target = converted_config(conversion, model.config, rank)
     if target == model.config:
-        raise ConfigError(f"the model is in the form that --to {conversion.name} gives already")
+        raise ConfigError(f"the model already has the form that --to {conversion.name} gives")
     inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
     arrays = {name: array for name, array in named_arrays(model).items() if ".att." not in name}
     for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
