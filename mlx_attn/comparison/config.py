@@ -131,7 +131,8 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     # If only scores change, the question is their worth; otherwise the worth of all attention.
     name = "scores-off" if changed <= {"score", "logits", "scale"} else "attention-off"
     settings = {key: value for key, value in arms[0].settings.items() if key not in OF_VARIANTS}
-    return Arm(name, {**settings, "variant": name})
+    # It has no keys and values that layers could share.
+    return Arm(name, {**settings, "variant": name, "kv_sharing": 0})
 
 
 DEFAULT_ARMS = ("standard", "merged", "no-query", "no-out-proj")
