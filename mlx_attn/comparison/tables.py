@@ -190,8 +190,8 @@ def between(interval: tuple[float, float] | None, decimals: int) -> str:
 
 
 def interval_name(confidence: float) -> str:
-    """Name an interval, as in "95 % interval"."""
-    return f"{100 * confidence:g} % interval"
+    """Name an interval, as in "95 % interval"; no confidence is rounded to 100 %."""
+    return f"{100 * confidence:.12g} % interval"
 
 
 def probability(p: float | None) -> str:

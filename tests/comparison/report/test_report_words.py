@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from mlx_attn.comparison.show import answer_of, comparison_parts, notes_of
-from mlx_attn.comparison.tables import between, number, places, signed
+from mlx_attn.comparison.tables import between, interval_name, number, places, signed
 
 
 def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
@@ -41,6 +41,9 @@ def test_numbers_are_shown_so_that_nothing_misleads():
     # An end of an interval near zero is not rounded to zero.
     assert between((-0.0333, -0.00016), 3) == "-0.033 to -0.0002"
     assert number(None, 2) == between(None, 2) == "-"
+    # Nothing is certain.
+    found = [interval_name(share) for share in (0.95, 0.999, 1 - 1e-9)]
+    assert found == ["95 % interval", "99.9 % interval", "99.9999999 % interval"]
 
 
 @pytest.mark.parametrize("width", [60, 80])
