@@ -3,7 +3,6 @@
 import csv
 import warnings
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 
 from mlx_attn.comparison.judging import Contrast, judge
@@ -11,12 +10,14 @@ from mlx_attn.comparison.result import Verdict
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.records import read_text
 
+LARGEST = 1e100  # a loss whose square is a number
+
 
 def read_losses(file: Path) -> dict[str, dict[str, float]]:
     """Return the losses of a CSV file by arm and seed, in the order of its lines.
 
     Raises:
-        RunError: The file lacks a column, a loss is no finite number, or an arm repeats a seed.
+        RunError: A column or cell is missing or surplus, a loss not finite, or a seed repeated.
     """
     rows = csv.DictReader(read_text(file).splitlines())
     columns = ("arm", "seed", "loss")
@@ -24,24 +25,26 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
         names, table = rows.fieldnames or (), [(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise RunError(f"{file}, line {rows.line_num + 1}: {error}") from error
-    if missing := [name for name in columns if name not in names]:
+    if wrong := [name for name in columns if names.count(name) != 1]:
         raise RunError(
-            f"{file}: its first line must name the columns {', '.join(columns)}; it lacks "
-            f"{', '.join(missing)}"
+            f"{file}: its first line must name each of the columns {', '.join(columns)} once; look "
+            f"at {', '.join(wrong)}"
         )
     losses: dict[str, dict[str, float]] = {}
     for line, row in table:
         arm, seed, loss = (str(row[name] or "").strip() for name in columns)
+        if not arm or not seed or None in row:
+            raise RunError(f"{file}, line {line}: give it arm, seed and {len(names)} cells in all")
         if seed in losses.setdefault(arm, {}):
             raise RunError(f"{file}, line {line}: {arm} has seed {seed} twice: keep one of them")
         try:
             losses[arm][seed] = float(loss)
         except ValueError as error:
             raise RunError(f"{file}, line {line}: loss '{loss}' is not a number") from error
-        if not isfinite(losses[arm][seed]):
+        if not abs(losses[arm][seed]) < LARGEST:  # nor is NaN
             raise RunError(
-                f"{file}, line {line}: the loss {loss} of {arm} is not finite: an arm that "
-                "diverges is worse, and a mean over its other seeds would flatter it"
+                f"{file}, line {line}: the loss {loss} of {arm} is not finite or too large: an arm "
+                "that diverges is worse, and a mean over its other seeds would flatter it"
             )
     return losses
 

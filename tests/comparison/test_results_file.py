@@ -42,7 +42,12 @@ def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judg
 @pytest.mark.parametrize(
     ("text", "error", "complaint"),
     [
-        ("", RunError, "it lacks arm, seed, loss"),
+        ("", RunError, "once; look at arm, seed, loss"),
+        ("arm,seed,loss,loss\na,0,1,2\n", RunError, "once; look at loss$"),
+        ("arm,seed,loss\na,0,1\n,0,2\n", RunError, "line 3: give it arm, seed and 3 ce"),
+        ("arm,seed,loss\na,,1\nb,,2\n", RunError, "line 2: give it arm, seed"),
+        ("arm,seed,loss\na,0,1,5\nb,0,1,6\n", RunError, "line 2: give it arm, seed"),
+        ("arm,seed,loss\na,0,1\nb,0,1e300\n", RunError, "line 3: the loss 1e300 of b is not fin"),
         ("arm,seed,loss\na,0,1\na,0,2\n", RunError, "line 3: a has seed 0 twice"),
         ("arm,seed,loss\na,0,1\n", ConfigError, "needs two arms: got a"),
         ("arm,seed,loss\na,0,1\nb,1,1\n", ConfigError, "no seed in common"),
