@@ -136,6 +136,7 @@ class Comparison:
     control: str
     reference: str  # the arm that lacks the part in question, or ""
     settings: Mapping[str, Any]  # what all arms share, flat
+    apart: Mapping[str, Mapping[str, Any]]  # the others by arm, also of those that diverged
     delta: float  # differences smaller than this, in nats per token, count as none
     delta_tokens: float  # the share of the control's tokens that delta is worth; 0 if not asked
     confidence: float

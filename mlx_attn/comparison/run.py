@@ -71,9 +71,8 @@ class ComparisonRun:
         found, diverged = plan.outcomes(self.store)
         margin = plan.margin(found)
         trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
-        # Also of arms that diverged; the control's come first.
-        settings = [self._flat_settings(arm) for arm in plan.arms]
-        shared = set.intersection(*({*flat.items()} for flat in settings))
+        settings = {arm.name: self._flat_settings(arm) for arm in plan.arms}
+        shared = set.intersection(*({*flat.items()} for flat in settings.values()))
         searched = (trial for search in searches.values() for trial in search.trials)
         trained = {trial.digest: self.store[trial] for trial in (*plan.trials, *searched)}
         records = (record for trial in plan.trials for record in trial.plugins)
@@ -84,7 +83,13 @@ class ComparisonRun:
             command=config.command,
             control=plan.control.name,
             reference=config.reference.name if config.reference else "",
-            settings={key: one for key, one in settings[0].items() if (key, one) in shared},
+            settings=dict(
+                entry for entry in settings[plan.control.name].items() if entry in shared
+            ),
+            apart={
+                name: dict(entry for entry in flat.items() if entry not in shared)
+                for name, flat in settings.items()
+            },
             delta=margin,
             delta_tokens=config.margin.tokens,
             confidence=config.confidence,
@@ -96,8 +101,8 @@ class ComparisonRun:
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
             arms=tuple(
-                self._arm_result(arm, flat, trainings[arm.name])
-                for arm, flat in zip(plan.arms, settings, strict=True)
+                self._arm_result(arm, settings[arm.name], trainings[arm.name])
+                for arm in plan.arms
                 if arm.name in trainings
             ),
             diverged=diverged,

@@ -113,13 +113,8 @@ def tuning_of(comparison: Comparison) -> Table:
 
 def settings_of(comparison: Comparison) -> list[Table]:
     """Return the settings, the text and the machine."""
-    shared = comparison.settings.keys()
-    settings = {
-        arm.arm: {key: arm.settings[key] for key in arm.settings if key not in shared}
-        for arm in comparison.arms
-    }
     return [
-        _pairs("What sets the arms apart", settings),
+        _pairs("What sets the arms apart", comparison.apart),
         _pairs("What all arms share", comparison.settings),
         _pairs("The validation text", comparison.text),
         _pairs("Versions and machine", comparison.versions),
