@@ -21,6 +21,7 @@ from mlx_attn.machine.facts import versions
 from mlx_attn.model.gpt import GPT
 from mlx_attn.plugins import check_in_files
 from mlx_attn.runs import RUNS
+from mlx_attn.training.batches import batch_sampler
 from mlx_attn.training.config import layer_from
 from mlx_attn.training.trainer import FLOAT_BYTES
 
@@ -41,7 +42,8 @@ class ComparisonRun:
             settings = config.settings(arm)
             check_in_files(settings.plugins)
             # The laws of a user's choices are tried when a model is made.
-            GPT(settings.model_config(self.vocab_size), seed=None)
+            model = GPT(settings.model_config(self.vocab_size), seed=None)
+            batch_sampler(self.corpus.train, model.config.context_length, settings.training)
 
     def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Both stages ask the store first, so a resumed comparison passes through here quickly.

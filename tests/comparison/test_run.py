@@ -88,6 +88,7 @@ def test_a_comparison_that_cannot_work_is_refused(protocol, fields, complaint):
     ("arms", "changes", "complaint"),
     [
         (["standard", "odd: standard, n_heads=3"], {}, "n_heads"),
+        (["standard", "odd: standard, context_length=9"], {"data": "recall"}, "documents take 33"),
         ([], {"epochs": 1.0}, "counts steps"),
     ],
 )
