@@ -73,7 +73,7 @@ class Command:
 def _run_command(session: Session, line: str) -> None:
     name, _, argument = line.partition(" ")
     plain, argument = ALIASES.get(name, plain_name(name)), argument.strip()
-    if plain in map(plain_name, SETTINGS):
+    if plain.partition("=")[0] in map(plain_name, SETTINGS):
         _set(session, f"{name} {argument}")
     elif plain not in COMMANDS:
         names = [f"/{name}" for name in (*COMMANDS, *map(plain_name, SETTINGS))]

@@ -71,6 +71,7 @@ def test_unknown_characters_are_named_and_nothing_is_kept(typed, page, session):
 def test_a_setting_is_typed_and_taken_back_in_several_ways(typed):
     assert typed("/set temp=0.5").settings.temp == 0.5
     assert typed("/TEMP 0.6").settings.temp == 0.6
+    assert typed("/topk=3").settings.top_k == 3
     session = typed("/seed 5", "/seed none", "/stop x", "/stop none")
     assert (session.settings.seed, session.settings.stop) == (None, ())
 
