@@ -82,6 +82,8 @@ def read_source(source: str, directory: Path) -> Source:
     if not path.exists():
         names = ["tales", *CORPORA, *tasks.TASKS]
         hint = did_you_mean(source.lower().partition(":")[0], names)
+        if path.suffix or path.name != source:  # no corpus has such a name
+            hint = ": put it there, or give its place with --data"
         raise RunError(f"{source}: no such file, folder or corpus{hint}")
     try:
         return _split(source, *(_folder(path) if path.is_dir() else (_file(path), ())))
