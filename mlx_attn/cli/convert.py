@@ -42,7 +42,7 @@ Examples:
 @click.option("--to", metavar="FORM", help="The form to convert to; --list shows them.")
 @click.option("--rank", "ranks", type=ranks, help="One rank, or several for a curve: 1..128.")
 @click.option("--fold-norm", is_flag=True, help="Fold the norm's gain and shift into the maps.")
-@click.option("--out", type=UserPath(), help="Where the result goes.")
+@click.option("--out", "-o", type=UserPath(), help="Where the result goes.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run directory.")
 @click.option("--list", "as_list", is_flag=True, help="Show the conversions and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
