@@ -206,7 +206,7 @@ def _drawn(table: tables.Table) -> Table:
     for heading, cells in zip(others, [*zip(*table.rows, strict=True)][1:], strict=True):
         # No wider than the numbers below it, so that 80 columns leave the arms' names whole.
         lines = textwrap.wrap(heading, max(map(len, cells)), break_long_words=False)
-        drawn.add_column("\n".join(lines), justify="right", no_wrap=True)
+        drawn.add_column("\n".join(lines), justify="right", overflow="fold")
     for row in table.rows:
         words = [Text(visible(cell), LOOKS[cell].terminal if cell in LOOKS else "") for cell in row]
         drawn.add_row(*words)

@@ -46,14 +46,15 @@ def test_numbers_are_shown_so_that_nothing_misleads():
     assert found == ["95 % interval", "99.9 % interval", "99.9999999 % interval"]
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_terminal_shows_the_answers_first_and_every_number_whole(comparison, width):
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_terminal_shows_the_answers_first_and_every_name_and_number(comparison, width):
     screen, made = StringIO(), comparison()
     Console(file=screen, width=width).print(*comparison_parts(made), sep="\n")
-    shown = " ".join(screen.getvalue().split())
+    lines, shown = screen.getvalue().splitlines(), " ".join(screen.getvalue().split())
     assert shown.startswith("merged is the same as standard within 0.02")
     assert all(word in shown for word in ("the same", "worse", "not known"))
     assert all(f"{arm.params:,}" in shown for arm in made.arms)
-    for verdict in made.verdicts.values():
+    for arm, verdict in made.verdicts.items():
+        assert sum(line.startswith(arm[:6]) for line in lines) >= 4  # tables
         assert between(verdict.interval, 3) in shown
         assert all(f"{difference:+.3f}" in shown for difference in verdict.differences)
