@@ -76,13 +76,13 @@ def arm_from(text: str) -> Arm:
         else:
             parts.append(part)
     variants = [part for part in parts if "=" not in part]
-    if len(variants) > 1 or not parts:
-        raise ConfigError(
-            f"'{text}' must describe one arm: a variant and settings, as in "
-            "'one head: merged, n_heads=1'"
-        )
     changes = [part for part in parts if "=" in part]
     settings = dict(map(_setting, changes))
+    if not name.strip() or not parts or len(variants) > 1 or len(settings) < len(changes):
+        raise ConfigError(
+            f"'{text}' must describe one arm: a variant and settings, each once, as in "
+            "'one head: merged, n_heads=1'"
+        )
     if fixed := sorted({"vocab_size", *MADE_HERE} & {*settings}):  # whose tokens would differ
         raise ConfigError(f"'{text}': all arms share {', '.join(fixed)}")
     settings["variant"] = find_variant(variants[0]).name if variants else "standard"

@@ -34,6 +34,8 @@ def test_an_arm_is_a_variant_and_settings_and_may_have_a_name(text, arm):
         (["merged, tied_head=2"], "true or false"),
         (["merged, standard"], "must describe one arm"),
         ([""], "must describe one arm"),
+        ([" : merged"], "must describe one arm"),
+        (["merged, n-heads=1, n_heads=2"], "settings, each once"),
         (["caf\udce9: standard"], "holds bytes that are not UTF-8"),
         (["standard"], "at least two arms"),
         (["standard", "standard"], "two arms are called 'standard'"),
