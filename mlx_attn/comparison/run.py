@@ -165,8 +165,8 @@ class VerdictPlan:
         if config.margin.nats:
             return cls(config, arms)
         steps = max(1, round(SHORTER * config.settings(arms[0]).training.steps))
-        # Progress shows no name with two losses.
-        name, settings = f"{arms[0].name}, {steps} steps", {**arms[0].settings, "steps": steps}
+        # Progress shows no name with two losses, and no arm has a colon in its name.
+        name, settings = f"{arms[0].name}: {steps} steps", {**arms[0].settings, "steps": steps}
         return cls(config, arms, replace(arms[0], name=name, settings=settings))
 
     @property

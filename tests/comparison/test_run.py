@@ -165,8 +165,11 @@ def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(protocol, runn
     assert {trial.settings.training.log_every for trial in shorter} == {100}
     # No name is shown with two losses.
     assert {(trial.arm, trial.seed) for trial in shorter} == {
-        ("standard, 800 steps", seed) for seed in range(3)
+        ("standard: 800 steps", seed) for seed in range(3)
     }
+    alike = "standard, 800 steps"
+    named = conclude(protocol("standard", f"{alike}: no-query", delta="5%"), runner)
+    assert named.verdicts[alike] == comparison.verdicts["no-query"]
     runner.done.clear()
     assert conclude(protocol(delta=0.02), runner).delta == 0.02
     assert not [trial for trial in runner.done if trial.settings.training.steps == 800]
