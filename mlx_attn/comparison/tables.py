@@ -156,8 +156,8 @@ def _spread(arm: ArmResult) -> float | None:
 
 
 def places(delta: float) -> int:
-    """Return the decimals that show a tenth of delta, at least three."""
-    return max(3, 1 - math.floor(math.log10(delta))) if 0 < delta < 1 else 3
+    """Return the decimals that show a tenth of delta, three to nine: a loss has no more."""
+    return min(max(3, 1 - math.floor(math.log10(delta))), 9) if 0 < delta < 1 else 3
 
 
 def number(value: float | None, decimals: int) -> str:

@@ -35,7 +35,7 @@ def test_an_arm_that_reads_more_tokens_than_the_control_is_told(comparison):
 
 
 def test_numbers_are_shown_so_that_nothing_misleads():
-    assert [places(delta) for delta in (0.5, 0.004, 0.0001, 0.0)] == [3, 4, 5, 3]
+    assert [places(delta) for delta in (0.5, 0.004, 0.0001, 1e-300, 0.0)] == [3, 4, 5, 9, 3]
     # A difference has a sign; zero is never negative.
     assert [signed(-0.0001, 3), signed(0.0126, 3)] == ["+0.000", "+0.013"]
     # An end of an interval near zero is not rounded to zero.
