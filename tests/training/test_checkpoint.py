@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,3 +71,9 @@ def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
 )
 def test_the_file_of_another_configuration_is_refused(trainer, saved, settings, message):
     assert message in refused(saved[1], trainer(**settings, seed=4))
+
+
+def test_the_checkpoint_of_another_text_is_refused(trainer, saved):
+    made = trainer()
+    made.corpus = replace(made.corpus, digest="another")
+    assert "not with another, which config.json has" in refused(saved[1], made)
