@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlx_attn.errors import RunError
@@ -48,6 +49,17 @@ def test_the_reported_loss_is_the_mean_since_the_last_report(trainer):
     settings = {"steps": 6, "log_every": 3, "drop_rate": 0.5}
     thirds = [report.loss for report in of(Stepped, train(trainer(**settings)))]
     assert thirds == pytest.approx([sum(every[:3]) / 3, sum(every[3:]) / 3])
+
+
+def test_the_reported_rate_is_the_one_that_moved_the_weights(trainer):
+    made = trainer(steps=4, log_every=1, warmup=3, lr=0.4, schedule="constant")
+    group = made.optimizer.groups["matrices"]
+    rates = [
+        (report.lr, float(group.state["learning_rate"]))
+        for report in train(made)
+        if isinstance(report, Stepped)
+    ]
+    assert np.allclose(rates, [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2])
 
 
 def test_the_best_validation_is_told_at_the_end_and_its_weights_are_kept(trainer, tmp_path):
