@@ -102,6 +102,14 @@ def test_a_shared_step_writes_with_the_weights_that_the_model_has_now():
     assert len(step._graphs) == 1
 
 
+def test_a_shared_step_draws_with_the_settings_of_each_sampler():
+    model, settings = gpt(), {"temp": 1.5, "seed": 3}
+    step = TokenStep(model)
+    for top_k in (0, 2):
+        shared = texts(model, 6, step=step, top_k=top_k, **settings)
+        assert shared.tolist() == texts(model, 6, top_k=top_k, **settings).tolist()
+
+
 @pytest.mark.parametrize("path", ["on_processor", "nvidia"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("out", [12, 3 * 1024, 4099])
