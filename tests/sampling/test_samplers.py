@@ -85,23 +85,6 @@ def test_a_sampler_draws_every_token_that_its_settings_leave_and_no_other(settin
     assert {sampler(logits, tokens).item() for tokens in read} == {0, 1}
 
 
-def test_a_seed_gives_the_same_draws_whatever_else_draws_and_disturbs_nobody():
-    def draws(disturb: bool) -> list[int]:
-        sampler, tokens = Sampler(SamplerConfig(temp=1.0, seed=5)), []
-        for _ in range(20):
-            if disturb:
-                mx.random.normal()
-            tokens.append(sampler(mx.zeros((1, 50)), NOTHING).item())
-        return tokens
-
-    mx.random.seed(1)
-    untouched = mx.random.normal().item()
-    mx.random.seed(1)
-    alone = draws(disturb=False)
-    assert mx.random.normal().item() == untouched
-    assert draws(disturb=True) == alone
-
-
 def test_the_penalty_divides_positive_and_multiplies_negative_logits_of_recent_tokens():
     logits = mx.array([[4.0, -4.0, 4.0, -4.0]])
     penalised = penalise(logits, mx.array([[0, 1]], mx.uint32), mx.array(2.0))
