@@ -133,15 +133,3 @@ def test_a_validation_that_an_interruption_left_out_is_reported_once(trainer, tm
     last = trainer(**NOISY)
     last.resume(open_run(tmp_path / "run"))
     assert (last.progress.evaluated_step == STEPS) == (kept != "its reports")
-
-
-@pytest.mark.parametrize("more", [0, 3])
-def test_a_finished_training_has_nothing_left_to_do_unless_it_is_made_longer(
-    trainer, tmp_path, more
-):
-    finish(trainer(run=tmp_path / "run", **NOISY))
-    again = trainer(**{**NOISY, "steps": STEPS + more})
-    again.resume(open_run(tmp_path / "run"))
-    reports = finish(again)
-    assert [step for step, _ in losses(reports)] == [STEPS + 1 + i for i in range(more)]
-    assert ([report.event for report in reports] == ["start", "end"]) == (not more)
