@@ -18,7 +18,7 @@ from mlx_attn.sampling import decoding
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
 from mlx_attn.sampling.samplers import Sampler
-from tests.sampling.conftest import gpt
+from tests.sampling.conftest import by_full_passes, gpt
 
 PROMPT = [3, 1, 4, 1, 5]
 VARIANTS = ["standard", "merged", "forgetting", "sliding-window"]
@@ -30,22 +30,6 @@ def texts(model, n: int, prompt=PROMPT, count: int = 1, step=None, **config: Any
     sampler = Sampler(SamplerConfig(**config), count)
     state = DecodingState(step or TokenStep(model))
     return np.array([*islice(decode(state, prompt, sampler), n)]).T
-
-
-def by_full_passes(model, prompt, n: int, temp: float = 0.0, seed: int = 0) -> list[int]:
-    """Every token from the logits of the text in the context, with the random keys of a seed."""
-    context, key = model.config.context_length, mx.random.key(seed)
-    text, start = list(prompt), 0
-    for _ in range(n):
-        if len(text) - start > context:
-            start = len(text) - max(1, context // 2)
-        logits = model(mx.array([text[start:]]))[:, -1]
-        key, now = mx.random.split(key)
-        drawn = mx.argmax(logits, axis=-1)
-        if temp:
-            drawn = mx.random.categorical((logits - logits.max()) * (1 / temp), key=now)
-        text.append(int(np.array(drawn)[0]))
-    return text[len(prompt) :]
 
 
 @pytest.mark.parametrize(
