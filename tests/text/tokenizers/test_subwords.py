@@ -18,14 +18,6 @@ TRAINED = ["bpe", "unigram"]
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("text", ["x", TEXT])
-def test_the_vocabulary_shrinks_to_what_a_short_text_holds(kind, text):
-    tokenizer = train_tokenizer(kind, text, 5000)
-    assert 257 < tokenizer.vocab_size < 1000
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize("kind", TRAINED)
 def test_letters_that_do_not_fit_fall_back_on_bytes(kind):
     rng = random.Random(0)
     rare = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(5000))
