@@ -57,12 +57,7 @@ def test_a_service_gets_every_loss_at_its_step(name, trainer, service, tmp_path)
     assert not {"train/step", "train/seconds_left", "val/best"} & names
 
 
-def test_a_sample_leaves_the_random_state_and_the_dropout_of_the_next_step_alone(trainer):
-    losses, run = [], Run(Path("x"), {})
-    for samples in (0, 2):
-        made = trainer(drop_rate=0.5)
-        texts = {write_sample(run, made) for _ in range(samples)}
-        # Without dropout, of a vocabulary without a newline.
-        assert [*map(len, texts)] == [SAMPLE_TOKENS] * (samples // 2)
-        losses.append(float(made.launch_step()[0]))
-    assert losses[0] == losses[1]
+def test_a_sample_has_its_length_and_is_the_same_again_without_dropout(trainer):
+    made = trainer(drop_rate=0.5)
+    (text,) = {write_sample(Run(Path("x"), {}), made) for _ in range(2)}
+    assert len(text) == SAMPLE_TOKENS  # of a vocabulary without a newline
