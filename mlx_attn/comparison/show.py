@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rich import progress
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -196,17 +196,34 @@ def tables_of(comparison: Comparison) -> Iterator[Any]:
     shown = (tables.solved_of, tables.differences_of, tables.seeds_of)
     for make in (*shown, tables.losses_of, tables.costs_of):
         if (table := make(comparison)).rows:
-            yield from (Text(visible(table.caption), "dim"), _drawn(table), "")
+            yield from (Text(visible(table.caption), "dim"), _Drawn(table), "")
+
+
+_UNBOUNDED = 10_000  # columns
+
+
+class _Drawn(NamedTuple):
+    """A table on a terminal, or a line for each row if the terminal is too narrow for it."""
+
+    table: tables.Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        drawn, unbounded = _drawn(self.table), options.update(max_width=_UNBOUNDED)
+        if console.measure(drawn, options=unbounded).maximum <= options.max_width:
+            yield drawn
+            return
+        for name, *cells in self.table.rows:
+            pairs = zip(self.table.headings[1:], cells, strict=True)
+            yield Text(visible(f"{name}: {', '.join(map(' '.join, pairs))}"))
 
 
 def _drawn(table: tables.Table) -> Table:
     drawn = Table(box=None, padding=(0, 2, 0, 0))
-    first, *others = table.headings
-    drawn.add_column(first, overflow="fold")
-    for heading, cells in zip(others, [*zip(*table.rows, strict=True)][1:], strict=True):
-        # No wider than the numbers below it, so that 80 columns leave the arms' names whole.
+    for i, (heading, *cells) in enumerate(zip(table.headings, *table.rows, strict=True)):
+        # No wider than the cells below it, so that most tables fit 80 columns.
         lines = textwrap.wrap(heading, max(map(len, cells)), break_long_words=False)
-        drawn.add_column("\n".join(lines), justify="right", overflow="fold")
+        shown = Text("\n".join(map(visible, lines)))
+        drawn.add_column(shown, justify="right" if i else "left", no_wrap=True)
     for row in table.rows:
         words = [Text(visible(cell), LOOKS[cell].terminal if cell in LOOKS else "") for cell in row]
         drawn.add_row(*words)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any
 
@@ -43,12 +44,15 @@ def differences_of(comparison: Comparison) -> Table:
 
 
 def seeds_of(comparison: Comparison) -> Table:
-    """Return every arm's difference seed by seed."""
-    decimals, rows = places(comparison.delta), list[dict[str, str]]()
-    for arm, verdict in comparison.verdicts.items():
-        each = {f"{i}": signed(one, decimals) for i, one in enumerate(verdict.differences)}
-        rows.append({"arm": arm, **each})
-    return _table("The same seed by seed", rows)
+    """Return the differences of every seed, arm by arm."""
+    decimals = places(comparison.delta)
+    columns = [
+        [signed(difference, decimals) for difference in verdict.differences]
+        for verdict in comparison.verdicts.values()
+    ]
+    cells = zip_longest(*columns, fillvalue=MISSING)
+    rows = [(f"{seed}", *row) for seed, row in enumerate(cells)]
+    return Table("The same seed by seed", ("seed", *comparison.verdicts), rows)
 
 
 def losses_of(comparison: Comparison) -> Table:

@@ -55,6 +55,6 @@ def test_a_terminal_shows_the_answers_first_and_every_name_and_number(comparison
     assert all(word in shown for word in ("the same", "worse", "not known"))
     assert all(f"{arm.params:,}" in shown for arm in made.arms)
     for arm, verdict in made.verdicts.items():
-        assert sum(line.startswith(arm[:6]) for line in lines) >= 4  # tables
+        assert sum(line.startswith(arm) for line in lines) >= 3  # tables
         assert between(verdict.interval, 3) in shown
         assert all(f"{difference:+.3f}" in shown for difference in verdict.differences)
