@@ -66,7 +66,6 @@ class ArmResult:
     """One arm, with a training per seed."""
 
     arm: str
-    settings: Mapping[str, Any]  # all of them, flat; learning rates before `lr_scale`
     lr_scale: float  # the tuned factor of the learning rates
     params: int
     cache_bytes_per_token: int
@@ -136,7 +135,8 @@ class Comparison:
     control: str
     reference: str  # the arm that lacks the part in question, or ""
     settings: Mapping[str, Any]  # what all arms share, flat
-    apart: Mapping[str, Mapping[str, Any]]  # the others by arm, also of those that diverged
+    # All settings of every arm, flat; learning rates before `lr_scale`.
+    settings_by_arm: Mapping[str, Mapping[str, Any]]
     delta: float  # differences smaller than this, in nats per token, count as none
     delta_tokens: float  # the share of the control's tokens that delta is worth; 0 if not asked
     confidence: float

@@ -88,10 +88,7 @@ class ComparisonRun:
             settings=dict(
                 entry for entry in settings[plan.control.name].items() if entry in shared
             ),
-            apart={
-                name: dict(entry for entry in flat.items() if entry not in shared)
-                for name, flat in settings.items()
-            },
+            settings_by_arm=settings,
             delta=margin,
             delta_tokens=config.margin.tokens,
             confidence=config.confidence,
@@ -103,7 +100,7 @@ class ComparisonRun:
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
             arms=tuple(
-                self._arm_result(arm, settings[arm.name], trainings[arm.name])
+                self._arm_result(arm, trainings[arm.name])
                 for arm in plan.arms
                 if arm.name in trainings
             ),
@@ -119,11 +116,10 @@ class ComparisonRun:
         flat = layer_from(settings.record(settings.model_config(self.vocab_size)))
         return {key: value for key, value in flat.items() if key not in MADE_HERE}
 
-    def _arm_result(self, arm: Arm, settings: dict[str, Any], trainings: Trainings) -> ArmResult:
+    def _arm_result(self, arm: Arm, trainings: Trainings) -> ArmResult:
         cost = model_cost(self.config.settings(arm).model_config(self.vocab_size))
         return ArmResult(
             arm=arm.name,
-            settings=settings,
             lr_scale=arm.lr_scale,
             params=cost.parameters,
             cache_bytes_per_token=FLOAT_BYTES * cost.cache_floats,

@@ -117,8 +117,13 @@ def tuning_of(comparison: Comparison) -> Table:
 
 def settings_of(comparison: Comparison) -> list[Table]:
     """Return the settings, the text and the machine."""
+    shared = comparison.settings.keys()
+    apart = {
+        arm: {key: settings[key] for key in settings if key not in shared}
+        for arm, settings in comparison.settings_by_arm.items()
+    }
     return [
-        _pairs("What sets the arms apart", comparison.apart),
+        _pairs("What sets the arms apart", apart),
         _pairs("What all arms share", comparison.settings),
         _pairs("The validation text", comparison.text),
         _pairs("Versions and machine", comparison.versions),

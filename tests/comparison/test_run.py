@@ -108,8 +108,8 @@ def test_only_settings_that_no_arm_changes_are_told_as_shared_and_the_rest_of_al
     made = conclude(protocol("standard", "no-query, batch_size=3", "wild: lr=9"), runner)
     assert not {"score", "batch_size", "lr", "seed", "eval_every"} & made.settings.keys()
     assert (made.settings["n_layers"], made.settings["tokenizer"]) == (1, "char")
-    assert [arm.settings["batch_size"] for arm in made.arms] == [4, 3]
-    assert [made.apart[arm]["lr"] for arm in ("standard", "wild")] == [0.01, 9]
+    assert [made.settings_by_arm[arm]["lr"] for arm in ("standard", "wild")] == [0.01, 9]
+    assert [arm["batch_size"] for arm in made.settings_by_arm.values()][:2] == [4, 3]
 
 
 def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(protocol, runner):
