@@ -243,7 +243,7 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
                 "To read or count earlier ones use --short-conv, or a hook with remembers="
             )
             if layer.maps.mixing.recurs:
-                cure = "recurs= gives other heads; a window, ALiBi or a logits hook needs refuses="
+                cure = "recurs= must give the same heads, or refuse a window or hook with refuses="
             elif window and layer.maps.remembers:
                 cure = "a hook that needs tokens before the window has remembers_all=True"
             elif window:

@@ -51,6 +51,7 @@ def test_what_begins_with_a_slash_can_be_said(typed, session):
     [
         ("/hlep", "unknown command '/hlep': did you mean '/help'?"),
         ("/set tmep 1", "unknown setting 'tmep': did you mean 'temp'?"),
+        ("/set temp hot", "temp='hot' must be a finite number"),
         ("/temp -1", "temp=-1.0 must be at least 0"),
         ("/more", "there is no text to continue yet: type one"),
         ("/model nowhere", "there is no run 'nowhere'"),
