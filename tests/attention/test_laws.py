@@ -118,7 +118,7 @@ BROKEN = [
     ("mixing", lambda a, s: softmax(s) + 1e-3, {}, LEAKS),
     ("score", lambda a, x: (split_heads(x - x.mean(1, keepdims=True), 4),) * 2, {}, LEAKS),
     ("value", of_the_token_before, VALUE, "decodes with a cache.*use --short-conv, or"),
-    ("mixing", lambda a, s: softmax(s), {"recurs": values_as_heads}, "; a window, ALiBi or a log"),
+    ("mixing", lambda a, s: softmax(s), {"recurs": values_as_heads}, "recurs= must give the same"),
     ("logits", lambda a, s: s + mx.random.normal(s.shape), {}, "something else each time"),
     ("logits", lambda a, s: mx.log(-mx.abs(s) - 1), {}, "gives numbers that are not finite"),
     ("mixing", root, {}, r"gives gradients of W_\w+.weight that are not finite"),
