@@ -230,7 +230,7 @@ ONE_DOOR: dict[tuple[str, ...], list[str]] = {
     (".expanduser",): ["files.py"],
     # Output of commands. Elsewhere consoles print, which also show control characters as pictures.
     ("click.echo", "click.secho", "click.style"): ["cli/output.py"],
-    ("stdout.write", "stderr.write"): ["cli/sample.py"],
+    ("stdout.write", "stderr.write", "file.write"): ["ui/terminal.py"],
     ("print",): ["plugins.py", "training/show.py"],
     ("tomllib",): ["records.py"],
     # No file of a user is executed but a plugin that is named.

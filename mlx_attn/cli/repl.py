@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import given, takes_plugins
-from mlx_attn.cli.output import say
 from mlx_attn.cli.sample import SAMPLING_OPTIONS, run_argument
 
 if TYPE_CHECKING:
@@ -35,20 +34,20 @@ def command(run: str | None, stop: tuple[str, ...], **settings: Any) -> None:
     """
     from mlx_attn.machine.folders import user_directory
     from mlx_attn.repl import commands, screen
-    from mlx_attn.repl.session import Screen, Session, Settings
+    from mlx_attn.repl.session import Session, Settings
     from mlx_attn.runs import load_run
     from mlx_attn.sampling.generate import StreamingDetokenizer
 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    echo = partial(say, nl=False)
-    shown = screen.TerminalScreen() if at_terminal else Screen(echo, partial(echo, err=True))
+    shown = screen.ConsoleScreen(at_terminal)
     make_page = partial(_make_page, at_terminal)
     session = Session(load_run(run), shown, _list_runs, make_page)
     StreamingDetokenizer(session.run.tokenizer, stop)  # refuses an empty stop text now
     session.settings = Settings(stop=stop, **given(settings))
     if at_terminal:
         commands.print_banner(session)
-        read = screen.prompt_reader(shown.note, screen.open_history(user_directory("state")))
+        hint, history = partial(shown.say, quiet=True), screen.open_history(user_directory("state"))
+        read = screen.prompt_reader(hint, history)
         screen.interactive_loop(session, read)
     else:
         # Bytes that are not UTF-8 become characters that the tokenizer refuses by name.

@@ -15,7 +15,7 @@ from mlx_attn.about import PREFIX
 from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.cli.options import GroupedOption, given, options_from, takes_plugins
 from mlx_attn.cli.output import note, say
-from mlx_attn.errors import RunError, printable
+from mlx_attn.errors import RunError
 from mlx_attn.files import user_path
 from mlx_attn.records import unix_lines
 from mlx_attn.sampling.config import SamplerConfig
@@ -158,18 +158,20 @@ def _written(
     steps: "Iterator[GenerationStep]", count: int, as_it_comes: bool
 ) -> tuple[list[str], "list[Statistics | None]"]:
     """Return what is written until Ctrl-C, with its statistics; print a single text as it comes."""
-    from mlx_attn.ui.terminal import WordWrap, stdout_console
+    from mlx_attn.ui.terminal import print_stream, stdout_console
 
     texts = [""] * count
     costs: list[Statistics | None] = [None] * count
-    wrap = WordWrap(stdout_console().width) if sys.stdout.isatty() else None
-    with suppress(KeyboardInterrupt):
+
+    def pieces() -> "Iterator[str]":
         for step in steps:
             texts[step.number] += step.text
             costs[step.number] = step.statistics
-            if as_it_comes:
-                sys.stdout.write(wrap.push(printable(step.text)) if wrap else step.text)
-                sys.stdout.flush()
-    if as_it_comes:
-        say(wrap.rest() if wrap else "")
+            yield step.text
+
+    with suppress(KeyboardInterrupt):
+        if as_it_comes:
+            print_stream(pieces(), stdout_console())
+        else:
+            list(pieces())
     return texts, costs

@@ -37,7 +37,8 @@ def print_banner(session: Session) -> None:
     """Show the run that answers, and how to find the rest."""
     session.screen.table(_facts(session.run))
     such_as = ", such as One rainy day" if session.run.run.corpus == "tales" else ""
-    session.screen.note(f"Type a text to continue{such_as}; /help lists the commands.")
+    hint = f"Type a text to continue{such_as}; /help lists the commands."
+    session.screen.say(hint, quiet=True)
 
 
 def is_command(text: str) -> bool:

@@ -1,6 +1,5 @@
 """A terminal or a pipe as the screen, the prompt, and the input loops."""
 
-import os
 import sys
 import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,43 +15,40 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.text import Text
 
-from mlx_attn.errors import RunError, printable
+from mlx_attn.errors import RunError
 from mlx_attn.files import make_directory
 from mlx_attn.repl import commands
 from mlx_attn.repl.session import SETTINGS, Screen, Session, plain_name
 from mlx_attn.runs import run_names
-from mlx_attn.ui.terminal import WordWrap, print_rows, stdout_console
+from mlx_attn.ui.terminal import (
+    print_rows,
+    print_stream,
+    print_text,
+    stderr_console,
+    stdout_console,
+)
 
 
-class TerminalScreen(Screen):
-    """A terminal, of any width; without colour or weight if NO_COLOR is set."""
+class ConsoleScreen(Screen):
+    """A console for answers, and one for everything else; at a terminal they are the same."""
 
-    def __init__(self):
-        self._console = stdout_console(color_system=None if os.environ.get("NO_COLOR") else "auto")
+    def __init__(self, at_terminal: bool):
+        self._answers = stdout_console()
+        self._messages = self._answers if at_terminal else stderr_console()
 
-    def say(self, text: str) -> None:
-        self._console.print(Text(text))
-
-    def note(self, text: str) -> None:
-        self._console.print(Text(text, "dim"))
+    def say(self, text: str, quiet: bool = False) -> None:
+        print_text(Text(text, "dim" if quiet else ""), self._messages)
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        print_rows(rows, self._console)
+        print_rows(rows, self._messages)
 
-    def heading(self, text: str) -> None:
-        self._console.print(Text(text, "bold"))
-
-    def stream(self, texts: Iterator[str]) -> None:
-        """Show a text as it comes, word by word: a line ends between two of them."""
-        wrap = WordWrap(self._console.width)
-        try:
-            for text in texts:
-                self._console.out(wrap.push(printable(text)), end="", highlight=False)
-        finally:
-            self._console.out(wrap.rest(), highlight=False)
+    def stream(self, texts: Iterator[str], heading: str = "") -> None:
+        if heading:
+            print_text(Text(f"[{heading}]", "bold"), self._answers)
+        print_stream(texts, self._answers)
 
     def clear(self) -> None:
-        self._console.clear()
+        self._answers.clear()
 
 
 PROMPT = "> "
@@ -151,7 +147,7 @@ def interactive_loop(session: Session, read: Callable[[], str]) -> None:
             with _without_echo():
                 commands.handle_input(session, text)
         except KeyboardInterrupt:
-            session.screen.note("stopped; /more continues")
+            session.screen.say("stopped; /more continues", quiet=True)
         except Exception as error:  # a bug of ours must not lose a conversation
             session.screen.say(f"that failed ({type(error).__name__}: {error}); nothing is lost")
 

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Protocol
 
 from mlx_attn.errors import plural
 from mlx_attn.keys import setting
@@ -65,36 +66,17 @@ class Turn:
     attempt: int = 0  # how many answers of this turn were thrown away
 
 
-class Screen:
-    """The display of a conversation: answers go to one place, everything else to another."""
+class Screen(Protocol):
+    """The display of a conversation."""
 
-    def __init__(self, answers: Callable[[str], None], messages: Callable[[str], None]):
-        self._answer = answers
-        self._message = messages
-
-    def say(self, text: str) -> None:
-        """Show a message."""
-        self._message(f"{text}\n")
-
-    def note(self, text: str) -> None:
-        """Show a remark on an answer."""
-        self.say(text)
+    def say(self, text: str, quiet: bool = False) -> None:
+        """Show a message, or a quiet remark on an answer."""
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         """Show names and their meanings."""
-        width = max(len(name) for name, _ in rows)
-        for name, meaning in rows:
-            self.say(f"{name:{width}}  {meaning}")
 
-    def heading(self, text: str) -> None:
-        """Name the run whose answer follows, among the answers."""
-        self._answer(f"[{text}]\n")
-
-    def stream(self, texts: Iterator[str]) -> None:
-        """Show a text as it comes, and a newline."""
-        for text in texts:
-            self._answer(text)
-        self._answer("\n")
+    def stream(self, texts: Iterator[str], heading: str = "") -> None:
+        """Show an answer as it comes, below the name of its run if two answer."""
 
     def clear(self) -> None:
         """Remove the shown answer, if possible."""
@@ -154,14 +136,12 @@ class Session:
         self.turns = turns
         if not follows:  # a text that a model cannot know is told in one line
             for line in filter(None, dict.fromkeys(_unfamiliar(run, prompt) for run in self.runs)):
-                self.screen.note(line)
+                self.screen.say(line, quiet=True)
         turn.answers = [Answer(run.name) for run in self.runs]
         for answer, steps in zip(turn.answers, streams, strict=True):
-            if len(turn.answers) > 1:
-                self.screen.heading(answer.run)
-            self._show(answer, steps)
+            self._show(answer, steps, answer.run if len(turn.answers) > 1 else "")
 
-    def _show(self, answer: Answer, steps: Iterator[GenerationStep]) -> None:
+    def _show(self, answer: Answer, steps: Iterator[GenerationStep], heading: str) -> None:
         def texts() -> Iterator[str]:
             for step in steps:
                 answer.text += step.text
@@ -169,11 +149,11 @@ class Session:
                 yield step.text
 
         try:
-            self.screen.stream(texts())
+            self.screen.stream(texts(), heading)
         finally:
-            self.screen.note(_summary(answer.cost))
+            self.screen.say(_summary(answer.cost), quiet=True)
             if answer.stop_text and not answer.text:
-                self.screen.note("the text ends there; /more goes on beyond")
+                self.screen.say("the text ends there; /more goes on beyond", quiet=True)
 
 
 def _unfamiliar(loaded: LoadedRun, text: str) -> str:

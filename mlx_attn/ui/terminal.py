@@ -57,10 +57,14 @@ def age(seconds: int | float) -> str:
 
 
 class _Console(Console):
-    """A console that raises when its reader is gone; rich's own would end the process."""
+    """A console without colour or weight if NO_COLOR is set.
+
+    It raises when its reader is gone; rich's own would end the process.
+    """
 
     def __init__(self, **options: Any):
-        super().__init__(highlight=False, **options)
+        colours = None if os.environ.get("NO_COLOR") else "auto"
+        super().__init__(highlight=False, color_system=colours, **options)
         if self.width < 1:  # as from COLUMNS=0
             self.width = _WIDTH
 
@@ -79,9 +83,9 @@ def stderr_console() -> Console:
     return _Console(stderr=True)
 
 
-def stdout_console(**options: Any) -> Console:
+def stdout_console() -> Console:
     """Return the console for results."""
-    return _Console(**options)
+    return _Console()
 
 
 def is_live(console: Console) -> bool:
@@ -118,7 +122,7 @@ def print_rows(rows: Sequence[tuple[str, str]], console: Console) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in rows:
-        table.add_row(Text(name), Text(text))
+        table.add_row(Text(printable(name)), Text(printable(text)))
     console.print(table)
 
 
@@ -173,6 +177,22 @@ class WordWrap:
             return "\n" + word
         self._column += len(spaces) + width
         return spaces + word
+
+
+def print_stream(texts: Iterable[str], console: Console) -> None:
+    """Print a text as it comes, and a newline, even if interrupted.
+
+    Its lines end between words on a terminal, where control characters are pictures; elsewhere it
+    is written as it is.
+    """
+    at_terminal, wrap = console.file.isatty(), WordWrap(console.width)
+    try:
+        for text in texts:
+            console.file.write(wrap.push(printable(text)) if at_terminal else text)
+            console.file.flush()
+    finally:
+        console.file.write(wrap.rest() + "\n")
+        console.file.flush()
 
 
 def discard_unread() -> None:

@@ -39,20 +39,19 @@ class Page(Screen):
     answers: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, quiet: bool = False) -> None:
         self.messages.append(text)
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         self.messages.extend(f"{name}: {meaning}" for name, meaning in rows)
 
-    def heading(self, text: str) -> None:
-        self.answers.append(f"[{text}]")
-
-    def stream(self, texts: Iterator[str]) -> None:
+    def stream(self, texts: Iterator[str], heading: str = "") -> None:
+        if heading:
+            self.answers.append(f"[{heading}]")
         self.answers.append("".join(texts))
 
-    def note(self, text: str) -> None:
-        self.messages.append(text)
+    def clear(self) -> None:
+        self.answers.clear()
 
 
 RUNS = {"alpha": "byte", "beta": "byte", "letters": "char"}

@@ -16,7 +16,7 @@ from prompt_toolkit.output import DummyOutput
 from mlx_attn.repl.screen import (
     HINT,
     CommandCompleter,
-    TerminalScreen,
+    ConsoleScreen,
     _without_echo,
     interactive_loop,
     open_history,
@@ -92,7 +92,7 @@ class Fingers:
 
 
 def test_ctrl_c_stops_the_answer_keeps_the_text_and_shows_what_it_cost(session, page, monkeypatch):
-    def stream(pieces):
+    def stream(pieces, heading):
         shown = [next(pieces) for _ in range(3)]
         page.answers.append("".join(shown))
         raise KeyboardInterrupt
@@ -133,7 +133,9 @@ def test_a_pipe_holds_prompts_commands_and_blocks_which_its_end_closes(session, 
 
 def test_answers_and_messages_are_shown_as_they_are_but_for_control_characters(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
-    screen = TerminalScreen()
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    screen = ConsoleScreen(at_terminal=True)
     screen.stream(iter(["[bold]:smile:\x1b ", "x" * 60]))
     screen.table([("/runs", "a\x1b[31m")])
     lines = "[bold]:smile:␛\n" + "x" * 40 + "\n" + "x" * 20 + "\n/runs  a␛[31m\n"
