@@ -1,6 +1,6 @@
 """Named arrays: parameter trees as flat mappings, and safetensors files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,32 @@ def count_parameters(module: nn.Module) -> int:
     return sum(array.size for array in named_arrays(module.trainable_parameters()).values())
 
 
-def check_weights(path: Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
-    """Refuse a file's arrays if a name, a shape or a kind of number is not the model's."""
+def check_weights(place: str | Path, model: nn.Module, arrays: Mapping[str, mx.array]) -> None:
+    """Refuse arrays whose names, shapes or kinds are not the model's, or that are not finite."""
     weights = named_arrays(model)
-    for name in sorted(weights.keys() | arrays.keys()):
-        given = arrays[name].shape if name in arrays else "missing"
-        expected = weights[name].shape if name in weights else "none"
-        if given != expected:
-            raise RunError(
-                f"{path}: belongs to a model of another configuration: {name} is {given}, "
-                f"its configuration asks for {expected}"
-            )
+    faults = {
+        "the model has no place for": arrays.keys() - weights.keys(),
+        "it lacks": weights.keys() - arrays.keys(),
+    }
+    if problems := [f"{words} {_some(names)}" for words, names in faults.items() if names]:
+        raise RunError(f"{place}: {', and '.join(problems)}")
+    for name, array in sorted(arrays.items()):
+        if array.shape != (expected := weights[name].shape):
+            shapes = f"{array.shape}, and its configuration asks for {expected}"
+            raise RunError(f"{place}: {name} is {shapes}")
         is_float = mx.issubdtype(weights[name].dtype, mx.floating)
-        if mx.issubdtype(arrays[name].dtype, mx.floating) != is_float:
+        if mx.issubdtype(array.dtype, mx.floating) != is_float:
             kind = "floating-point" if is_float else "whole"
-            raise RunError(f"{path}: {name} is {arrays[name].dtype}, which are no {kind} numbers")
+            raise RunError(f"{place}: {name} is {array.dtype}, which are no {kind} numbers")
+    if broken := {name for name, array in arrays.items() if not mx.isfinite(array).all().item()}:
+        reason = "not all of its numbers are finite, as if a training diverged"
+        raise RunError(f"{place}: {_some(broken)}: {reason}")
+
+
+def _some(names: Set[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(sorted(names)[:3]) + more
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array], facts: Mapping[str, str]) -> None:

@@ -19,13 +19,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NotRequired, TypedDict
 
-import mlx.core as mx
-
 from mlx_attn import files, records
-from mlx_attn.arrays import check_weights, load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig, config_from
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, gpt_from
 from mlx_attn.plugins import check_in_files, check_plugins
 from mlx_attn.records import Count, check_agrees, check_record, parse_record, read_record, read_text
 from mlx_attn.text.characters import SymbolTokenizer
@@ -139,15 +137,10 @@ class Run:
 
     def load_model(self, weights: Path | None = None) -> GPT:
         """Return the model with its best weights, ready for evaluation."""
-        model, weights = GPT(self.config, seed=None), weights or self.weights
+        config, weights = self.config, weights or self.weights
         arrays, facts = load_arrays(weights)
-        check_agrees(facts.get(_SAVED_WITH, "{}"), model.config.as_dict(), str(weights))
-        check_weights(weights, model, arrays)
-        if not all(mx.isfinite(array).all() for array in arrays.values()):
-            raise RunError(f"{weights}: a weight is not a number: its training diverged")
-        model.load_weights(list(arrays.items()))
-        model.eval()
-        return model
+        check_agrees(facts.get(_SAVED_WITH, "{}"), config.as_dict(), str(weights))
+        return gpt_from(config, arrays, weights)
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer it was trained with; refuse another, whose ids the model lacks."""

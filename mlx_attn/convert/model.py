@@ -23,7 +23,7 @@ from mlx_attn.convert.conversions import (
 )
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, gpt_from
 from mlx_attn.run_directory import Run
 from mlx_attn.training.trainer import Trainer
 
@@ -166,15 +166,12 @@ def _from_arrays(
     config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
 ) -> GPT:
     """Return a model of these arrays in evaluation mode; convert NumPy's arrays to `dtype`."""
-    model = GPT(config, seed=None)
     plain: dict[str, mx.array] = {}
     for name, array in arrays.items():
         if isinstance(array, np.ndarray):  # integers keep their type
             array = mx.array(array, dtype if array.dtype == np.float64 else None)
         plain[name] = array
-    model.load_weights(list(plain.items()))
-    model.eval()
-    return model
+    return gpt_from(config, plain, "the converted model")
 
 
 _OF_TRAINING = frozenset({"drop_rate", "start"})

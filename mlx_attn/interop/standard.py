@@ -4,20 +4,20 @@ Every affine form of attention can be written with these four matrices. The conv
 the ranks of S_h and V_h O_h are no more than the width of the target's heads.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_attn.arrays import check_weights, named_arrays
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import MAPS
 from mlx_attn.convert import writers
 from mlx_attn.convert.measure import EXACT, weight_errors
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, gpt_from
 
 _GPT2 = {
     "position": ("learned", "none"),
@@ -114,37 +114,13 @@ def _scale_queries(attention: Attention, written: Attention) -> None:
 
 
 def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
-    """Return a model of these arrays, in evaluation mode and float32.
-
-    Raises:
-        RunError: An array is missing, has another shape, or has no place in the model; the message
-            begins with `place`.
-    """
-    model = GPT(config, seed=None)
-    ours = named_arrays(model)
-    faults = {
-        "the model has no place for": arrays.keys() - ours.keys(),
-        "it lacks": ours.keys() - arrays.keys(),
-    }
-    if problems := [f"{words} {_some(names)}" for words, names in faults.items() if names]:
-        raise RunError(f"{place}: {', and '.join(problems)}")
-    loaded = {
-        name: array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
-        for name, array in arrays.items()
-    }
-    check_weights(Path(place), model, loaded)
-    if broken := {name for name, array in loaded.items() if not mx.isfinite(array).all().item()}:
-        raise RunError(f"{place}: {_some(broken)}: not all of its numbers are finite")
+    """Return a model of these arrays in float32; see `gpt_from`."""
     # In rows: MLX copies a view, such as the columns of GPT-2's c_attn, for every product.
-    model.load_weights([(name, mx.contiguous(array)) for name, array in loaded.items()])
-    model.eval()
-    return model
-
-
-def _some(names: Set[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(sorted(names)[:3]) + more
+    rows = {
+        name: mx.contiguous(y.astype(mx.float32) if mx.issubdtype(y.dtype, mx.floating) else y)
+        for name, y in arrays.items()
+    }
+    return gpt_from(config, rows, place)
 
 
 def how_written(model: GPT, form: GPT) -> str:

@@ -1,12 +1,14 @@
 """The GPT: feed-forward layers and blocks around the attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from jaxtyping import Float, Integer
 
+from mlx_attn.arrays import check_weights
 from mlx_attn.attention.attention import attention_layer
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.layer import Inputs
@@ -182,3 +184,16 @@ class GPT(nn.Module):
         length = length or self.config.context_length
         layers = [block.att.config for block in self.trf_blocks]
         return [KVCache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
+
+
+def gpt_from(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
+    """Return a model with these weights, in evaluation mode.
+
+    Raises:
+        RunError: The arrays are not the model's weights; the message begins with `place`.
+    """
+    model = GPT(config, seed=None)
+    check_weights(place, model, arrays)
+    model.load_weights(list(arrays.items()))
+    model.eval()
+    return model

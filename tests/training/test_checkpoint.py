@@ -63,8 +63,8 @@ def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tied_head": True}, "out_head.weight is (19, 16), its configuration asks for none"),
-        ({"variant": "merged"}, "att.S.weight is missing, its configuration asks for (32, 16)"),
+        ({"variant": "merged"}, "and it lacks trf_blocks.0.att.S.weight"),
+        ({"emb_dim": 32}, ".weight is (16,), and its configuration asks for (32,)"),
         ({"optimizer": "muon"}, "another optimizer"),
         ({"lr": 0.5}, "and not with 0.5, which config.json has"),
     ],
