@@ -70,7 +70,7 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool) -> None:
     """Tell stories: the text that training uses when no other is given."""
     from mlx_attn.text import show
     from mlx_attn.text.stories import generate_story
-    from mlx_attn.ui.terminal import stdout_console
+    from mlx_attn.ui.terminal import print_text, stdout_console
 
     generator = random.Random(seed)
     generated = [generate_story(generator) for _ in range(stories)]
@@ -78,7 +78,6 @@ def tales(stories: int, seed: int, spans: bool, as_json: bool) -> None:
         for story in generated:
             say(json.dumps(asdict(story)))
     elif spans:
-        console = stdout_console()
-        console.print(show.coloured(generated), soft_wrap=not console.is_terminal)
+        print_text(show.coloured(generated), stdout_console())
     else:
         say("".join(story.text for story in generated), nl=False, exact=True)

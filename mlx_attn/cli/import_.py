@@ -71,5 +71,4 @@ def command(
     }
     if checkpoint.what == BOOK and checkpoint.path.is_file() and not window:
         rows["windows"] = "none: a state dict does not say them, --window N does"
-    lines = [run.path, *(f"{key:12} {text}" for key, text in rows.items())]
-    emit(facts, as_json, lambda: lines)
+    emit(facts, as_json, lambda: [run.path, [*rows.items()]])

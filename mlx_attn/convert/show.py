@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from mlx_attn.convert import measure
 from mlx_attn.convert.conversions import CONVERSIONS, find_conversion
 from mlx_attn.ui.plots import COLOURS, panels, save_figure
-from mlx_attn.ui.terminal import count, number_table
+from mlx_attn.ui.terminal import count, number_table, word_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,14 +48,11 @@ def rank_table(curve: measure.RankCurve) -> Table:
 
 def conversions_table() -> Table:
     """Return a table of all conversions: the identity, and when it is exact."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("--to", no_wrap=True)
-    table.add_column("why both compute the same", ratio=3)
-    table.add_column("exact", ratio=2)
-    for row in CONVERSIONS.values():
-        rank = f"; --rank: {row.ranked}" if row.ranked else ""
-        table.add_row(Text(row.name, "bold"), Text(row.identity), Text(row.exact + rank))
-    return table
+    rows = [
+        (row.name, row.identity, row.exact + (f"; --rank: {row.ranked}" if row.ranked else ""))
+        for row in CONVERSIONS.values()
+    ]
+    return word_table(("--to", "why both compute the same", "exact"), rows)
 
 
 def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:

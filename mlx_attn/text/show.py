@@ -1,7 +1,7 @@
 """How texts and tasks look: tables of them, and stories in colours."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -11,7 +11,7 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.downloads import CORPORA, data_directory
 from mlx_attn.text.stories import Story
 from mlx_attn.text.tasks import TASKS
-from mlx_attn.ui.terminal import memory
+from mlx_attn.ui.terminal import memory, word_table
 
 _STYLES = {
     "free": "bright_black",
@@ -52,16 +52,7 @@ def listed(
         texts.append((fact["name"], size, "yes" if fact["present"] else "no", fact["licence"]))
     asked = [(fact["name"], fact["asks"], fact["separates"]) for fact in tasks]
     heading = ("task", "documents", "predicted to separate")
-    return _table(("name", "size", "here", "licence"), texts), "", _table(heading, asked)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading == headings[0])
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return word_table(("name", "size", "here", "licence"), texts), "", word_table(heading, asked)
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:

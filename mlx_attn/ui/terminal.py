@@ -136,6 +136,16 @@ def number_table(headings: Iterable[str], title: str = "", gap: int = 2) -> Tabl
     return table
 
 
+def word_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of texts; the first column, which names the rows, is not wrapped."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading == headings[0])
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 class WordWrap:
     """Breaks a text that comes in pieces into lines of at most `width` columns, between words.
 
