@@ -67,8 +67,9 @@ def check_number(name: str, number: float, low: float, high: float = math.inf) -
 
 
 def keys_of(*configs: type) -> dict[str, type]:
-    """Return the settings of dataclasses, which have defaults, with the types of these."""
-    return {f.name: type(f.default) for config in configs for f in fields(config) if f.metadata}
+    """Return the settings of dataclasses with the types of their defaults; None is for a number."""
+    settings = (key for config in configs for key in fields(config) if key.metadata)
+    return {key.name: int if key.default is None else type(key.default) for key in settings}
 
 
 def validate(settings: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:

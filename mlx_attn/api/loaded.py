@@ -26,7 +26,7 @@ from mlx_attn.training.evaluation import Evaluator
 from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
-_SAMPLER = keys_of(SamplerConfig) | {"seed": int}
+_SAMPLER = keys_of(SamplerConfig)
 _COUNTS = {"count": int, "max_tokens": int}
 
 

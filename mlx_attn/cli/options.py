@@ -219,12 +219,12 @@ def options_from(
     Settings are the fields with a `help` in their metadata; presets change most defaults.
     """
     options: list[click.Option] = []
+    kinds = keys_of(config)
     for field in fields(config):
-        name, kind = field.name, int if field.default is None else type(field.default)
-        flag = name.replace("_", "-")
-        if name in skip or not field.metadata:
+        name, flag = field.name, field.name.replace("_", "-")
+        if name in skip or name not in kinds:
             continue
-        text, words = field.metadata["help"], field.metadata["words"]
+        text, words, kind = field.metadata["help"], field.metadata["words"], kinds[name]
         default: Any = field.default
         if words:
             text += f": {', '.join(words[:-1])} or {words[-1]}"

@@ -6,8 +6,8 @@ from typing import Any
 
 from mlx_attn.cost import model_cost
 from mlx_attn.errors import ConfigError, RunError, did_you_mean, one_line
-from mlx_attn.keys import from_text
-from mlx_attn.repl.session import SETTINGS, Session, plain_name
+from mlx_attn.keys import from_text, keys_of
+from mlx_attn.repl.session import SETTINGS, Session, Settings, plain_name
 from mlx_attn.runs import LoadedRun, load_run
 
 _QUOTES = '"""'
@@ -116,7 +116,7 @@ def _parse_setting(name: str, text: str) -> Any:
         return default
     if default == ():
         return (text.replace("\\n", "\n"),)
-    return from_text(name, text, {name: int if default is None else type(default)})
+    return from_text(name, text, {name: keys_of(Settings)[SETTINGS[name].name]})
 
 
 def _shown_setting(value: Any) -> str:
