@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +32,7 @@ from mlx_attn.machine.streams import keep_buffers, parallel_map, single_stream, 
 from mlx_attn.model.config import GPTConfig, find_preset
 from mlx_attn.model.gpt import GPT
 from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
+from mlx_attn.sampling.decoding import DecodingState, TokenStep, greedy_tokens
 from mlx_attn.sampling.samplers import Sampler
 from mlx_attn.training import batches, trainer
 from mlx_attn.training.config import TrainConfig, resolve
@@ -166,9 +165,7 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
 
     def run() -> None:
         blas.use_threads(blas.preload().threads)
-        greedy = Sampler(SamplerConfig(temp=0.0))
-        for _ in islice(decode(DecodingState(step), prompt, greedy), new):
-            pass
+        greedy_tokens(step, prompt, new)
         # The token after the last one is still being computed.
         mx.synchronize()
 

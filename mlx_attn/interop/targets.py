@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from mlx_attn.interop.folder import new_folder, write_card, write_folder
 from mlx_attn.machine.facts import exact_products
 from mlx_attn.model.gpt import GPT
 from mlx_attn.runs import LoadedRun
-from mlx_attn.sampling.config import SamplerConfig
-from mlx_attn.sampling.decoding import DecodingState, TokenStep, decode
-from mlx_attn.sampling.samplers import Sampler
+from mlx_attn.sampling.decoding import TokenStep, greedy_tokens
 
 # The comparison of the model that was read back with the one that was written.
 
@@ -80,7 +77,7 @@ def _compared(model: GPT, read: GPT) -> Parity:
     count = min(_GREEDY, config.context_length - len(prompt))
     tokens = mx.array(window)[None]
     logits, others = (np.array(each(tokens)[0].astype(mx.float32)) for each in (model, read))
-    greedy = [_greedy_tokens(each, prompt, count) for each in (model, read)]
+    greedy = [greedy_tokens(TokenStep(each), prompt, count) for each in (model, read)]
     return Parity(
         logit_difference=float(np.abs(logits - others).max()),
         largest_logit=float(np.abs(logits).max()),
@@ -88,13 +85,6 @@ def _compared(model: GPT, read: GPT) -> Parity:
         greedy_equal=sum(a == b for a, b in zip(*greedy, strict=True)),
         greedy=count,
     )
-
-
-def _greedy_tokens(model: GPT, prompt: list[int], count: int) -> list[int]:
-    """Return greedy tokens, decoded with the cache."""
-    greedy = Sampler(SamplerConfig(temp=0.0))
-    tokens = decode(DecodingState(TokenStep(model)), prompt, greedy)
-    return [token for (token,) in islice(tokens, count)]
 
 
 # The export.

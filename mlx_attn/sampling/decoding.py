@@ -21,6 +21,7 @@ from mlx_attn.errors import RunError
 from mlx_attn.machine.graphs import Graph
 from mlx_attn.machine.layers import layers_for
 from mlx_attn.model.gpt import GPT
+from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.samplers import Sampler
 
 CHUNK = 512  # tokens of a prompt that are read at once: more would take more memory
@@ -190,3 +191,9 @@ def decode(state: DecodingState, prompt: Sequence[int], sampler: Sampler) -> Ite
         mx.async_eval(following)
         yield [token for (token,) in cast(list[list[int]], tokens.tolist())]
         tokens = following
+
+
+def greedy_tokens(step: TokenStep, prompt: Sequence[int], count: int) -> list[int]:
+    """Return the likeliest tokens after a prompt, one after the other."""
+    tokens = decode(DecodingState(step), prompt, Sampler(SamplerConfig(temp=0.0)))
+    return [token for (token,) in islice(tokens, count)]
