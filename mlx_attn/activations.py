@@ -31,7 +31,7 @@ computation, for every block `trf_blocks.L`:
 pass runs without dropout and fused kernels, so its logits differ from the model's by rounding.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -136,11 +136,10 @@ def _attention(
 
 def attention_inputs(
     model: GPT, tokens: Integer[mx.array, "B T"]
-) -> Iterator[tuple[Attention, Inputs]]:
-    """Yield each attention layer with the x that it reads, from first to last, lazily."""
-    x, carry = model.drop_emb(model.embed(tokens)), {}
-    for block in model.trf_blocks:
-        y = block.norm1(x)  # [B, T, C]
-        x = x + block.att(y, None, carry)
-        x = x + block.ff(block.norm2(x))
-        yield block.att, y
+) -> list[tuple[Attention, Inputs]]:
+    """Return each attention layer with the x that it reads, [B, T, C], from first to last."""
+    _, activations = run_with_cache(model, tokens)
+    return [
+        (block.att, activations[f"trf_blocks.{layer}.norm1"])
+        for layer, block in enumerate(model.trf_blocks)
+    ]
