@@ -86,7 +86,11 @@ class LoadedRun:
     @property
     def start_tokens(self) -> list[int]:
         """The tokens before each document of the text that it learned, and before a prompt."""
-        return start_tokens(self.tokenizer, self.run.corpus)
+        start, _ = document_edges(self.run.corpus)
+        try:
+            return self.tokenizer.encode(start).tolist() if start else []
+        except ConfigError:  # a vocabulary from elsewhere, which lacks them
+            return []
 
     def stream(
         self,
@@ -146,15 +150,6 @@ def text_loss(loaded: LoadedRun, text: Sequence[int]) -> float:
     logits = loaded.model(row[:, :-1])[:, -len(text) :].astype(mx.float32)
     losses: list[float] = cross_entropy(logits, row[:, -logits.shape[1] :])[0].tolist()  # type: ignore[assignment]
     return math.fsum(losses) / len(losses)
-
-
-def start_tokens(tokenizer: Tokenizer, corpus: str) -> list[int]:
-    """Return the tokens before each document of the corpus by name, which a run expects too."""
-    start, _ = document_edges(corpus)
-    try:
-        return tokenizer.encode(start).tolist() if start else []
-    except ConfigError:  # a vocabulary from elsewhere, which lacks them
-        return []
 
 
 def run_path(name: str) -> Path:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_attn.errors import ConfigError, python_words
-from mlx_attn.runs import start_tokens, text_loss
+from mlx_attn.runs import text_loss
 from mlx_attn.sampling.config import SamplerConfig
 from mlx_attn.sampling.generate import StreamingDetokenizer, prompt_tokens
 from mlx_attn.text.characters import ByteTokenizer, CharacterTokenizer
@@ -77,7 +77,7 @@ def test_what_may_begin_a_stop_text_waits_and_the_first_of_several_counts():
 def test_the_start_is_what_stands_before_each_document_of_the_text(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_attn.text.sources.TALES_BYTES", (4000, 1000))
     made = prepare(corpus, "byte", directory=tmp_path)
-    start = start_tokens(made.tokenizer, corpus)
+    start = run_of(gpt(), made.tokenizer, corpus=corpus).start_tokens
     for split in (made.train, made.val):
         places = np.asarray(split.document_starts)[:, None] + np.arange(len(start))
         assert (split.tokens[places] == start).all()
