@@ -183,7 +183,7 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
 
 def _mask_step(layer: Attention) -> dict[str, Any]:
     hooks, window = layer.maps.logits, layer.config.window
-    is_alibi = layer.config.position == "alibi"
+    is_alibi = bool(layer.slopes)
     scores = "s_h" if hooks else "score_h"
     bias = " - slope_h (i - j)" if is_alibi else ""
     limit = f", none before i - {window - 1}" if window else ""

@@ -18,7 +18,7 @@ import numpy as np
 from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.attention import Attention, causal_mask
 from mlx_attn.attention.cache import Positions
-from mlx_attn.attention.forms.positions import ROPE_BASE, alibi_bias, unit_rms
+from mlx_attn.attention.forms.positions import alibi_bias, unit_rms
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine.device import gpu_path
 from mlx_attn.machine.graphs import without_gradients
@@ -165,10 +165,6 @@ def _layer_edits(
     length, later, positions, projection = shared
     inputs, scores, heads, queries, keys = _Last(), _Last(), _Last(), _Last(), _Last()
 
-    def unrotated(y: mx.array) -> mx.array:
-        back = mx.fast.rope(y, y.shape[-1], traditional=False, base=ROPE_BASE, scale=-1.0, offset=0)
-        return positions * y + (1 - positions) * back
-
     def where(raw: _Last) -> Callable[[mx.array], mx.array]:
         bare = unit_rms if layer.config.qk_norm else lambda y: y
         return lambda y: positions * y + (1 - positions) * bare(raw.value)
@@ -185,9 +181,7 @@ def _layer_edits(
         "att.context_vec": lambda y: heads(on * y),
         "att.out": lambda y: _output(layer, heads.value, inputs.value, projection),
     }
-    if layer.config.position == "rope":
-        edits |= {"att.queries": unrotated, "att.keys": unrotated}
-    elif layer.maps.position:
+    if layer.config.rotates:
         edits |= {"att.queries": where(queries), "att.keys": where(keys)}
     if layer.config.cross_layer == "reader":  # its keys come from a layer that has edited them
         edits.pop("att.keys", None)
