@@ -1,6 +1,6 @@
 """Convert a whole model, fold its norms into attention, or start a training from it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -12,6 +12,7 @@ from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import Mixing
+from mlx_attn.attention.layer import Inputs
 from mlx_attn.convert import writers
 from mlx_attn.convert.circuits import layer_weights, to_numpy
 from mlx_attn.convert.conversions import (
@@ -61,10 +62,21 @@ def convert(
     if target == model.config:
         raise ConfigError(f"the model already has the form that --to {conversion.name} gives")
     inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
+    return rewritten(model, target, inputs)
+
+
+def rewritten(model: GPT, target: GPTConfig, inputs: Sequence[Inputs] = ()) -> GPT:
+    """Return the model in another form; `inputs` of its attention are for one that is fitted.
+
+    Biases and positions that only the other form has are 0.
+    """
     arrays = {name: array for name, array in named_arrays(model).items() if ".att." not in name}
     for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
         weights = writers.rewrite(block.att, target.attention(), x)
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
+    for name, array in named_arrays(GPT(target, seed=None)).items():
+        if name.endswith(".bias") or name == "pos_emb.weight":
+            arrays.setdefault(name, mx.zeros(array.shape))
     return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import MAPS
-from mlx_attn.convert import writers
 from mlx_attn.convert.measure import EXACT, weight_errors
+from mlx_attn.convert.model import rewritten
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT, gpt_from
@@ -60,7 +59,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     form = {**MAPS, **sizes, "qkv_bias": True, "bias": True, "position": "learned"}
     try:
-        written = _with_separate_maps(model, replace(config, **form))
+        written = rewritten(model, replace(config, **form))
     except ConfigError as error:
         raise CannotHold(to, "GPT-2", [str(error)]) from error
     if (error := max(weight_errors(model, written))) > EXACT:
@@ -88,18 +87,6 @@ def obstacles(config: GPTConfig) -> list[str]:
     # A hook that multiplies scores by a factor folds into W_query.
     misfits += [hook for hook in attention.choices("logits") if not hook.score_factor]
     return reasons + [f"{choice.map}={choice.name}" for choice in misfits]
-
-
-def _with_separate_maps(model: GPT, target: GPTConfig) -> GPT:
-    """Return the nearest model of this configuration, without the factors of its scores."""
-    arrays = {k: v for k, v in named_arrays(model).items() if ".att." not in k}
-    for i, block in enumerate(model.trf_blocks):
-        for name, array in writers.rewrite(block.att, target.attention()).items():
-            arrays[f"trf_blocks.{i}.att.{name}"] = mx.array(array, mx.float32)
-    for name, array in named_arrays(GPT(target, seed=None)).items():
-        if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
-            arrays.setdefault(name, mx.zeros(array.shape))
-    return model_of(target, arrays, "the converted model")
 
 
 def _scale_queries(attention: Attention, written: Attention) -> None:
