@@ -1,6 +1,6 @@
 """Convert a whole model, fold its norms into attention, or start a training from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -77,7 +77,7 @@ def rewritten(model: GPT, target: GPTConfig, inputs: Sequence[Inputs] = ()) -> G
     for name, array in named_arrays(GPT(target, seed=None)).items():
         if name.endswith(".bias") or name == "pos_emb.weight":
             arrays.setdefault(name, mx.zeros(array.shape))
-    return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+    return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
 
 
 def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -> GPTConfig:
@@ -123,7 +123,7 @@ def fold_norms(model: GPT) -> GPT:
         folded = writers.completed(_folded(block.att, gain, shift), target.attention())
         arrays |= {f"trf_blocks.{i}.norm1.{name}": weight for name, weight in norm.items()}
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in folded.items()}
-    return _from_arrays(target, arrays, model.tok_emb.weight.dtype)
+    return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
 
 
 def _why_not_folded(attention: Attention, shifted: bool) -> str:
@@ -172,18 +172,6 @@ def _folded(attention: Attention, gain: np.ndarray, shift: np.ndarray) -> writer
         weights[f"{name}.weight"] *= gains[:, None]
         weights[f"{name}.bias"] *= gains
     return weights
-
-
-def _from_arrays(
-    config: GPTConfig, arrays: Mapping[str, mx.array | np.ndarray], dtype: mx.Dtype
-) -> GPT:
-    """Return a model of these arrays in evaluation mode; convert NumPy's arrays to `dtype`."""
-    plain: dict[str, mx.array] = {}
-    for name, array in arrays.items():
-        if isinstance(array, np.ndarray):  # integers keep their type
-            array = mx.array(array, dtype if array.dtype == np.float64 else None)
-        plain[name] = array
-    return gpt_from(config, plain, "the converted model")
 
 
 _OF_TRAINING = frozenset({"drop_rate", "start"})

@@ -18,9 +18,8 @@ from mlx_attn.attention.catalog import find_variant
 from mlx_attn.errors import ConfigError, RunError, optional
 from mlx_attn.interop import names
 from mlx_attn.interop.mlx_lm import MODEL_TYPE
-from mlx_attn.interop.standard import model_of
 from mlx_attn.model.config import GPTConfig, config_from
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, gpt_from
 from mlx_attn.records import Count, Object, as_record, read_record
 
 WEIGHTS = "model.safetensors"
@@ -66,7 +65,7 @@ def read_checkpoint(path: Path, n_heads: int = 0) -> Checkpoint:
         raise ConfigError(
             f"{path}: it says that it has {config.n_heads} heads: leave --n-heads out"
         )
-    return Checkpoint(path, what, model_of(config, arrays, path))
+    return Checkpoint(path, what, gpt_from(config, arrays, path))
 
 
 def _config_of(path: Path, what: str, arrays: Arrays, n_heads: int, said: Object) -> GPTConfig:

@@ -13,8 +13,8 @@ from mlx_attn.errors import ConfigError, RunError, optional
 from mlx_attn.files import user_path
 from mlx_attn.interop.checkpoints import SUFFIXES, Checkpoint, read_checkpoint
 from mlx_attn.interop.names import BOOK
-from mlx_attn.interop.standard import model_of
 from mlx_attn.interop.tokenizer_json import OWN
+from mlx_attn.model.gpt import gpt_from
 from mlx_attn.run_directory import Run, check_free, new_run
 from mlx_attn.runs import RUNS
 from mlx_attn.text.foreign import FILES
@@ -62,7 +62,7 @@ def _changed(source: Checkpoint, **settings: int) -> Checkpoint:
     arrays = named_arrays(source.model)
     for name in arrays.keys() & {"tok_emb.weight", "out_head.weight"}:
         arrays[name] = arrays[name][: config.vocab_size]
-    return replace(source, model=model_of(config, arrays, source.path))
+    return replace(source, model=gpt_from(config, arrays, source.path))
 
 
 def _downloaded(name: str) -> Path:

@@ -4,9 +4,8 @@ Every affine form of attention can be written with these four matrices. The conv
 the ranks of S_h and V_h O_h are no more than the width of the target's heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import mlx.core as mx
 
@@ -16,7 +15,7 @@ from mlx_attn.convert.measure import EXACT, weight_errors
 from mlx_attn.convert.model import rewritten
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT, gpt_from
+from mlx_attn.model.gpt import GPT
 
 _GPT2 = {
     "position": ("learned", "none"),
@@ -98,16 +97,6 @@ def _scale_queries(attention: Attention, written: Attention) -> None:
     rows = mx.repeat(factors, written.config.head_dim)
     W_query = written.W_query
     W_query.weight, W_query.bias = rows[:, None] * W_query.weight, rows * W_query.bias
-
-
-def model_of(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
-    """Return a model of these arrays in float32; see `gpt_from`."""
-    # In rows: MLX copies a view, such as the columns of GPT-2's c_attn, for every product.
-    rows = {
-        name: mx.contiguous(y.astype(mx.float32) if mx.issubdtype(y.dtype, mx.floating) else y)
-        for name, y in arrays.items()
-    }
-    return gpt_from(config, rows, place)
 
 
 def how_written(model: GPT, form: GPT) -> str:

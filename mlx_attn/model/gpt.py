@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from jaxtyping import Float, Integer
 
 from mlx_attn.arrays import check_weights
@@ -186,14 +187,26 @@ class GPT(nn.Module):
         return [KVCache(length, layer.cache_window, layer.caches_tokens) for layer in layers]
 
 
-def gpt_from(config: GPTConfig, arrays: Mapping[str, mx.array], place: str | Path) -> GPT:
-    """Return a model with these weights, in evaluation mode.
+def gpt_from(
+    config: GPTConfig,
+    arrays: Mapping[str, mx.array | np.ndarray],
+    place: str | Path,
+    dtype: mx.Dtype = mx.float32,
+) -> GPT:
+    """Return a model with these weights, as numbers of this type, in evaluation mode.
 
     Raises:
         RunError: The arrays are not the model's weights; the message begins with `place`.
     """
-    model = GPT(config, seed=None)
-    check_weights(place, model, arrays)
-    model.load_weights(list(arrays.items()))
+    model, weights = GPT(config, seed=None), dict[str, mx.array]()
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray):  # whole numbers keep their type
+            array = mx.array(array, dtype if array.dtype == np.float64 else None)
+        elif mx.issubdtype(array.dtype, mx.floating):
+            array = array.astype(dtype)
+        # In rows: MLX copies a view, such as the columns of GPT-2's c_attn, for every product.
+        weights[name] = mx.contiguous(array)
+    check_weights(place, model, weights)
+    model.load_weights(list(weights.items()))
     model.eval()
     return model
