@@ -94,7 +94,7 @@ def _convert(
 
     place = out or free_name(source.path.parent, f"{source.name}-{form}")
     new, outcome = measure.convert_run(source, form, place, _corpus(source), rank=rank, **options)
-    facts = {"run": str(new.path), "from": str(source.path), "to": form, "rank": rank}
+    facts = {"run": new.path, "from": source.path, "to": form, "rank": rank}
     emit(facts | outcome.record(), as_json, lambda: [new.path, show.outcome_table(outcome)])
     if not outcome.is_same_function:
         error = max(outcome.score_error, outcome.output_error)
@@ -116,7 +116,7 @@ def _measure_ranks(
     make_directory(folder)  # before hours of measuring
     curve = measure.measure_ranks(run, to, ranks, _corpus(run), progress)
     files = show.save_rank_curve(curve, folder)
-    facts = {"run": str(run.path), "figures": [str(file) for file in files]}
+    facts = {"run": run.path, "figures": files}
     emit(facts | curve.record(), as_json, lambda: [show.rank_table(curve), *files])
 
 

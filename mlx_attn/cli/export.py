@@ -1,5 +1,6 @@
 """`mlx-attn export`: a run for mlx-lm, transformers or the book."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -45,4 +46,4 @@ def command(run: str | None, to: str, out: Path | None, overwrite: bool, as_json
     export = export_run(loaded, target, out or default, overwrite)
     install = [f"beside mlx-lm, once: {export.install}"] if export.install else []
     lines = [export.path, export.route, *install, export.parity.line]
-    emit(export.record(), as_json, lambda: lines)
+    emit(asdict(export), as_json, lambda: lines)

@@ -1,13 +1,12 @@
 """`mlx-attn open`: a page that runs a trained model in the browser."""
 
-import json
 import webbrowser
 from pathlib import Path
 
 import click
 
 from mlx_attn.cli.options import UserPath, takes_plugins
-from mlx_attn.cli.output import note, say
+from mlx_attn.cli.output import emit, note
 from mlx_attn.cli.sample import complete_run, prompt_option
 from mlx_attn.errors import ConfigError
 
@@ -74,7 +73,7 @@ def command(
         path = page.write_home(html, dtype or "float16", overwrite)
     n_bytes = path.stat().st_size
     if as_json:
-        say(json.dumps({"path": str(path), "bytes": n_bytes}))
+        emit({"path": path, "bytes": n_bytes}, as_json)
     else:
         note(f"wrote {path} ({n_bytes / 1e6:.1f} MB)")
     if not no_browser:

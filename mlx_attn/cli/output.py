@@ -1,6 +1,7 @@
 """Printing: every text that a command prints comes through here."""
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -35,11 +36,11 @@ def note(*lines: str) -> None:
 def emit(record: Any, as_json: bool, shown: Callable[[], Iterable[Any]] | None = None) -> None:
     """Print a result: a record as one JSON object, or for people the return value of `shown`.
 
-    A text in it becomes a line, pairs of names and values become rows, and the rest are tables.
-    Without it, the record's keys and values become rows.
+    A path is a text in JSON. For people a text becomes a line, pairs of names and values become
+    rows, and the rest are tables. Without `shown`, the record's keys and values become rows.
     """
     if as_json:
-        say(json.dumps(record))
+        say(json.dumps(record, default=os.fspath))
         return
     from rich.text import Text
 

@@ -64,12 +64,12 @@ def command(
     loaded = load_run(run)
     probed = heads.probe(loaded.model, _tokens(loaded, prompt, windows))
     files = show.save_figures(probed, figures) if figures else []
-    record = {"run": str(loaded.run.path), **show.record(probed)}
+    record = {"run": loaded.run.path, **show.record(probed)}
     _emit(record, files, as_json, [show.heads_table(probed), *show.legend(probed)])
 
 
 def _emit(record: dict[str, Any], files: list[Path], as_json: bool, shown: list[Any]) -> None:
-    emit({**record, "files": [str(file) for file in files]}, as_json, lambda: shown)
+    emit({**record, "files": files}, as_json, lambda: shown)
     for file in () if as_json else files:
         note(f"wrote {file}")
 

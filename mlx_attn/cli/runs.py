@@ -1,6 +1,5 @@
 """`mlx-attn runs`: list the trained runs, and remove old ones."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlx_attn.cli.options import Named, UserPath
-from mlx_attn.cli.output import note, say
+from mlx_attn.cli.output import emit, note, say
 from mlx_attn.cli.sample import complete_run
 from mlx_attn.errors import RunError, find_row, plural
 
@@ -83,8 +82,7 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
     directory = directory or RUNS
     runs, ledgers = sorted(summarise_runs(directory), key=key), ledgers_in(directory)
     if as_json:
-        rows = [{**asdict(run), "path": str(run.path)} for run in runs]
-        say(json.dumps({"runs": rows, "ideas": ledgers}))
+        emit({"runs": [asdict(run) for run in runs], "ideas": ledgers}, as_json)
     elif runs or ledgers:
         rows = [(run.name, facts_of(run)) for run in runs]
         print_rows([*rows, *ledgers.items()], stdout_console())

@@ -1,9 +1,8 @@
 """Export a run to another program: choose the architecture, write it, read it back, compare."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -98,10 +97,6 @@ class Exported:
     route: str  # one line about the architecture that holds the model, and why
     parity: Parity  # the comparison with the model that was read back
     install: str  # the command that the program's environment needs first; empty if none
-
-    def record(self) -> dict[str, Any]:
-        """Return all of it as one JSON object."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 Target = Callable[[LoadedRun, Path], str]
