@@ -50,9 +50,6 @@ class Page(Screen):
             self.answers.append(f"[{heading}]")
         self.answers.append("".join(texts))
 
-    def clear(self) -> None:
-        self.answers.clear()
-
 
 RUNS = {"alpha": "byte", "beta": "byte", "letters": "char"}
 
