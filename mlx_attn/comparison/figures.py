@@ -72,7 +72,8 @@ def curves_figure(comparison: Comparison, field: str) -> "Figure":
 
     Lines are means over seeds, in the range of the seeds; the field is "val_loss" or "accuracy".
     """
-    marks, delta = _marks(comparison), comparison.delta
+    marks = _marks(comparison)
+    margin = min((each.margin for each in comparison.verdicts.values()), default=comparison.delta)
     figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
     lines = {arm.arm: line_of(arm.trainings, field) for arm in comparison.arms}
     control = lines[comparison.control]
@@ -88,8 +89,8 @@ def curves_figure(comparison: Comparison, field: str) -> "Figure":
     if field == "val_loss":
         # Untrained models have such large losses that the later differences would be invisible.
         _hide_the_start(losses, lines.values())
-        _hide_the_start(differences, gaps.values(), delta)
-        differences.axhspan(-delta, delta, **_BAND)
+        _hide_the_start(differences, gaps.values(), margin)
+        differences.axhspan(-margin, margin, **_BAND)
     differences.axhline(0, color=marks[comparison.control]["color"], linewidth=0.8)
     losses.set_ylabel("nats per token" if field == "val_loss" else "share predicted right")
     differences.set(xlabel="step", ylabel="minus the control's")
