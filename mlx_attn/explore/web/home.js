@@ -189,11 +189,12 @@ function chart(rows, colourOf) {
 }
 
 function axes(x, y, { most, width, low, high }) {
-  const ticks = [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10].filter((value) => value >= low * 0.98 && value <= high * 1.02);
+  const round = [0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10].filter((value) => value >= low * 0.98 && value <= high * 1.02);
+  const ticks = round.length > 1 ? round : [...new Set([low, Math.sqrt(low * high), high])];
   const across = [0, 0.25, 0.5, 0.75, 1].map((share) => share * most);
   const text = (at, words) => svg("text", { ...at, class: "tick" }, words);
   return [
-    ...ticks.flatMap((value) => [svg("line", { x1: LEFT, x2: width - 12, y1: y(value), y2: y(value), class: "grid" }), text({ x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, String(value))]),
+    ...ticks.flatMap((value) => [svg("line", { x1: LEFT, x2: width - 12, y1: y(value), y2: y(value), class: "grid" }), text({ x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, round.includes(value) ? String(value) : number(value))]),
     ...across.map((tokens, i) => text({ x: x(tokens), y: HEIGHT - 10, "text-anchor": i === 0 ? "start" : i === 4 ? "end" : "middle" }, short(tokens))),
   ];
 }
