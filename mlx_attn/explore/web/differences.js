@@ -9,11 +9,14 @@ import { label, shown } from "./tokenizer.js";
 const MOST = 5; // tokens in the list of the largest differences
 export const ROUNDING = 1e-4; // in nats, or of a token's attention: a smaller difference counts as none
 
-/** Total variation distance of two distributions: 0 if they are equal, 1 if they share nothing. */
+/** Total variation distance of two distributions, or of other weights by size: 0 if they are equal, 1 if they share nothing. */
 export function totalVariation(p, q) {
-  let sum = 0;
-  for (let i = 0; i < Math.max(p.length, q.length); i++) sum += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
-  return sum / 2;
+  let apart = 0, both = 0;
+  for (let i = 0; i < Math.max(p.length, q.length); i++) {
+    apart += Math.abs((p[i] ?? 0) - (q[i] ?? 0));
+    both += Math.abs(p[i] ?? 0) + Math.abs(q[i] ?? 0);
+  }
+  return apart / (both || 1);
 }
 
 /** Returns the difference of two numbers, 0 if it is rounding. */
