@@ -20,7 +20,7 @@ function largest(values, count = FEW) {
 
 /** Returns the tokens with most weight from the chosen one, and always j. */
 function attended(c) {
-  const found = largest(c.rows[c.i].weights[c.h]);
+  const found = largest(c.rows[c.i].weights[c.h]).filter((j) => j === c.j || c.rows[c.i].weights[c.h][j] !== 0);
   return found.includes(c.j) || c.j >= c.rows[c.i].weights[c.h].length ? found : [...found.slice(0, FEW - 1), c.j];
 }
 
