@@ -20,7 +20,7 @@ from mlx_attn.attention import attention
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.explore.traced import Constants, is_square, traced_model
+from mlx_attn.explore.traced import Constants, traced_model
 from mlx_attn.model.gpt import GPT, FeedForward, TransformerBlock
 from mlx_attn.probe.heads import LONGEST, corpus_of, validation_windows
 from mlx_attn.records import package_table
@@ -124,7 +124,6 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "slopes": [*layer.slopes],
         "choices": {name: getattr(config, name) for name in ("score", "value", "output")},
         "has_score_matrix": bool(maps.score.weights) and is_pointwise and has_matrices,
-        "has_square_projection": is_square(layer),
         "has_output_matrix": is_pointwise and maps.value.affine and maps.output.affine,
     }
 

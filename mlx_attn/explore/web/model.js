@@ -52,6 +52,13 @@ export class GPT {
     return [...whole.map((value) => [value]), ...this.layers.flatMap((attention) => attention.switches(edits))];
   }
 
+  /** Returns true if the model computes the same with these edits, tried on a few tokens. */
+  ignores(edits) {
+    const tokens = Array.from({ length: this.manifest.graphs.lengths[0] }, (_, i) => i % this.config.vocab_size);
+    const [changed, plain] = [edits, intact()].map((each) => this.passes[0]().run([tokens, ...this.switches(tokens, each)]).logits.data);
+    return changed.every((value, at) => Object.is(value, plain[at]));
+  }
+
   /** The most tokens that the page reads, from the end of a text. */
   get longest() {
     return this.manifest.graphs.lengths.at(-1);

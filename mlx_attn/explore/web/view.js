@@ -275,14 +275,17 @@ function paintSwitches() {
   for (const name of ["mask", "positions", "projection"]) byId(name).checked = !state.edits[name];
 }
 
-/** Disables the switches for parts that the models lack. */
+/** Disables the switches that change nothing. */
 function disableSwitches() {
   const all = models.flatMap((model) => model.layers);
+  const without = (edits, reason) => models.every((model) => model.ignores({ ...PLAIN, ...edits })) && reason;
   const lacking = {
-    positions: models.every(({ config }) => config.position === "none") && "this model has no positions",
-    projection: !all.some((a) => a.has_square_projection) && "there is no square out_proj to leave out",
+    mask: without({ mask: false }, "this model reads no mask"),
+    positions: without({ positions: false }, "this model reads no positions"),
+    projection: without({ projection: false }, "there is no square out_proj to leave out"),
     rank: !all.some((a) => a.has_score_matrix) && "the scores are not made by one matrix",
-    scoreless: all.every((a) => a.choices.score === "off") && "there are no scores",
+    scoreless: without({ heads: headsWith({ scores: false }) }, "this model reads no scores"),
+    temperature: without({ heads: headsWith({ temperature: 2 }) }, "this model reads no scores"),
   };
   for (const [id, reason] of Object.entries(lacking)) {
     byId(id).disabled = Boolean(reason);
@@ -295,15 +298,15 @@ function change(edits) {
   attempt(refresh);
 }
 
-/** Changes the chosen head, or every head. */
-function changeHead(changes) {
+/** Returns the edits of heads with changes in these, [layer, head]; by default in every head. */
+function headsWith(changes, places = panes.flatMap(({ thumbs }) => thumbs.map(({ layer, head }) => [layer, head]))) {
   const heads = { ...state.edits.heads };
-  const places = byId("every").checked
-    ? models.flatMap((model) => model.layers.flatMap(({ layer, count }) => Array.from({ length: count }, (_, head) => [layer, head])))
-    : [[state.layer, state.head]];
   for (const [layer, head] of places) heads[`${layer}.${head}`] = { ...headEdits(state.edits, layer, head), ...changes };
-  change({ heads });
+  return heads;
 }
+
+/** Changes the chosen head, or every head. */
+const changeHead = (changes) => change({ heads: headsWith(changes, byId("every").checked ? undefined : [[state.layer, state.head]]) });
 
 function listenToSwitches() {
   const on = (id, event, act) => byId(id).addEventListener(event, (happened) => act(happened.target));
