@@ -253,12 +253,13 @@ def example_texts(
         return [_whole_words(tokenizer, tokenizer.encode(written), length) if written else ""]
     split = corpus.val
     if split.document_starts is None:
-        passages = validation_windows(corpus, loaded.model.config.context_length, count)
-    else:
-        ends = np.append(split.document_starts[1:], len(split.tokens))
-        chosen = np.unique(np.linspace(0, len(ends) - 1, count).astype(int))
-        spans = zip(split.document_starts[chosen], ends[chosen], strict=True)
-        passages = [split.tokens[start : min(end, start + LONGEST)] for start, end in spans]
+        windows = validation_windows(corpus, loaded.model.config.context_length, count)
+        # A window begins anywhere, so its first word may be cut off.
+        return [re.sub(r"^\S+\s+", "", _whole_words(tokenizer, one, length)) for one in windows]
+    ends = np.append(split.document_starts[1:], len(split.tokens))
+    chosen = np.unique(np.linspace(0, len(ends) - 1, count).astype(int))
+    spans = zip(split.document_starts[chosen], ends[chosen], strict=True)
+    passages = [split.tokens[start : min(end, start + LONGEST)] for start, end in spans]
     return [_whole_words(tokenizer, tokens, length) for tokens in passages]
 
 
