@@ -232,8 +232,7 @@ def _numbers(probe: heads.Probe) -> dict[str, Any]:
     columns = show.columns(probe)
     groups = groupby(columns, key=lambda column: show.GROUPS[column.of])
     return {
-        "maps": show.how_many_maps(probe),
-        "patterns": show.patterns(probe),
+        "patterns": f"{show.how_many_maps(probe)} {show.patterns(probe)}",
         "caveat": show.caveat(probe),
         "groups": [{"heading": heading, "span": len([*group])} for heading, group in groups],
         "heads": [*np.ndindex(probe.config.n_layers, probe.n_maps)],

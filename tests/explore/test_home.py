@@ -83,4 +83,4 @@ def test_every_cell_is_the_number_that_probe_prints(make_run):
     assert made["columns"][0]["uniform"] == show.number(found.uniform["entropy"])
     np.testing.assert_allclose(made["alignment"]["S_h"], found.spectra["S"]["alignment"], atol=1e-3)
     assert made["measured"] == "Measured while the model reads the first text, 38 tokens."
-    assert made["maps"] == "2 layers of 2 heads: 2 attention maps per layer, 4 in all."
+    assert made["patterns"].startswith("2 layers of 2 heads: 2 attention maps per layer, 4 in all.")

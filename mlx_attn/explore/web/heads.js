@@ -6,7 +6,7 @@ import { explained } from "./words.js";
 export function headNumbers(facts, choose) {
   const caveat = facts.caveat ? [element("p", { className: "note" }, facts.caveat)] : [];
   return [
-    element("p", { className: "patterns" }, `${facts.maps} ${facts.patterns}`.replaceAll(" %", "\u00a0%")),
+    element("p", { className: "patterns" }, facts.patterns.replaceAll(" %", "\u00a0%")),
     element("p", { className: "hint" }, `${facts.measured} The last row is a head that attends to all tokens so far alike. Point at a heading for its meaning.`),
     element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "Every head in numbers" }, tableOf(facts, choose)),
     ...caveat,
