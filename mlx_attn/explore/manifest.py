@@ -72,7 +72,7 @@ def page_model(
         "others": _base64(constants.others, "float32"),
         "start": loaded.start_tokens,
         "tokenizer": tokenizer_facts(loaded.tokenizer),
-        "steps": list(_steps(model)),
+        "steps": [[*_steps(model, block.att)] for block in model.trf_blocks],
         "weights": _base64(constants.weights, dtype),
     }
 
@@ -89,8 +89,7 @@ def _model_facts(run: Run, model: GPT) -> dict[str, Any]:
     row = VARIANTS.get(name)
     formula, summary = (row.formula, row.summary) if row else ("", "")
     if pattern := model.config.pattern:
-        formula = ""
-        summary = f"the variants of the layers in turn: {pattern}; the formulas are the first's"
+        summary = f"the variants of the layers in turn: {pattern}"
     validation = {"text": run.settings.get("digest"), "loss": best["val_loss"]} if best else None
     return {
         "name": run.name,
@@ -111,7 +110,7 @@ def _base64(arrays: Sequence[np.ndarray], dtype: str) -> str:
 
 
 def _layer_facts(layer: Attention) -> dict[str, Any]:
-    """Return sizes and choices of one attention layer, under the names of `AttentionConfig`."""
+    """Return sizes and facts of one attention layer."""
     config, maps = layer.config, layer.maps
     is_pointwise = config.short_conv == "none"
     # A pair of queries has a matrix for each of its maps.
@@ -122,7 +121,6 @@ def _layer_facts(layer: Attention) -> dict[str, Any]:
         "scale": config.scale,
         "queries_per_head": maps.score.queries_per_head,
         "slopes": [*layer.slopes],
-        "choices": {name: getattr(config, name) for name in ("score", "value", "output")},
         "has_score_matrix": bool(maps.score.weights) and is_pointwise and has_matrices,
         "has_output_matrix": is_pointwise and maps.value.affine and maps.output.affine,
     }
@@ -158,10 +156,10 @@ def _step(name: str, *sources: dict[str, Any], **changed: str) -> dict[str, Any]
     return {**_STEPS[name], **changed, "sources": sources}
 
 
-def _steps(model: GPT) -> Iterator[dict[str, Any]]:
+def _steps(model: GPT, layer: Attention) -> Iterator[dict[str, Any]]:
     block = TransformerBlock.__call__
     yield _step("input", source_of(block, "norm1(x)"))
-    yield from _attention_steps(model.trf_blocks[0].att)
+    yield from _attention_steps(layer)
     yield _step("residual", source_of(block, "x + "), source_of(FeedForward.__call__, "layer(x)"))
     head = "tok_emb" if model.config.tied_head else "out_head"
     yield _step("logits", source_of(GPT.head), formula=f"p = softmax(final_norm(x) {head}^T)")
@@ -174,7 +172,9 @@ def _attention_steps(layer: Attention) -> Iterator[dict[str, Any]]:
     yield _step("scores", source_of(attention.attention_scores, "multiply_heads"))
     yield _mask_step(layer)
     mixed = source_of(mixing.apply), source_of(Attention.mix, "self.maps.mixing.apply")
-    yield _step("weights" if mixing.sums_to_one else "mixing", *mixed, formula=mixing.formula)
+    title = "softmax" if "softmax" in mixing.formula else "weights"
+    name = "weights" if mixing.sums_to_one else "mixing"
+    yield _step(name, *mixed, title=title, formula=mixing.formula)
     yield _step("heads", source_of(attention.multiply_heads, "folded @ matrices"))
     title = "concat, out_proj" if "out_proj" in layer else "output"
     yield _step("output", source_of(maps.output.apply), title=title, formula=maps.output.formula)

@@ -346,3 +346,12 @@ def test_it_writes_as_the_run_does(make_run, show):
     for _ in range(12):
         switch(page, "one")
     assert page.run('document.getElementById("text").value') == text + "".join(written)
+
+
+def test_the_page_says_of_weights_and_offers_as_switches_what_the_layers_have(make_run, show):
+    page = show(make_run(pattern="linear,gated-deltanet", position="learned"))
+    page.run("document.querySelectorAll('.head')[2].click()")
+    said = page.run("document.querySelector('.picture').innerText")
+    assert re.search("5. weights.*need not add up to 1.*weight 1\\s*\u2212", said, re.DOTALL)
+    disabled = page.run("[...document.querySelectorAll('#switches :disabled')].map((s) => s.id)")
+    assert disabled == ["scoreless", "temperature"]

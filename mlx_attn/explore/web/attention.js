@@ -45,7 +45,7 @@ for (const [read, names] of READERS)
     });
 
 export class Attention {
-  /** `config` has the layer's sizes and choices; `graphs` gives its maps as graphs. */
+  /** `config` has the layer's sizes; `graphs` gives its maps as graphs. */
   constructor(config, graphs, layer) {
     Object.assign(this, config);
     this.graphs = graphs;

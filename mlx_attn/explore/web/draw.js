@@ -28,7 +28,7 @@ export function signed(value, digits) {
 }
 
 export function percent(value) {
-  const text = (100 * value).toFixed(value < 0.0995 ? 1 : 0);
+  const text = (100 * value).toFixed(Math.abs(value) < 0.0995 ? 1 : 0).replace("-", "−");
   return value > 0 && Number(text) === 0 ? "<0.1\u00a0%" : `${text}\u00a0%`;
 }
 
@@ -58,7 +58,7 @@ function colours() {
 
 /** The strength of a number's colour, by kind of matrix; `largest` is its largest absolute value. */
 const STRENGTHS = {
-  weights: (v) => Math.sqrt(Math.max(v, 0)),
+  weights: (v) => Math.sqrt(Math.abs(v)),
   share: (v) => v,
   signed: (v, largest) => Math.abs(v) / largest,
 };

@@ -171,7 +171,8 @@ export class Pane {
 
   paintTokens(weights) {
     Array.from(this.find(".tokens").children).forEach((button, j) => {
-      button.style.setProperty("--weight", Math.sqrt(weights[j] ?? 0).toFixed(3));
+      button.style.setProperty("--weight", Math.sqrt(Math.abs(weights[j] ?? 0)).toFixed(3));
+      button.classList.toggle("of-1", weights[j] < 0);
       button.classList.toggle("from", j === this.context.i);
       button.classList.toggle("later", weights[j] === undefined);
       button.tabIndex = j === this.context.i ? 0 : -1;
@@ -208,8 +209,8 @@ export class Pane {
   }
 
   paintStep(at) {
-    const { title, formula, text, sources } = this.model.manifest.steps[at];
     const { layer, h } = this.context;
+    const { title, formula, text, sources } = this.model.manifest.steps[layer][at];
     const place = { model: "", layer: `, layer ${layer}`, head: `, layer ${layer}, head ${h}` }[this.step.of ?? "head"];
     this.find(".picture h3").textContent = `${at + 1}. ${title}${place}`;
     this.find(".formula").textContent = formula;
@@ -251,13 +252,11 @@ export class Pane {
     const fold = this.find(".matrices");
     if (!fold.open || !this.context) return;
     const { attention, h, edits } = this.context;
-    const { score, value, output } = attention.choices;
     const matrices = [
-      ["S_h: makes the scores", attention.scoreMatrix(h), `score=${score}`],
-      ["V_h O_h: what is moved", attention.outputMatrix(h, edits), `value=${value} with output=${output}`],
+      ["S_h: makes the scores", attention.scoreMatrix(h)],
+      ["V_h O_h: what is moved", attention.outputMatrix(h, edits)],
     ];
-    const pictures = matrices.map(([title, matrix, why]) =>
-      matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: none, because ${why} is not linear in x.`));
+    const pictures = matrices.map(([title, matrix]) => (matrix ? matrixFigure(title, matrix) : element("p", {}, `${title}: there is no such matrix.`)));
     fold.querySelector("div").replaceChildren(...pictures, ...(matrices[0][1] ? [this.spectrumOf(attention.spectrum(h).values)] : []));
   }
 
@@ -293,10 +292,11 @@ const swatch = (of, text) => element("span", { className: `swatch of-${of}` }, t
 
 /** Explains the colours, rows and columns of a picture. */
 function legend(panels, square) {
-  const [{ kind, columns, value }] = panels;
+  const [{ kind, rows, columns, value }] = panels;
   const widths = panels.map((panel) => `${panel.title} has ${panel.columns}`).join(", ");
   const axes = square ? "A row for each query token, a column for each key token. " : `A row for each token, a column for each coordinate: ${widths}. `;
-  if (kind === "weights") return [axes, swatch(0, "weight 1, paler is less")];
+  const isSigned = Array.from({ length: rows * columns }).some((_, at) => value(Math.floor(at / columns), at % columns) < 0);
+  if (kind === "weights") return [axes, swatch(0, "weight 1"), ...(isSigned ? [" ", swatch(1, "−1")] : []), ", paler is nearer to 0"];
   return [axes, swatch(0, "positive"), " ", swatch(1, "negative"), ", paler is nearer to 0", square && value(0, columns - 1) === -Infinity ? ", blank is minus infinity" : ""];
 }
 

@@ -403,7 +403,7 @@ function build() {
   byId("writer-field").hidden = models.length === 1;
   byId("writer").append(...models.map(({ manifest }, i) => element("option", { value: i }, manifest.name)));
   STEPS.forEach((_, at) => {
-    const { title, book } = models[0].manifest.steps[at];
+    const { title, book } = models[0].manifest.steps[0][at];
     const names = [element("span", {}, title), element("span", { className: "section" }, book.section), element("code", {}, book.name)];
     const button = element("button", { type: "button", title: `${BOOK}, section ${book.section}: ${book.name}` }, element("span", { className: "place", ariaHidden: "true" }, String(at + 1)), ...names);
     button.addEventListener("click", () => showStep(at));
