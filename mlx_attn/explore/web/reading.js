@@ -65,7 +65,7 @@ export function tokensOfWords(model, trace, text, found) {
 export function warningOf(model, trace, found, name, texts) {
   const { read } = model.manifest;
   const [loss, guess] = [lossOf(trace), Math.log(model.config.vocab_size)];
-  const words = [...new Set(found.map(([word]) => `“${word}”`))];
+  const words = [...new Set(found.map(([word]) => `“${word.length > 40 ? `${word.slice(0, 40)}…` : word}”`))];
   const list = words.length ? ` Words that it has never read: ${words.slice(0, 8).join(", ")}${words.length > 8 ? ", ..." : ""}.` : "";
   if (!(loss > guess)) return list && `${name} has only read ${read}.${list}`;
   const examples = texts > 1 ? `Try text 1 to ${texts}, or train` : "Train";
