@@ -2,13 +2,11 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from mlx_attn.cli.main import INTERRUPTED
 from mlx_attn.comparison.show import LOOKS
 from tests.cli.conftest import TINY_FLAGS, done, refused
 
@@ -48,25 +46,6 @@ def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, workshop)
     # The reference, and the control with fewer steps, which measures the margin.
     assert "8 trainings, 2 seeds an arm" in plan
     assert not (workshop / "runs").exists()
-
-
-def test_a_signal_keeps_what_is_finished_and_says_how_to_go_on(workshop):
-    flags = [*SMALL, "--seeds=40", "--jobs=1", "--variants=standard,no-query"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlx_attn", "compare", *flags],
-        cwd=workshop,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr
-    assert any("nats per token" in line for line in process.stderr)
-    process.send_signal(signal.SIGTERM)
-    output, rest = process.communicate(timeout=300)
-    assert process.returncode == INTERRUPTED
-    last = rest.splitlines()[-1]
-    assert last == "interrupted; finished trainings are kept: the same command continues"
-    assert output == ""
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,17 @@ def test_when_the_reader_of_the_reports_is_gone_the_training_is_saved(python, wo
     assert "Traceback" not in process.stderr.read()
 
 
+def test_a_signal_keeps_finished_trainings_and_says_how_to_go_on(python):
+    shared = [flag for flag in TINY_FLAGS if "every" not in flag]
+    arms = ["--variants=standard,no-query", "--seeds=40", "--no-tune", "--jobs=1"]
+    process = python("-m", "mlx_attn", "compare", *arms, *shared)
+    wait_for(process, "standard, seed")
+    process.send_signal(signal.SIGTERM)
+    code, out, messages = ended(process)
+    assert (code, out) == (130, "")
+    assert messages[-1] == "interrupted; finished trainings are kept: the same command continues"
+
+
 @pytest.mark.parametrize("module", ["mine", "lost", "click"])
 def test_ctrl_c_in_a_plugin_or_an_import_ends_the_process(python, workshop, module):
     lost = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
