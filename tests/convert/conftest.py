@@ -31,7 +31,6 @@ SIZES: dict[str, Any] = {
     "drop_rate": 0.0,
     "compile": "off",
 }
-SMALL = {"vocab_size": 16, "context_length": 8, "emb_dim": 16, "n_heads": 4, "n_layers": 1}
 Trained = Callable[..., GPT]
 
 

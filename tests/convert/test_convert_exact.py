@@ -5,17 +5,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from make import moved
 
-from mlx_attn.attention.catalog import VARIANTS
-from mlx_attn.convert.measure import compare_logits, float64_logits, weight_errors
+from mlx_attn.convert.measure import compare_logits, weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.machine import operations
 from mlx_attn.machine.device import float64
-from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
 
-from .conftest import SMALL, convert_exactly, of_type
+from .conftest import convert_exactly, of_type
 
 SEVERAL_HEADS = ("merged", "merged-output", "merged-both")
 SHARED = ("merged", "merged-both")
@@ -27,6 +23,7 @@ KINDS = [
 ]
 BACK = [("merged", "separate"), ("merged-output", "separate-output"), ("merged-both", "standard")]
 NO_BIAS, BIAS = {"qkv_bias": False}, {"qkv_bias": True}
+LATENT = {"score": "latent", "value": "latent", "latent_dim": 32}
 EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     *((kind, (to,)) for kind in KINDS for to in SEVERAL_HEADS),
     *(({"n_heads": 1, **bias}, (to,)) for to in ONE_HEAD for bias in (NO_BIAS, BIAS)),
@@ -39,6 +36,10 @@ EXACT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     *(({"n_kv_heads": 2, **BIAS}, (to,)) for to in SHARED),
     ({"output": "normed"}, ("merged",)),
+    # Latents of full rank.
+    *((LATENT, (to,)) for to in ("standard", "merged-both")),
+    ({**LATENT, "output": "none"}, ("mla",)),
+    *((kind, ("mla",)) for kind in (NO_BIAS, BIAS, {"n_kv_heads": 2, **BIAS})),
     # The key is x, which has no bias that the sink would let through.
     ({"score": "merged", "mixing": "sink", "head_dim": 32, **BIAS}, ("separate",)),
 ]
@@ -95,39 +96,17 @@ def test_an_exact_conversion_differs_by_rounding(trained, corpus):
 
 
 @pytest.mark.parametrize(
-    ("variant", "to"), [("merged", "separate"), ("merged-output", "separate-output")]
+    ("settings", "to"),
+    [
+        ({"variant": "merged"}, "separate"),
+        ({"variant": "merged-output"}, "separate-output"),
+        ({}, "mla"),
+        ({"n_kv_heads": 2, **BIAS}, "mla"),
+    ],
 )
-def test_the_error_falls_as_the_rank_grows(trained, variant, to):
-    model = trained(variant=variant)
+def test_the_error_falls_as_the_rank_grows(trained, settings, to):
+    model = trained(**settings)
     errors = [max(weight_errors(model, convert(model, to, rank=rank))) for rank in (1, 4, 8, 32)]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-5
-
-
-TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
-
-
-def random_model(variant: str, **keys) -> GPT:
-    """A model whose every trained number is away from where it starts."""
-    mx.random.seed(0)
-    return moved(GPT(GPTConfig(**{**SMALL, **VARIANTS[variant].settings, "latent_dim": 6, **keys})))
-
-
-@pytest.mark.parametrize(
-    ("to", "output"), [("standard", "linear"), ("merged-both", "linear"), ("mla", "none")]
-)
-def test_a_latent_of_full_rank_is_written_out_exactly(to, output):
-    model = random_model("mla", latent_dim=16, output=output)
-    converted = convert(model, to)
-    assert np.abs(float64_logits(model, TOKENS) - float64_logits(converted, TOKENS)).max() < 1e-5
-
-
-@pytest.mark.parametrize("keys", [{}, {"n_kv_heads": 2, "qkv_bias": True}])
-def test_keys_and_values_share_a_latent_exactly_at_full_rank_and_nearly_below(keys):
-    model = random_model("standard", **keys)
-    exact = float64_logits(model, TOKENS)
-    assert np.abs(exact - float64_logits(convert(model, "mla"), TOKENS)).max() < 1e-5
-    errors = [weight_errors(model, convert(model, "mla", rank=rank)) for rank in (4, 8, 16)]
-    assert errors[0] > errors[1] > errors[2]
-    assert max(errors[2]) < 1e-5
