@@ -131,15 +131,18 @@ def test_what_a_user_added_to_an_export_stays_when_it_is_exported_again(make_run
     (out / ".git" / "HEAD").write_text("ref: refs/heads/main")
     (out / "NOTES.md").write_text("what I did")
     (out.with_name(f".export-{out.name}") / "new" / "half").mkdir(parents=True)  # of a killed one
+    (out / "mlx_attn" / ".DS_Store").touch()  # of the Finder
     (out.parent / "thesis.tex").write_text("years of work")
+    (out / "link.tex").symlink_to(out.parent / "thesis.tex")
     listed = out / "mlx_attn" / "exported.json"  # which a killed export left old; or of anything
     digest = hashlib.sha256(b"years of work").hexdigest()
-    more = {".git": "", "NOTES.md": "", "../thesis.tex": digest, "generation_config.json": ""}
+    more = dict.fromkeys(("../thesis.tex", "link.tex"), digest)
+    more |= dict.fromkeys((".git", "NOTES.md", "generation_config.json"), "")
     listed.write_text(json.dumps({**json.loads(listed.read_text()), **more}))
     export_run(make_run(name="other"), TARGETS["gpt2"], out, overwrite=True)
     assert (out / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
     assert (out / "NOTES.md").read_text() == "what I did"
-    assert (out.parent / "thesis.tex").exists()
+    assert (out / "link.tex").read_text() == "years of work"
     assert not (out / "model.py").exists()  # of the first export, and nobody changed it
     assert not [*out.parent.glob(".export-*")]
 
