@@ -80,7 +80,12 @@ def test_a_kept_idea_is_the_control_on_fresh_seeds(ask, protocol, runner, write,
     assert {trial.seed for trial in runner.done[-trained:]} == {*range(100, 112)}
     assert all([*trial.plugins[0]["files"]] == ["factor.txt"] for trial in runner.done[-trained:])
     write("factor * s - 1", factor=1.6)  # a file that it reads
-    assert ask("standard", "idea")[0].number == 3
+    runner.effects["idea"] = -1.0
+    second, _ = ask("standard", "idea")
+    assert (second.number, second.verdict) == (3, "better")
+    write("factor * s - 2")
+    _, trained = ask("standard", "idea")
+    assert {trial.arm for trial in runner.done[-trained:]} == {"idea", "idea, idea 3"}
 
 
 def test_an_idea_is_alone_and_no_worse_because_its_control_diverges(ask, runner):
