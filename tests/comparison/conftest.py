@@ -4,7 +4,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.comparison.config import ComparisonConfig, arms_from
-from mlx_attn.comparison.judging import Contrast
-from mlx_attn.comparison.judging import judge as judge_contrasts
 from mlx_attn.comparison.plan import Trial
-from mlx_attn.comparison.result import Comparison, Point, TrialResult, Verdict
+from mlx_attn.comparison.result import Comparison, Point, TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner
 from mlx_attn.comparison.trial import Diverged, Outcome, Store
@@ -46,12 +44,6 @@ def training(seed: int = 0, loss: float = 1.0, **fields: Any) -> TrialResult:
         "seconds": 1.0,
     }
     return TrialResult(**{**facts, **fields})
-
-
-def judge(differences: Mapping[str, Sequence[float]], margin: float) -> dict[str, Verdict]:
-    """The verdicts on arms that were not tuned."""
-    contrasts = {a: Contrast(differences=tuple(map(float, d))) for a, d in differences.items()}
-    return judge_contrasts(contrasts, margin)
 
 
 class FormulaRunner(Runner):

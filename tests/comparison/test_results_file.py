@@ -2,11 +2,10 @@
 
 import pytest
 
+from mlx_attn.comparison.judging import Contrast, judge
 from mlx_attn.comparison.losses import judge_losses, read_losses
 from mlx_attn.comparison.show import verdict_lines
 from mlx_attn.errors import ConfigError, RunError
-
-from .conftest import judge
 
 TABLE = """arm,seed,loss,note
 standard,0,1.00,a
@@ -32,7 +31,8 @@ def judged(tmp_path):
 def test_runs_are_paired_by_seed_and_judged_against_the_first_arm_in_a_line(judged):
     with pytest.warns(UserWarning, match="only standard or merged has, 1 in all: if those runs"):
         found = judged(f"{TABLE}standard,3,1.2,a run of merged that failed\n")
-    assert found == judge({"merged": [1.15 - 1.05, 1.11 - 1.0, 1.2 - 1.1]}, 0.01)
+    differences = 1.15 - 1.05, 1.11 - 1.0, 1.2 - 1.1
+    assert found == judge({"merged": Contrast(differences=differences)}, 0.01)
     line, doubt = verdict_lines("standard", found, 0.95)
     assert line.startswith("merged, compared with standard: worse, +0.1033 (95 % interval +0.08")
     assert "3 pairs" in line
