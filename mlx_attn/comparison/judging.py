@@ -84,12 +84,12 @@ class Sample:
 
     @property
     def has_spread(self) -> bool:
-        """Return True if the spread is known: neither from one difference nor from two equal ones.
+        """Return True if the spread is known: neither from one difference nor from equal ones.
 
-        Losses that were rounded to two digits make two equal ones in one comparison of ten.
+        Runs whose seed changes nothing are one run, however often they are repeated.
         """
         differ = not self.mean or self.variance > (1e-6 * self.mean) ** 2
-        return self.seeds > 2 or (self.seeds == 2 and differ)
+        return self.seeds > 1 and differ
 
     @property
     def law(self) -> Any:

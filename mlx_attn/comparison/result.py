@@ -88,8 +88,8 @@ class Tuning:
 class Verdict:
     """An arm judged against the control; a positive difference of loss means that it is worse.
 
-    Without a spread, of one seed or of two equal differences but 0, the word is "not known", there
-    is no interval, and the p-value is 1.
+    Without a spread, of one seed or of equal differences but 0, the word is "not known", there is
+    no interval, and the p-value is 1.
     """
 
     word: str  # "better" has a lower loss; or "worse", "the same" within the margin, "not known"

@@ -82,7 +82,7 @@ def test_p_values_are_corrected_by_holm():
         (HAND, 0.0165, "worse"),
         ((-0.01, 0.02, 0.0), 0.01, "not known"),
         ((0.0, 0.0, 0.0), 0.01, "the same"),
-        ((0.1, 0.1, 0.1), 0.01, "worse"),
+        ((0.1, 0.1, 0.1), 0.01, "not known"),
         ((0.0, 0.0, 0.0), 0.0, "not known"),
         ((0.1,), 0.01, "not known"),
     ],
@@ -91,7 +91,8 @@ def test_four_words(differences, margin, word):
     """The 90 % interval of HAND ends at 0.0124 + 2.132 * sqrt(19.3e-6 / 5) = 0.0166."""
     verdict = alone(differences, margin)
     assert verdict.word == word
-    assert (verdict.seeds_needed is None) == (word != "not known" or len(differences) == 1)
+    assert (verdict.seeds_needed is None) == (word != "not known" or not verdict.interval)
+    assert (verdict.interval is None) == (differences in [(0.1,) * 3, (0.1,)])
 
 
 @pytest.mark.parametrize(("least", "margin"), [(0.1, 0.02), (0.03, 0.015), (-0.01, 0)])

@@ -65,11 +65,14 @@ def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, compla
 @pytest.mark.parametrize(
     ("losses", "end"),
     [
-        ((1.001,) * 3, "the same within 0.01, +0.001 (95 % interval +0.001 to +0.001, 3 pairs)"),
+        (
+            (1.001, 1.002, 1.003),
+            "the same within 0.01, +0.002 (95 % interval -0.0004841 to +0.004484, 3 pairs)",
+        ),
         ((1.01, 1.0, 1.02), "3 pairs); 10 seeds would decide"),
         ((0.8, 1.2, 1.0), "3 pairs); fewer than 1000 seeds would not decide"),
         ((1.1,), "too few for an interval, 1 pair)"),
-        ((1.1, 1.1), "not known, +0.1 (too alike for an interval, 2 pairs)"),
+        ((1.1,) * 3, "not known, +0.1 (too alike for an interval, 3 pairs)"),
     ],
 )
 def test_the_same_has_its_margin_and_not_known_the_seeds_that_would_decide(judged, losses, end):

@@ -113,14 +113,14 @@ def test_only_settings_that_no_arm_changes_are_told_as_shared_and_the_rest_of_al
 
 
 def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(protocol, runner):
-    runner.effects = {"no-query": 0.03, "scores-off": 0.05}
+    runner.noise, runner.effects = 2e-7, {"no-query": 0.03, "scores-off": 0.05}
     config = protocol(delta=0.04, reference=arm_from("scores-off"))
     verdicts = conclude(config, runner).verdicts
     assert {arm: verdict.margin for arm, verdict in verdicts.items()} == pytest.approx(
-        {"no-query": 0.025, "scores-off": 0.04}
+        {"no-query": 0.025, "scores-off": 0.04}, rel=1e-4
     )
     assert verdicts["no-query"].word == "worse"
-    assert verdicts["no-query"].share == pytest.approx(0.6)
+    assert verdicts["no-query"].share == pytest.approx(0.6, rel=1e-4)
     without = conclude(protocol(delta=0.04), runner).verdicts["no-query"]
     assert (without.word, without.share) == ("the same", None)
 
