@@ -229,7 +229,9 @@ def _settings_asked(
     if config:  # whose reference may go with the arms of the flags
         file = settings_in(config, lambda each: ComparisonConfig.of({**each, "reference": "none"}))
     settings = {**file, **environment, **flags}
-    if named := [*(variants.split(",") if variants is not None else ()), *arms]:
+    asked = {"variants": variants.split(",") if variants is not None else (), "arms": arms}
+    # In the order of the command line, because the first arm is the control.
+    if named := [arm for key in click.get_current_context().params for arm in asked.get(key, ())]:
         settings["arms"] = named
     if ideas:
         _refuse(_OWN_RULE, _NOT_OF_IDEAS)

@@ -84,10 +84,7 @@ class Sample:
 
     @property
     def has_spread(self) -> bool:
-        """Return True if the spread is known: neither from one difference nor from equal ones.
-
-        Runs whose seed changes nothing are one run, however often they are repeated.
-        """
+        """Return True if the spread is known; runs whose seed changes nothing are one run."""
         differ = not self.mean or self.variance > (1e-6 * self.mean) ** 2
         return self.seeds > 1 and differ
 

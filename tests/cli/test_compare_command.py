@@ -48,6 +48,13 @@ def test_the_plan_counts_the_reference_arm_and_trains_nothing(compare, workshop)
     assert not (workshop / "runs").exists()
 
 
+def test_the_first_arm_of_the_command_line_is_the_control(compare, run_command):
+    mixed = ["--arm=few: n_heads=1", "--variants=merged", *SMALL, "--dry-run", "--json"]
+    assert json.loads(run_command("compare", *mixed).stdout)["arms"] == "few, merged"
+    mixed = json.loads(compare("--arm=few: n_heads=1", "--dry-run", "--json").stdout)
+    assert (mixed["arms"], mixed["control"]) == ("standard, no-query, few", "standard")
+
+
 @pytest.mark.parametrize(
     ("losses", "word", "status"),
     [((0.9, 0.91), "better", 0), ((1.2, 1.21), "worse", 10), ((1.0, 1.5), "not known", 12)],
