@@ -233,9 +233,9 @@ class ComparisonConfig:
 
     def __post_init__(self):
         check_settings(self)
-        if min(self.scales, default=0) <= 0:
+        if min(self.scales, default=0) <= 0 or len({*self.scales}) < len(self.scales):
             raise ConfigError(
-                f"scales={self.scales} must be positive factors of the learning rates, at least one"
+                f"scales={self.scales} must be positive factors of the learning rates, each once"
             )
         margin_from(self.delta)
         if (without := self.reference) and any(

@@ -73,7 +73,7 @@ def test_a_control_that_diverges_ends_the_comparison(protocol, runner):
             for text in ("-0.01", "0", "five", "100%", "5%x", "nan")
         ),
         ({"confidence": 1.0}, "confidence=1.0"),
-        ({"scales": ()}, "at least one"),
+        *(({"scales": scales}, "positive .* each once") for scales in ((), (0.5, 0.5), (0.0,))),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
         ({"reference": arm_from("no-query")}, "the reference no-query is an arm too"),
         ({"reference": arm_from("off: no-query")}, "the reference off is an arm too"),
