@@ -87,7 +87,8 @@ def list_runs(directory: Path | None, sort: str, as_json: bool) -> None:
         rows = [(run.name, facts_of(run)) for run in runs]
         print_rows([*rows, *ledgers.items()], stdout_console())
         total = memory(sum(run.n_bytes for run in runs))
-        note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
+        if runs:
+            note(f"{plural(len(runs), 'run')}, {total}; mlx-attn runs rm NAME removes one")
     else:
         note(f"there is no run in {directory}: train one with 'mlx-attn train', about a minute")
 
