@@ -28,11 +28,11 @@ class _OneLine(Exception):
 
     @property
     def in_python(self) -> str:
-        """The message with keyword arguments instead of flags: --min-lr 0 is min_lr=0."""
+        """The message for keyword arguments: --lr 0 is lr=0, "leave --lr out" is "leave lr out"."""
         return self._python or _FLAG.sub(_as_keyword, str(self))
 
 
-_FLAG = re.compile(r"(?<!\S)--([a-z][a-z0-9-]*)(?: ([\w./-]+)(?=[,;:)]|$))?")
+_FLAG = re.compile(r"(?<!\S)--([a-z][a-z0-9-]*)(?: (?!out\b|alone\b)([\w./-]+)(?=[,;:)]|$))?")
 
 
 def _as_keyword(flag: re.Match[str]) -> str:

@@ -147,6 +147,7 @@ def test_what_holds_arrays_is_equal_to_itself_only(kept, model):
         (lambda _: mlx_attn.compare(["a"]), "arm=.* must be a text"),  # pyright: ignore
         (lambda model: mlx_attn.compare("standard", "merged", jobs=-1), "jobs=-1 must be at least"),
         (lambda _: mlx_attn.compare("standard", plugins=""), "'' names no file"),
+        (lambda _: mlx_attn.train(variant="linear", window=4), "hides: leave window out"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model, wrong, message):
