@@ -208,7 +208,7 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
 def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Check a layer and expand its shorthands `variant`, whose name stays, and `block`.
 
-    A key in the layer itself wins over those.
+    A key in the layer itself wins. A variant that is in its `pattern` sets positions, but no maps.
 
     Raises:
         ConfigError: A key is unknown, a value has the wrong type, or a name is unknown.
@@ -218,13 +218,13 @@ def expanded(layer: Mapping[str, Any]) -> dict[str, Any]:
     short: dict[str, Any] = {}
     if "block" in settings:
         short |= find_row(BLOCKS, settings.pop("block"), "block")
-    if "variant" in settings:
-        row = find_variant(settings["variant"])
-        short |= row.settings
-        settings["variant"] = row.name
     if rows := variants_of(settings.get("pattern", "")):  # which set the maps of their layers
         short |= MAPS
         settings["pattern"] = ",".join(row.name for row in rows)
+    if "variant" in settings:
+        row = find_variant(settings["variant"])
+        short |= row.settings | (MAPS if row in rows else {})
+        settings["variant"] = row.name
     return {**short, **settings}
 
 

@@ -83,6 +83,8 @@ def test_a_variant_above_a_pattern_replaces_it_and_below_it_gives_the_positions(
     model = resolve({"variant": "deltanet", "pattern": THREE_TO_ONE, "n_layers": 4}).model
     layers = [config_from({**model, "vocab_size": 9}).attention(i) for i in range(4)]
     assert [layer.position for layer in layers] == ["none"] * 4
+    with pytest.raises(ConfigError, match="sets its score: leave score=merged out"):
+        resolve({"variant": "merged", "pattern": THREE_TO_ONE, "n_layers": 4}).model_config(9)
 
 
 def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
