@@ -48,7 +48,7 @@ class Plugin:
 _loaded: dict[Path, Plugin] = {}
 
 _opened: defaultdict[Path, set[Path]] = defaultdict(set)
-"""What each file has opened: a second load imports no module again."""
+"""What each file has opened."""
 _running: list[Path] = []
 """The file that is run now, after those that load it."""
 
@@ -56,7 +56,7 @@ _running: list[Path] = []
 def load_plugins(paths: Plugins) -> list[Plugin]:
     """Import files that register choices and variants; the same file again changes nothing.
 
-    A file that has changed, or one that it read, replaces its earlier choices and variants.
+    A file that has changed, or that read one that has, runs again with what it imports beside it.
 
     Args:
         paths: One file, or several.
@@ -90,45 +90,48 @@ def _load(path: Path) -> Plugin:
     digest = hashlib.sha256(read_bytes(path)).hexdigest()
     for plugin in _present():
         beside = ((path.parent / name, old) for name, old in plugin.files.items())
-        if plugin.sha256 == digest and all(_digest(file) == old for file, old in beside):
+        # A file that loaded this one takes its choices back, too.
+        is_whole = plugin.sha256 == digest and {*plugin.names} <= {*_registered()}
+        if is_whole and all(_digest(file) == old for file, old in beside):
             return plugin
     if path in _loaded:
-        _forget(_loaded.pop(path).names)
+        _forget(path, _loaded.pop(path).names)
     before = _registered()
     try:
         _execute(path, _MODULE + digest)
         _check(path, _added_to(before))
     except BaseException:
-        _forget(_added_to(before))
-        sys.modules.pop(_MODULE + digest, None)
+        _forget(path, _added_to(before))
         raise
-    plugin = _loaded[path] = Plugin(path, digest, _added_to(before), _files_beside(path))
+    files = {str(file.relative_to(path.parent)): _digest(file) for file in _opened_beside(path)}
+    plugin = _loaded[path] = Plugin(path, digest, _added_to(before), files)
     return plugin
 
 
-def _files_beside(path: Path) -> dict[str, str]:
-    """Return the digests of the files below its folder, but of packages, that a file has opened."""
+def _opened_beside(path: Path) -> list[Path]:
+    """Return the files below its folder, but of installed packages, that a file has opened."""
     # A module that was imported before is read from its bytecode.
     sources = {
         Path(source_from_cache(file)) if file.parent.name == "__pycache__" else file
         for file in _opened[path]
     }
-    below = sorted(file for file in sources if path.parent in file.parents and file.is_file())
-    own = Path(__file__).parent
-    below = [f for f in below if own not in f.parents and "site-packages" not in f.parts]
-    return {str(file.relative_to(path.parent)): _digest(file) for file in below}
+    installed = {Path(__file__).parent, Path(os.__file__).resolve().parent}
+    below = (file for file in sources if path.parent in file.parents and file.is_file())
+    own = (file for file in below if installed.isdisjoint(file.parents))
+    return sorted(file for file in own if "site-packages" not in file.parts)
 
 
 @contextmanager
 def only(paths: Plugins) -> Iterator[None]:
     """Load these files instead of those that are loaded, until the block ends."""
-    before = [*_loaded]
+    before, places = [*_loaded], [*sys.path]
     unload_plugins()
     try:
         load_plugins(paths)
         yield
     finally:
         unload_plugins()
+        sys.path[:] = places  # to import what is beside each file
         load_plugins(before)
 
 
@@ -162,7 +165,8 @@ def _digest(path: Path) -> str:
 def unload_plugins() -> None:
     """Take back what all files registered."""
     while _loaded:
-        _forget(_loaded.popitem()[1].names)
+        path, plugin = _loaded.popitem()
+        _forget(path, plugin.names)
 
 
 def _print(*values: object, **options: Any) -> None:
@@ -255,10 +259,17 @@ def _added_to(before: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(name for name, row in _registered().items() if before.get(name) is not row)
 
 
-def _forget(names: Iterable[str]) -> None:
-    for name in list(names):
+def _forget(path: Path, names: Iterable[str]) -> None:
+    """Take back what a file registered and imported: a load of it begins anew."""
+    for name in names:
         kind, _, word = name.partition("=")
         _TABLES[kind].rows.pop(word, None)
+    sources = {path, *_opened_beside(path)}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name != "__main__" and file and Path(file).resolve() in sources:
+            del sys.modules[name]
+    _opened.pop(path, None)
 
 
 def used_plugins(model: Mapping[str, Any]) -> list[dict[str, Any]]:

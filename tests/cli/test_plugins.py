@@ -10,7 +10,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn import plugins
-from mlx_attn.attention.catalog import CHOICES, choice
+from mlx_attn.attention.catalog import CHOICES, choice, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import open_run
@@ -138,6 +138,18 @@ def test_a_changed_or_deleted_file_that_is_read_is_noticed_in_one_line(train, ta
         assert shown.returncode == 0, shown.stderr
         start = f"Warning: {path.name} has changed since this run was trained (sha256 "
         assert shown.stderr.count(start) == 1
+
+
+def test_what_a_changed_plugin_imports_and_loads_is_run_again(workshop, monkeypatch):
+    monkeypatch.syspath_prepend(workshop)
+    other = file(VARIANT.format(name="other", score="merged"), "other.py")
+    runs = f"import mlx_attn, beside\nmlx_attn.load_plugins({other!r})"
+    mine = file(runs + VARIANT.format(name="mine", score="merged"))
+    for score in ("merged", "no_query"):
+        file(VARIANT.format(name="beside", score=score), "beside.py")
+        (plugin,) = mlx_attn.load_plugins(mine)
+        assert plugin.names == ("variant=beside", "variant=other", "variant=mine")
+        assert find_variant("beside").score == score
 
 
 def test_a_converted_run_records_the_file_that_it_was_trained_with(trained, talk, run_command):
