@@ -46,9 +46,13 @@ class TokenStep:
         self.model = model
         self._graphs: dict[Any, Graph] = {}
         self._runs: defaultdict[Any, Iterator[int]] = defaultdict(lambda: count(1))
+        self._kinds: list[tuple[Any, ...]] = []  # names, shapes and types of its weights
 
     def weights(self, texts: int) -> Arrays:
         """Return the weights that the model has now, as the step of so many texts takes them."""
+        kinds = [(name, a.shape, a.dtype) for name, a in named_arrays(self.model).items()]
+        if kinds != self._kinds:  # as after `nn.quantize`: the graphs take others
+            self._graphs, self._kinds = {}, kinds
         with layers_for(texts, self.model):
             arrays = named_arrays(self.model)
         mx.eval(arrays)

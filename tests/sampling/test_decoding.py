@@ -84,6 +84,8 @@ def test_a_shared_step_writes_with_the_weights_that_the_model_has_now():
     after = texts(model, 6, step=step, temp=0.0)
     assert after.tolist() == texts(model, 6, temp=0.0).tolist() != before.tolist()
     assert len(step._graphs) == 1
+    model.set_dtype(mx.bfloat16)
+    assert texts(model, 6, step=step, temp=0.0).tolist() == texts(model, 6, temp=0.0).tolist()
 
 
 def test_a_shared_step_draws_with_the_settings_of_each_sampler():
