@@ -17,8 +17,8 @@ from mlx_attn.errors import RunError, python_words
 from mlx_attn.machine.facts import versions
 from mlx_attn.plugins import Plugins, check_in_files, load_named_plugins
 from mlx_attn.probe.tracking import track_heads
-from mlx_attn.run_directory import Run, check_free, held, new_run
-from mlx_attn.runs import find_run
+from mlx_attn.run_directory import Run, check_free, held, new_run, open_run
+from mlx_attn.runs import find_run, run_path
 from mlx_attn.text.corpus import Corpus
 from mlx_attn.training.config import Settings, layer_from, resolve, settings_from
 from mlx_attn.training.events import Ended, Evaluated, Event, Stepped
@@ -155,7 +155,7 @@ def train(
         RunError: The directory is taken.
     """
     load_named_plugins(plugins, settings)
-    place = None if out is None else files.user_path(out)
+    place = None if out is None else files.user_path(out).absolute()
     return new_training([settings], Settings.corpus, place, overwrite, init_from)
 
 
@@ -175,7 +175,8 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
         RunError: The run does not exist, cannot be resumed, or its text has changed.
     """
     load_named_plugins(plugins, changes)
-    return resumed_training(find_run(str(run)), changes, Settings.corpus)
+    path = run_path(str(run)).absolute()
+    return resumed_training(open_run(path), changes, Settings.corpus)
 
 
 # The command line trains and resumes in the same way.
@@ -214,11 +215,10 @@ def resumed_training(
     with held(run) as run:
         has_checkpoint = run.checkpoint.exists()
         if not has_checkpoint and not run.was_cut_off():
+            nothing = f"{run.path} has no checkpoint: there is nothing to resume from"
             raise RunError(
-                f"{run.path} has no checkpoint: there is nothing to resume from; --init-from "
-                f"{quote(str(run.path))} trains on from its weights",
-                f"{run.path} has no checkpoint: there is nothing to resume from; "
-                f"train(init_from={str(run.path)!r}) trains on from its weights",
+                f"{nothing}; --init-from {quote(str(run.path))} trains on from its weights",
+                f"{nothing}; train(init_from={str(run.path)!r}) trains on from its weights",
             )
         settings = settings_from(run.own_settings, changes)
         trainer = Trainer(settings, prepared(settings), draw=not has_checkpoint)
