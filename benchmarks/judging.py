@@ -18,6 +18,7 @@ import click
 import numpy as np
 
 from mlx_attn.comparison.judging import (
+    LEAST_LENT,
     OTHER_DEGREES,
     TUNING_DEGREES,
     TUNING_SHARE,
@@ -76,9 +77,10 @@ def p_values(pairs: np.ndarray, tuning: np.ndarray | None) -> np.ndarray:
     if tuning is not None:
         tuned, of_tuning = GROUPS * (tuning.shape[-1] - 1), tuning.var(-1, ddof=1).mean(-1)
     variance = (own * squares + tuned * of_tuning) / (own + tuned)
-    # The mean variance of the other arms.
-    others = (variance.sum(1, keepdims=True) - variance) / max(1, arms - 1)
-    lent, of_others = min(tuned, TUNING_DEGREES), OTHER_DEGREES if arms > 1 else 0
+    # [draws, arms, arms]: whether the second arm lends its variance to the first.
+    lends = (squares[:, None] > LEAST_LENT * squares[..., None]) & ~np.eye(arms, dtype=bool)
+    others = (lends * variance[:, None]).sum(-1) / np.maximum(1, lends.sum(-1))
+    lent, of_others = min(tuned, TUNING_DEGREES), OTHER_DEGREES * lends.any(-1)
     total = own * squares + lent * of_tuning + of_others * others
     sample = Sample(seeds, 0.0, total / (own + lent + of_others), lent + of_others)
     return holm(2 * sample.law.sf(np.abs(pairs.mean(-1))))

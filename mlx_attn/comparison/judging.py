@@ -26,6 +26,7 @@ from scipy import stats
 from mlx_attn.comparison.result import MOST_SEEDS, Solving, Verdict
 
 TUNING_DEGREES, OTHER_DEGREES = 8, 2  # the most that an arm's tuning pairs and other arms lend
+LEAST_LENT = 1 / 9  # of the arm's own variance: another arm's lends nothing below it
 TUNING_SHARE = 1 / 4  # of s^2: searches over factors 2 apart, repeated, scatter by 0.00 to 0.24
 MOST_OF_WORTH = 1 / 2  # of the least that the part may be worth: the largest margin
 """FDA, Non-Inferiority Clinical Trials (2016): the fixed-margin method starts from the lower end of
@@ -71,9 +72,13 @@ class Sample:
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
         found = contrasts[arm]
-        # An arm that computes the same as the control shows nothing of the spread.
-        others = [c for name, c in contrasts.items() if name != arm and any(c.differences)]
         degrees, variance = spread([found.differences])
+        # An arm that computes nearly the same as the control shows nothing of the spread.
+        others = [
+            other
+            for name, other in contrasts.items()
+            if name != arm and spread([other.differences])[1] > LEAST_LENT * variance
+        ]
         tuned, of_tuning = spread(found.tuning)
         other, of_others = spread([g for one in others for g in (one.differences, *one.tuning)])
         tuned, other = min(tuned, TUNING_DEGREES), min(other, OTHER_DEGREES)

@@ -55,10 +55,11 @@ def test_all_other_arms_together_lend_two_degrees_of_freedom():
     assert found["arm"].interval == pytest.approx((0.0124 - reach, 0.0124 + reach))
 
 
-def test_an_arm_that_equals_the_control_lends_nothing():
-    equal = Contrast(differences=(0.0,) * 5)
-    verdicts = judge({"arm": Contrast(differences=HAND), "equal": equal}, 0.001)
-    assert verdicts["arm"].interval == alone(HAND).interval
+@pytest.mark.parametrize(("size", "lent"), [(0.0, 0), (0.3, 0), (0.4, 2)])
+def test_an_arm_that_nearly_equals_the_control_lends_nothing(size, lent):
+    """Below a third of the spread, a ninth of the variance."""
+    other = Contrast(differences=tuple(size * each for each in HAND))
+    assert judge({"arm": Contrast(differences=HAND), "other": other}, 0.001)["arm"].lent == lent
 
 
 def test_one_tuning_seed_lends_nothing_and_adds_its_share_of_the_variance():
