@@ -238,6 +238,8 @@ class ComparisonConfig:
                 f"scales={self.scales} must be positive factors of the learning rates, each once"
             )
         margin_from(self.delta)
+        if self.shared.get("data") == "-":
+            raise ConfigError("data=-: every training reads the text, so it must be in a file")
         if (without := self.reference) and any(
             without.name == arm.name or without.settings == arm.settings for arm in self.arms
         ):

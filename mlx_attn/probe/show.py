@@ -183,13 +183,14 @@ def draw_maps(probe: Probe) -> "Figure":
     """Draw the attention map of every head on the first text, a row of panels per layer."""
     L, H = probe.config.n_layers, probe.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
-    weights = np.sqrt(np.maximum(probe.maps[:, 0], 0))  # mixed ones may be negative
+    maps = probe.maps[:, 0]  # [layers, heads, T, T]
+    weights = np.sign(maps) * np.sqrt(np.abs(maps))
     for axis, (layer, head) in zip(axes, np.ndindex(L, H), strict=True):
         shades = weights[layer, head]
-        axis.imshow(shades, cmap="Oranges", vmin=0, vmax=1, interpolation="nearest")
+        axis.imshow(shades, cmap="PuOr_r", vmin=-1, vmax=1, interpolation="nearest")
         axis.set(title=f"layer {layer}, head {head}", xticks=[], yticks=[])
     figure.supylabel("query token")
-    figure.supxlabel("key token (shade: square root of the weight)", wrap=True)
+    figure.supxlabel("key token (shade: square root of the weight, purple if negative)", wrap=True)
     return figure
 
 

@@ -79,6 +79,7 @@ REFUSALS = [
     ("train merged", 2, "Got unexpected extra argument (merged): write --variant merged (see"),
     ("train # a model", 2, "; zsh passes comments on: 'setopt interactive_comments' ends that"),
     ("train story.txt", 2, "write --data story.txt"),
+    ("compare --data -", 2, "every training reads the text, so it must be in a file"),
     ("compare standard merged", 2, "write --variants standard,merged"),
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --variant cosine-tau", 2, "needs its file: --plugin FILE"),
