@@ -59,7 +59,8 @@ def test_all_other_arms_together_lend_two_degrees_of_freedom():
 def test_an_arm_that_nearly_equals_the_control_lends_nothing(size, lent):
     """Below a third of the spread, a ninth of the variance."""
     other = Contrast(differences=tuple(size * each for each in HAND))
-    assert judge({"arm": Contrast(differences=HAND), "other": other}, 0.001)["arm"].lent == lent
+    found = judge({"arm": Contrast(differences=HAND), "other": other}, 0.001)["arm"]
+    assert (found.lent, found.interval == alone(HAND).interval) == (lent, not lent)
 
 
 def test_one_tuning_seed_lends_nothing_and_adds_its_share_of_the_variance():
