@@ -62,22 +62,21 @@ def convert(
     if target == model.config:
         raise ConfigError(f"the model already has the form that --to {conversion.name} gives")
     inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
-    return rewritten(model, target, inputs)
+    arrays = rewritten(model, target, inputs)
+    return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
 
 
-def rewritten(model: GPT, target: GPTConfig, inputs: Sequence[Inputs] = ()) -> GPT:
-    """Return the model in another form; `inputs` of its attention are for one that is fitted.
-
-    Biases and positions that only the other form has are 0.
-    """
-    arrays = {name: array for name, array in named_arrays(model).items() if ".att." not in name}
+def rewritten(
+    model: GPT, target: GPTConfig, inputs: Sequence[Inputs] = ()
+) -> dict[str, mx.array | np.ndarray]:
+    """Return the weights of another form; `inputs` of its attention are for one that is fitted."""
+    arrays: dict[str, mx.array | np.ndarray] = {
+        name: array for name, array in named_arrays(model).items() if ".att." not in name
+    }
     for i, (block, x) in enumerate(zip_longest(model.trf_blocks, inputs)):
         weights = writers.rewrite(block.att, target.attention(), x)
         arrays |= {f"trf_blocks.{i}.att.{name}": weight for name, weight in weights.items()}
-    for name, array in named_arrays(GPT(target, seed=None)).items():
-        if name.endswith(".bias") or name == "pos_emb.weight":
-            arrays.setdefault(name, mx.zeros(array.shape))
-    return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
+    return arrays
 
 
 def converted_config(conversion: Conversion, config: GPTConfig, rank: int = 0) -> GPTConfig:

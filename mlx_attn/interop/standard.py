@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import mlx.core as mx
 
+from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import MAPS
 from mlx_attn.convert.measure import EXACT, weight_errors
 from mlx_attn.convert.model import rewritten
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import GPTConfig
-from mlx_attn.model.gpt import GPT
+from mlx_attn.model.gpt import GPT, gpt_from
 
 _GPT2 = {
     "position": ("learned", "none"),
@@ -58,7 +59,7 @@ def gpt2_form(model: GPT, to: str) -> GPT:
     sizes = {"head_dim": width, "value_dim": width, "n_kv_heads": config.n_heads, "scale": 0.0}
     form = {**MAPS, **sizes, "qkv_bias": True, "bias": True, "position": "learned"}
     try:
-        written = rewritten(model, replace(config, **form))
+        written = _with_separate_maps(model, replace(config, **form))
     except ConfigError as error:
         raise CannotHold(to, "GPT-2", [str(error)]) from error
     if (error := max(weight_errors(model, written))) > EXACT:
@@ -86,6 +87,15 @@ def obstacles(config: GPTConfig) -> list[str]:
     # A hook that multiplies scores by a factor folds into W_query.
     misfits += [hook for hook in attention.choices("logits") if not hook.score_factor]
     return reasons + [f"{choice.map}={choice.name}" for choice in misfits]
+
+
+def _with_separate_maps(model: GPT, target: GPTConfig) -> GPT:
+    """Return the nearest model of this configuration, without the factors of its scores."""
+    arrays = rewritten(model, target)
+    for name, array in named_arrays(GPT(target, seed=None)).items():
+        if name.endswith(".bias") or name == "pos_emb.weight":  # which the model does without
+            arrays.setdefault(name, mx.zeros(array.shape))
+    return gpt_from(target, arrays, "the converted model")
 
 
 def _scale_queries(attention: Attention, written: Attention) -> None:
