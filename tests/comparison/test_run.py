@@ -116,11 +116,14 @@ def test_the_reference_says_what_the_part_is_worth_and_caps_the_margin(protocol,
     runner.noise, runner.effects = 2e-7, {"no-query": 0.03, "scores-off": 0.05}
     config = protocol(delta=0.04, reference=arm_from("scores-off"))
     verdicts = conclude(config, runner).verdicts
+    worth = verdicts["scores-off"].interval
+    assert worth == pytest.approx((0.05, 0.05), rel=1e-4)
+    assert worth
     assert {arm: verdict.margin for arm, verdict in verdicts.items()} == pytest.approx(
-        {"no-query": 0.025, "scores-off": 0.04}, rel=1e-4
+        {"no-query": worth[0] / 2, "scores-off": 0.04}
     )
     assert verdicts["no-query"].word == "worse"
-    assert verdicts["no-query"].share == pytest.approx(0.6, rel=1e-4)
+    assert verdicts["no-query"].share == pytest.approx(0.6, rel=1e-5)
     without = conclude(protocol(delta=0.04), runner).verdicts["no-query"]
     assert (without.word, without.share) == ("the same", None)
 

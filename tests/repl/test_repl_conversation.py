@@ -8,6 +8,7 @@ import pytest
 TALKS = {
     "any text is continued": (["/max 3", "a", "help me", "no quit"], ["bcd", "fgh", "uvw"]),
     "a command in quotes too": (["/max 3", '"""help"""'], ["qrs"]),
+    "each prompt is read alone": (["/max 1", "abc", "x"], ["d", "y"]),
     "a stop text ends an answer before it": (["/stop ef", "a"], ["bcd"]),
     "more goes on beyond it": (["/stop ef", "/max 6", "a", "/more"], ["bcd", "ghijkl"]),
     "more goes on with the text so far": (

@@ -63,6 +63,7 @@ def test_a_missing_file_or_weights_alone_are_refused(trainer, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"tied_head": True}, "the model has no place for out_head.weight"),
         ({"variant": "merged"}, "and it lacks trf_blocks.0.att.S.weight"),
         ({"emb_dim": 32}, ".weight is (16,), and its configuration asks for (32,)"),
         ({"optimizer": "muon"}, "another optimizer"),
