@@ -206,15 +206,16 @@ def newton_schulz(stack: Stack) -> Stack:
 def _group_of(name: str, array: mx.array, config: TrainConfig, tables: set[str]) -> str:
     """Return the group of a parameter; `tables` are the modules that are looked up.
 
-    Muon moves the matrices in a block that are multiplied, not looked up. The merged S has a group
-    of its own: it moves its scores about H times further per step of Adam than its factors do.
+    Muon moves the matrices in a block that are multiplied, not looked up. The merged S and its
+    bias have groups of their own: they move scores about H times further per step of Adam than the
+    factors do.
     """
     module, _, part = name.rpartition(".")
     is_hidden = part == "weight" and array.ndim == 2 and module.startswith("trf_blocks.")
     if config.optimizer == "muon" and is_hidden and module not in tables:
         return "hidden"
-    if name.endswith("att.S.weight"):
-        return "merged"
+    if module.endswith("att.S"):
+        return f"merged {part}"
     return "matrices" if array.ndim >= 2 else "rest"
 
 
@@ -232,12 +233,14 @@ class GroupedOptimizer:
     def __init__(self, model: GPT, config: TrainConfig):
         self.model, self.clip = model, config.clip
         lr, decay = config.lr, config.weight_decay
+        slow, of_rest = lr / model.config.n_heads, decay if config.decay == "all" else 0.0
         adamw = partial(AdamW, beta2=config.beta2, compile=config.compile)
         makes: dict[str, Callable[[Arrays], AdamW | Muon]] = {
             "hidden": partial(Muon, peak=config.muon_lr, momentum=config.muon_momentum),
-            "merged": partial(adamw, peak=lr / model.config.n_heads, decay=decay),
+            "merged weight": partial(adamw, peak=slow, decay=decay),
+            "merged bias": partial(adamw, peak=slow, decay=of_rest),
             "matrices": partial(adamw, peak=lr, decay=decay),
-            "rest": partial(adamw, peak=lr, decay=decay if config.decay == "all" else 0.0),
+            "rest": partial(adamw, peak=lr, decay=of_rest),
         }
         weights: dict[str, Arrays] = {group: {} for group in makes}
         tables = {name for name, part in model.named_modules() if isinstance(part, nn.Embedding)}

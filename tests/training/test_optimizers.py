@@ -55,8 +55,9 @@ def test_matrices_decay_and_norms_and_biases_only_if_all_do(decay):
 
 
 def test_the_product_of_queries_and_keys_learns_at_a_rate_of_its_own():
-    changes = moved(tiny("merged"), 3.0, lr=0.01)
+    changes = moved(tiny("merged", qkv_bias=True), 3.0, lr=0.01)
     assert np.allclose(changes["trf_blocks.1.att.S.weight"], -0.01 / HEADS, atol=1e-6)
+    assert np.allclose(changes["trf_blocks.1.att.S.bias"], -0.01 / HEADS, atol=1e-6)
     assert np.allclose(changes["trf_blocks.1.att.W_value.weight"], -0.01, atol=1e-6)
 
 
@@ -77,7 +78,9 @@ def test_every_parameter_belongs_to_one_group_whose_peak_the_schedule_scales():
     assert sorted(names) == sorted(named_arrays(model))
     optimizer.schedule(0.5)
     rates = {name: float(group.state["learning_rate"]) for name, group in optimizer.groups.items()}
-    assert rates == pytest.approx({"hidden": 0.1, "matrices": 0.02, "rest": 0.02})
+    assert rates == pytest.approx(
+        {"hidden": 0.1, "merged bias": 0.04 / HEADS / 2, "matrices": 0.02, "rest": 0.02}
+    )
 
 
 @pytest.mark.parametrize(
