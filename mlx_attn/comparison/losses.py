@@ -4,6 +4,7 @@ import csv
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 from mlx_attn.comparison.judging import Contrast, judge
 from mlx_attn.comparison.result import Verdict
@@ -54,6 +55,8 @@ def judge_losses(
 ) -> dict[str, Verdict]:
     """Judge every arm against the first one, in pairs of the same seed.
 
+    Runs of one arm that all have the same loss are one run: no seed changed them.
+
     Raises:
         ConfigError: There is one arm, or two arms share no seed.
     """
@@ -62,9 +65,7 @@ def judge_losses(
     (control, of_control), *others = losses.items()
     contrasts: dict[str, Contrast] = {}
     for arm, of_arm in others:
-        pairs = tuple(
-            loss - of_control[seed] for seed, loss in of_arm.items() if seed in of_control
-        )
+        pairs = [(loss, of_control[seed]) for seed, loss in of_arm.items() if seed in of_control]
         if not pairs:
             raise ConfigError(
                 f"{arm} and {control} have no seed in common: runs are compared in pairs"
@@ -72,5 +73,10 @@ def judge_losses(
         if alone := of_arm.keys() ^ of_control.keys():
             left_out = f"left out are seeds that only {control} or {arm} has, {len(alone)} in all"
             warnings.warn(f"{left_out}: if those runs failed, the others flatter", stacklevel=2)
-        contrasts[arm] = Contrast(differences=pairs)
+        differences = tuple(loss - other for loss, other in pairs)
+        if len(pairs) > 1 and min(len(set(column)) for column in zip(*pairs, strict=True)) == 1:
+            differences = (fmean(differences),)
+            alike = f"all {len(pairs)} runs of {arm} or of {control} have the same loss"
+            warnings.warn(f"{alike}, and count as one run: did the seed reach it?", stacklevel=2)
+        contrasts[arm] = Contrast(differences=differences)
     return judge(contrasts, delta, confidence)

@@ -76,6 +76,14 @@ def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, compla
     ],
 )
 def test_the_same_has_its_margin_and_not_known_the_seeds_that_would_decide(judged, losses, end):
-    rows = [f"a,{i},1\nb,{i},{loss}" for i, loss in enumerate(losses)]
+    rows = [f"a,{i},{i + 1}\nb,{i},{i + loss}" for i, loss in enumerate(losses)]
     found = judged("\n".join(["arm,seed,loss", *rows]))
     assert next(verdict_lines("a", found, 0.95)).endswith(end)
+
+
+@pytest.mark.parametrize("rows", ["a,{0},1.{0}\nb,{0},1", "a,{0},1\nb,{0},1.{0}"])
+def test_runs_that_no_seed_changes_are_one_run(judged, rows):
+    table = "\n".join(["arm,seed,loss", *map(rows.format, (1, 2, 3))])
+    with pytest.warns(UserWarning, match="all 3 runs of b or of a have the same loss"):
+        found = judged(table)
+    assert next(verdict_lines("a", found, 0.95)).endswith("(too few for an interval, 1 pair)")
