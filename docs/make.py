@@ -117,7 +117,7 @@ def cache_line(config: GPTConfig, variant: Variant, chosen: list[Any]) -> list[s
     keeps = {choice.cache for choice in chosen if choice.map in ("score", "value")} - {"kv"}
     kept = KEPT[keeps.pop() if keeps else "kv"]
     if any(getattr(choice, "remembers", None) for choice in chosen):
-        kept += ", and its gates"
+        kept += ", and what it remembers"
     if variant.window:
         kept += f" of the last {variant.window} tokens"
     if every := variant.global_every:

@@ -32,7 +32,7 @@ def shared(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
     "s_h(i, i) = -10^9",
     input_weights=(),
     shift_invariant=True,
-    source="Reformer, arXiv:2001.04451, appendix A",
+    source="Reformer, arXiv:2001.04451",
 )
 def self_mask(layer: MapWeights, s: Scores) -> Scores:
     """Keep tokens from attending to themselves, except the first, which sees nothing else."""
