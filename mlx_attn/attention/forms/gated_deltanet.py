@@ -1,6 +1,6 @@
 """Gated delta networks (arXiv:2412.06464) with convolutions, and norm and gate after the heads.
 
-The authors' code also has wider values, and draws what convolutions and decays start with.
+The authors' code also draws what convolutions and decays start with.
 """
 
 import mlx.core as mx
@@ -49,7 +49,7 @@ def normed_gated_output(layer: MapWeights, heads: Heads, x: Inputs) -> Outputs:
 
 row(
     "gated-deltanet",
-    "DeltaNet with convolutions of 4 tokens, norm and gate",
+    "DeltaNet with convolutions of 4 tokens, norm and gate; the authors' value_dim is 2 head_dim",
     "q, k, v = silu(conv(x W)), deltanet, y = (norm(heads) * silu(x W_gate)) out_proj",
     mixing="gated_delta",
     output="normed_gated",

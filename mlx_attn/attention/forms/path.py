@@ -73,7 +73,7 @@ def path(layer: MapWeights, s: Scores, q: Queries, k: Keys, reflections: Gates) 
 
 row(
     "path",
-    "PaTH: tokens between reflect the query, in place of positions; the paper's w has a low rank",
+    "PaTH: tokens between reflect the query, in place of positions; the paper convolves a narrow w",
     mixing="path",
     position="none",
 )

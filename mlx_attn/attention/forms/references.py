@@ -37,13 +37,13 @@ def uniform(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "scores-off",
-    "reference arm: only positions decide which tokens a token attends to",
+    "only positions decide which tokens a token attends to",
     group=REFERENCES,
     score="off",
 )
 row(
     "attention-off",
-    "reference arm: the mean of the past",
+    "the mean of the past",
     "w_h(i, j) = 1 / i",
     group=REFERENCES,
     score="off",

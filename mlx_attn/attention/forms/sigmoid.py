@@ -28,6 +28,6 @@ def sigmoid_weights(layer: MapWeights, s: Scores) -> Scores:
 
 row(
     "sigmoid",
-    "every key is weighed by itself, without a sum to share",
+    "every key is weighed by itself; the authors' b is fixed",
     mixing="sigmoid",
 )
