@@ -59,24 +59,11 @@ class _Plugin(TypedDict):
     files: NotRequired[dict[str, str]]
 
 
-class _Settings(TypedDict):
-    """The part of config.json that this program reads; each table's keys are checked when used."""
-
-    model: dict[str, _Value]
-    training: dict[str, _Value]
-    text: dict[str, _Value]
-    preset: NotRequired[str]
-    variant: NotRequired[str]
-    digest: NotRequired[str]
-    plugins: NotRequired[list[_Plugin]]
-    init_from: NotRequired[str]
-
-
 _Heads = dict[str, list[list[float]]]
 
 
 class _Report(TypedDict, total=False):
-    """The part of a line of metrics.jsonl that this program reads."""
+    """The part of a line of metrics.jsonl that this program reads, or of a conversion's facts."""
 
     event: str
     step: Count
@@ -88,6 +75,23 @@ class _Report(TypedDict, total=False):
     scores: _Heads
     value_outputs: _Heads
     drift: _Heads | None
+    params: Count
+
+
+class _Settings(TypedDict):
+    """The part of config.json that this program reads; each table's keys are checked when used."""
+
+    model: dict[str, _Value]
+    training: dict[str, _Value]
+    text: dict[str, _Value]
+    preset: NotRequired[str]
+    variant: NotRequired[str]
+    digest: NotRequired[str]
+    plugins: NotRequired[list[_Plugin]]
+    init_from: NotRequired[str]
+    corpus: NotRequired[str]
+    converted: NotRequired[_Report]
+    imported: NotRequired[_Report]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Run:
     @property
     def corpus(self) -> str:
         """The name of the text that it learned; "" if unknown, as of an imported model."""
-        return str(self.settings.get("corpus", ""))
+        return self.settings.get("corpus", "")
 
     @property
     def own_settings(self) -> Mapping[str, Any]:

@@ -240,7 +240,7 @@ def _summary(path: Path) -> RunSummary:
         facts["digest"] = str(run.settings.get("digest", ""))
         # A model that was imported learned with no seed of this run.
         facts["seed"] = seed if isinstance(seed, int) and run.corpus else None
-        facts |= _trained(run) or _made(run)
+        facts |= _made(run)
         if not run.weights.exists():
             raise RunError("no weights yet: its training came to no validation")
         # The checks come last: the facts that were read before stay.
@@ -250,29 +250,19 @@ def _summary(path: Path) -> RunSummary:
     return RunSummary(path.name, path, changed, n_bytes, **facts)
 
 
-def _trained(run: Run) -> dict[str, Any]:
-    """Return the steps of a training, its end, and its lowest validation loss."""
-    reports = run.metrics()
-    if not reports:
-        return {}
+def _made(run: Run) -> dict[str, Any]:
+    """Return the size, steps, end and lowest loss of a training, a conversion or an import."""
+    made = run.settings.get("converted") or run.settings.get("imported") or {}
+    reports = run.metrics() or [made]
     best = best_of(reports)
-    counted = [report["params"] for report in reports if isinstance(report.get("params"), int)]
+    counted = [report["params"] for report in reports if "params" in report]
     planned = [report.get("steps", 0) for report in reports if report.get("event") == "step"]
     return {
         "parameters": counted[-1] if counted else None,
         # The report of the end has as its steps the one at which the training was stopped.
         "steps": max(report.get("step", report.get("steps", 0)) for report in reports),
         "planned": planned[-1] if planned else 0,
-        "ended": has_ended(reports),
+        "ended": reports == [made] or has_ended(reports),
         "val_loss": best.get("val_loss"),
         "bits_per_byte": best.get("bits_per_byte"),
     }
-
-
-def _made(run: Run) -> dict[str, Any]:
-    """Return the size and loss of a run that was converted or imported and not trained since."""
-    facts = run.settings.get("converted") or run.settings.get("imported")
-    if not isinstance(facts, dict):
-        return {}
-    loss = {key: facts.get(key) for key in ("val_loss", "bits_per_byte")}
-    return {"parameters": facts.get("params"), **loss}

@@ -35,12 +35,14 @@ def test_a_run_is_listed_with_its_lowest_loss_and_its_steps(place, run_command):
 
 
 def test_json_has_numbers_and_why_a_run_cannot_be_used(place, run_command):
+    untrained_run(place / "runs" / "made", BYTES, converted={"params": "many"})
     runs = {run["name"]: run for run in json.loads(run_command("runs", "--json").stdout)["runs"]}
     good = runs["good"]
     assert (good["val_loss"], good["steps"], good["path"]) == (2.0, 40, "runs/good")
     assert (good["n_bytes"] > 1000, good["problem"]) == (True, "")
     assert runs["empty"]["problem"].startswith("runs/empty/config.json: damaged")
     assert runs["new"]["problem"].startswith("no weights yet")
+    assert runs["made"]["problem"].startswith("runs/made/config.json: damaged")
 
 
 def test_nothing_is_told_of_what_an_imported_model_will_learn(place, run_command):
