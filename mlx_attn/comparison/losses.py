@@ -20,12 +20,13 @@ def read_losses(file: Path) -> dict[str, dict[str, float]]:
     Raises:
         RunError: A column or cell is missing or surplus, a loss not finite, or a seed repeated.
     """
-    rows = csv.DictReader(read_text(file).splitlines())
+    rows = csv.DictReader(read_text(file).splitlines(), strict=True)
     columns = ("arm", "seed", "loss")
     try:
         names, table = rows.fieldnames or (), [(rows.line_num, row) for row in rows]
     except csv.Error as error:
-        raise RunError(f"{file}, line {rows.line_num + 1}: {error}") from error
+        unclosed = "look for a quotation mark that is not closed"
+        raise RunError(f"{file}, line {rows.line_num + 1}: {error}: {unclosed}") from error
     if wrong := [name for name in columns if names.count(name) != 1]:
         raise RunError(
             f"{file}: its first line must name each of the columns {', '.join(columns)} once; look "
