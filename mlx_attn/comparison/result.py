@@ -6,6 +6,7 @@ from math import inf, isfinite
 from statistics import median
 from typing import Any
 
+from mlx_attn.records import Count
 from mlx_attn.training.evaluation import Evaluation
 
 SOLVED = 0.99
@@ -23,7 +24,7 @@ class Point:
     tasks have an accuracy.
     """
 
-    step: int
+    step: Count
     val_loss: float
     accuracy: float | None = None
 
@@ -37,7 +38,7 @@ class TrialResult(Evaluation):
 
     seed: int  # of weights, batches and dropout; trials of the same seed are pairs
     steps: int
-    tokens: int
+    tokens: Count
     curve: tuple[Point, ...]  # the validations during training, the last one included
     tok_s: float  # tokens per second of training
     seconds: float  # training time, validation included

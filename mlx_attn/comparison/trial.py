@@ -62,8 +62,10 @@ def outcome_from(record: Object, trial: Trial, place: str) -> Outcome:
     if record.get("diverged") is not None:
         return as_record({"message": record["diverged"]}, Diverged, place)
     outcome = as_record(record.get("training"), TrialResult, place)
-    if outcome.seed != trial.seed or not isfinite(outcome.val_loss):
-        raise RunError(f"{place}: seed {outcome.seed} ended with the loss {outcome.val_loss}")
+    came, asked = (outcome.seed, outcome.steps), (trial.seed, trial.settings.training.steps)
+    if came != asked or outcome.tok_s <= 0 or not isfinite(outcome.val_loss):
+        ended = f"seed {outcome.seed} ended with the loss {outcome.val_loss} after {outcome.steps}"
+        raise RunError(f"{place}: {ended} of {asked[1]} steps, at {outcome.tok_s} tok/s")
     return outcome
 
 

@@ -141,14 +141,16 @@ def test_a_worker_refuses_a_trial_of_other_arithmetic_and_names_it(trials, fact)
     [
         ({"val_loss": math.inf}, "seed 0 ended with the loss inf"),
         ({"seed": 5}, "seed 5 ended with the loss 1"),
+        ({"steps": 0}, "seed 0 ended with the loss 1.0 after 0 of 8 steps"),
+        ({"tok_s": 0.0}, "seed 0 ended .* at 0.0 tok/s"),
+        ({"curve": [{"step": 10**30, "val_loss": 1.0}]}, "damaged"),
         ({"val_loss": "low"}, "damaged"),
     ],
-    ids=["loss", "seed", "type"],
 )
 def test_what_a_worker_returns_is_checked(
     in_this_process, trials, store, monkeypatch, damage, complaint
 ):
-    answer = {"training": record_of(training())["training"] | damage}
+    answer = {"training": record_of(training(steps=8))["training"] | damage}
     monkeypatch.setattr(runner, "train_order", lambda *order: answer)
     failed = "of 'standard', seed 0, failed: the worker's answer:"
     with pytest.raises(RunError, match=f"{failed} {complaint}.*continues$"):
