@@ -65,15 +65,17 @@ def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_pa
     for source in (file, str(tmp_path / "copy.txt")):
         again = prepare(source, "bpe", 400, data)
         assert again.name == source
-        assert again.digest == first.digest
+        assert again.digest == sources.read_source(source, data).digest
         assert (again.train.tokens == first.train.tokens).all()
         assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
 
 
-def test_another_tokenizer_in_the_same_folder_makes_another_corpus(file, data, tmp_path):
+def test_another_tokenizer_in_the_same_folder_or_size_makes_another_corpus(file, data, tmp_path):
     for kind in ("byte", "char"):
         train_tokenizer(kind, TEXT).save(tmp_path)
         assert prepare(file, str(tmp_path), directory=data).tokenizer.kind == kind
+    sizes = {prepare("tales", "bpe", size, data).tokenizer.vocab_size for size in (320, 324)}
+    assert sizes == {320, 324}
 
 
 def test_whatever_file_is_missing_or_cut_short_the_corpus_is_made_again(data):
@@ -104,6 +106,8 @@ def test_a_token_needs_the_ability_of_its_first_byte_that_is_no_space(tales):
     told = sources.read_source("tales", Path()).splits()[1].stories
     assert told is not None
     assert tales.val.token_abilities is not None
+    begins = tales.val.tokens[tales.val.document_starts]
+    assert tales.tokenizer.decode(begins) == "\n" * told.text.count("\n")
     offset = 0
     stream = b"\n" + told.text.encode()
     for token, ability in zip(tales.val.tokens, tales.val.token_abilities, strict=True):

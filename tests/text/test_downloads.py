@@ -7,15 +7,17 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_attn.errors import RunError
 from mlx_attn.text import downloads
-from mlx_attn.text.downloads import Download, fetch
+from mlx_attn.text.downloads import Download, data_directory, fetch
 
 CONTENT = bytes(range(256)) * 1000
+NO_STATUS = b"an answer whose status is none of HTTP's"
 Serve = Callable[..., Download]
 
 
@@ -32,7 +34,7 @@ def serve(monkeypatch) -> Iterator[Serve]:
 
         def do_GET(self):
             content = answer["content"]
-            self.send_response(200 if content else 404)
+            self.send_response({b"": 404, NO_STATUS: 99}.get(content, 200))
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content[: answer["sent"]])
@@ -64,6 +66,17 @@ def test_a_file_is_fetched_only_if_none_of_its_size_is_there(serve, tmp_path, ca
     assert fetch(serve(b""), tmp_path) == path
 
 
+@pytest.mark.parametrize("project", ["mlx_attn", "another"])
+def test_only_a_clone_of_this_project_keeps_corpora_in_its_own_folder(
+    tmp_path, monkeypatch, project
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLX_ATTN_DATA_DIR", raising=False)
+    Path("data").mkdir()
+    Path("data/README.md").write_text(f"Corpora of {project}.")
+    assert (data_directory() == Path("data")) == (project == "mlx_attn")
+
+
 def zipped(member: str) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -76,11 +89,13 @@ def zipped(member: str) -> bytes:
     [
         ([bytes(len(CONTENT))], {}, r"damaged \(256,000 bytes with sha256 [0-9a-f]{64} came, not"),
         ([b""], {}, "the server answered 404 Not Found; .* by hand, or use --data tales"),
-        ([zipped("another")], {"member": "corpus"}, "damaged .*no item named 'corpus'"),
+        ([zipped("another")], {"member": "corpus"}, "no item named 'corpus'.* put corpus of that"),
+        ([CONTENT], {"member": "corpus"}, "damaged .*not a zip file"),
+        ([NO_STATUS], {}, r"cannot be fetched \(HTTP/1.0 99"),
         ([CONTENT, 128_000, True], {}, "timed out"),
         ([CONTENT, 128_000], {}, "128,000 bytes .* not 256,000"),
     ],
-    ids=["another file", "nothing", "no member", "it stalls", "cut short"],
+    ids=["another file", "nothing", "no member", "no zip", "no HTTP", "it stalls", "cut short"],
 )
 def test_another_file_than_expected_is_refused_and_not_kept(
     serve, tmp_path, monkeypatch, served, changes, message

@@ -77,8 +77,9 @@ def test_of_a_folder_what_is_hidden_of_programs_or_a_copy_is_left_out_and_said(t
     )
     written(tmp_path / "g" / "z" / "a.md", LINES)
     written(tmp_path / "g" / "a.md", LINES)
+    (tmp_path / "g" / "loop").symlink_to(tmp_path / "g")
     (line,) = read_source(str(tmp_path / "g"), tmp_path).notes
-    assert line.endswith("skipped: z/a.md (the same as a.md)")
+    assert line.endswith("skipped: loop, z/a.md (the same as a.md)")
     (tmp_path / "g" / "b.md").symlink_to(folder / "b.txt")
     with pytest.raises(RunError, match=r"a link out of .*: put a copy there"):
         read_source(str(tmp_path / "g"), tmp_path)
@@ -99,7 +100,9 @@ def test_every_line_end_is_read_as_one_byte(tmp_path, end):
     assert source.notes == (f"{path}: line ends CRLF and CR are read as LF",)
 
 
-@pytest.mark.parametrize("text", ['{"a": "b"}\n' * 9, ' [\n {"a": "b"}\n]', r"{\rtf1\ansi b.}"])
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}\n' * 9, '{"a":\n1}', ' [\n {"a": 1}]', r"{\rtf1\ansi b.}"]
+)
 def test_records_and_markup_are_no_text(tmp_path, text):
     with pytest.raises(RunError, match=r"(JSON|RTF) and not a text"):
         read_source(written(tmp_path / "story.txt", text), tmp_path)
