@@ -41,6 +41,12 @@ def test_random_windows_reach_all_their_places(order, places):
     assert {start for step in range(200) for start in starts(order, 0, step)} == places
 
 
+def test_windows_start_anywhere_in_a_billion_tokens():
+    odd = sum(start % 2 for start in starts(RandomWindows(2**30, 8, 64), 0, 0))
+    assert 16 < odd < 48
+    assert len({*starts(EpochWindows(2**30, 2**12, 2**17), 0, 0)}) == 2**17
+
+
 def test_windows_start_with_stories_that_fit_into_them():
     stories = Split(np.zeros(30, np.uint16), 30, document_starts=np.array([0, 8, 19]))
     assert document_places(stories, 11) is stories.document_starts

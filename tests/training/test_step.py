@@ -33,8 +33,10 @@ def test_the_first_loss_is_that_of_the_windows_under_the_starting_weights(traine
     assert losses(made, 1)[0] == pytest.approx(float(expected), abs=1e-6)
 
 
-def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer):
-    whole, parts = trainer(batch_size=8), trainer(batch_size=2, accumulate=4)
+@pytest.mark.parametrize("windows", ["random", "epochs"])
+def test_micro_batches_make_the_step_of_one_batch_of_their_size(trainer, windows):
+    whole = trainer(batch_size=8, windows=windows)
+    parts = trainer(batch_size=2, accumulate=4, windows=windows)
     assert mx.array_equal(whole.starts(), parts.starts())
     starts = mx.array([3, 14, 15, 92, 65, 35, 89, 79])
     for made in (whole, parts):
@@ -134,7 +136,7 @@ def test_the_step_is_that_of_one_stream(trainer, monkeypatch, settings):
     ("cores", "windows", "n_weights", "sizes"),
     [
         (4, 8, 1, [2, 2, 2, 2]),
-        (3, 4, 1, [1, 1, 2]),
+        (3, 8, 1, [2, 3, 3]),
         (3, 2, 1, [1, 1]),
         (8, 8, MOST_COPIED // 2, [4, 4]),
         (2, 8, MOST_COPIED, [8]),
