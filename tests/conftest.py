@@ -48,6 +48,7 @@ DIFFERS_BY_PATH = (
     "training/test_loop.py",
     "training/test_optimizers.py",
     "training/test_resume.py",
+    "training/test_settings.py",
     "training/test_step.py",
     "test_device.py",
     "test_embedding.py",

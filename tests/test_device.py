@@ -19,7 +19,7 @@ from mlx_attn.machine.device import (
     use_device,
 )
 from mlx_attn.machine.operations import cross_entropy, gelu
-from mlx_attn.machine.streams import compiled_step, cores, split_among_cores
+from mlx_attn.machine.streams import compiled_step, cores, single_stream, split_among_cores
 
 COMPUTES_ON_GPU = mx.default_device().type == mx.DeviceType.gpu
 
@@ -80,6 +80,10 @@ def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, mon
         assert (cores(), len(split_among_cores(x))) == (1, 1)
         assert cross_entropy(x, mx.array([1, 2])) is loss
         assert gelu(x) is activation
+    with forced_path("linux-cpu"), single_stream():
+        with single_stream():
+            pass
+        assert cores() == 1
 
 
 @pytest.mark.parametrize(("rounds", "device_there"), [("float32", "gpu"), ("TF32", "cpu")])
@@ -102,7 +106,8 @@ def test_what_is_measured_exactly_leaves_a_gpu_that_has_begun_with_tf32(
 )
 def test_each_path_compiles_the_step_where_it_pays_or_is_asked_for(monkeypatch, path, settings):
     monkeypatch.setattr(graphs, "has_compiler", lambda: True)
-    monkeypatch.setattr(mx.cuda, "is_available", lambda: path == "nvidia")
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: path != "gpu")
     with forced_path(path.replace("nvidia", "gpu")):
+        assert device.on_nvidia() == (path == "nvidia")
         found = [s for s in ("auto", "on", "off") if compiled_step(print, s, []) is not print]
     assert found == settings
