@@ -271,6 +271,16 @@ def test_a_choice_is_tried_once_and_a_script_s_random_numbers_are_not_touched(ow
     assert len(calls) == first + 1  # its shape only
 
 
+def test_a_trial_finds_the_same_whatever_was_drawn_before_it(own):
+    found = []
+    for name in ("first", "other"):
+        with pytest.raises(ConfigError, match=LEAKS.removeprefix("own")) as refusal:
+            own("logits", lambda a, s: s + moved(s, -1), name=name)
+        found.append(str(refusal.value).partition(name)[2])
+        mx.random.normal()
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("context_length", [1, 2])
 def test_fewer_keys_than_heads_are_taken_at_any_length(own, context_length):
     W = {"W": lambda c: nn.Linear(c.d_in, c.d_in // 2)}
