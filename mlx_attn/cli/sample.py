@@ -46,7 +46,8 @@ def _named_or_latest(ctx: click.Context, param: click.Parameter, name: str | Non
     from mlx_attn.text.sources import describe
 
     takes_text = any(option.name == "prompt" for option in ctx.command.params)
-    if takes_text and name and " " in name and not user_path(name).exists():
+    unknown = name and name not in run_names() and not user_path(name).exists()
+    if takes_text and unknown and " " in str(name):
         raise click.UsageError(f"there is no run '{name}': a text goes after --prompt", ctx)
     if name is not None or ctx.params.get("as_list") or len(run_names()) < 2:
         return name

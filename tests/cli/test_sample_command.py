@@ -11,12 +11,12 @@ sample = partial(invoke, "sample")
 
 @pytest.fixture
 def place(workshop):
-    """A directory with one untrained run, runs/nano, of a few letters."""
-    untrained_run(workshop / "runs" / "nano", train_tokenizer("char", "abcdefgh \n", 0))
+    """A directory with one untrained run, runs/7 b, of a few letters."""
+    untrained_run(workshop / "runs" / "7 b", train_tokenizer("char", "abcdefgh \n", 0))
     return workshop
 
 
-@pytest.mark.parametrize("run", [[], ["nano"], ["runs/nano"]])
+@pytest.mark.parametrize("run", [[], ["7 b"], ["runs/7 b"]])
 def test_the_continuation_alone_goes_to_stdout(place, run):
     result = sample(*run, "--prompt", "abc", "--max-tokens", "30")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -28,7 +28,7 @@ def test_json_is_one_object_with_the_seed_that_was_drawn(place):
     flags = ("-p", "-", "-m", "4", "--seed", "1", "--json")
     record = json.loads(sample(*flags, input="\ufeffa\nb\n").stdout)  # as from Windows
     assert (record["prompt"], len(record["text"]), record["tokens"]) == ("a\nb", 4, 4)
-    assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/nano")
+    assert (record["finish_reason"], record["seed"], record["run"]) == ("length", 1, "runs/7 b")
     assert record["tok_s"] > 0
     flags = ("-p", "abc", "--temp", "0.9", "--json", "-m", "30")
     record = json.loads(sample(*flags).stdout)
@@ -53,6 +53,6 @@ def test_a_prompt_that_does_not_fit_is_pointed_out(place):
 
 
 def test_the_tokenizer_of_another_model_is_refused(place):
-    train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "nano")
-    line = refused(sample("nano"), 1)
+    train_tokenizer("char", "abcdefgh \nijk", 0).save(place / "runs" / "7 b")
+    line = refused(sample("7 b"), 1)
     assert "its tokenizer has 13 tokens and its model 10" in line
