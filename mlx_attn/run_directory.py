@@ -170,8 +170,14 @@ class Run:
 
     def save_model(self, model: GPT) -> None:
         """Write these weights as the best."""
+        self.check_there()
         facts = {_SAVED_WITH: json.dumps(model.config.as_dict())}
         save_arrays(self.weights, named_arrays(model), facts)
+
+    def check_there(self) -> None:
+        """Refuse to write a run whose directory was removed or renamed: it would be made again."""
+        if not is_run(self.path):
+            raise RunError(f"{self.path} was removed or renamed: put it back, and resume it")
 
     def add_report(self, record: Mapping[str, Any]) -> None:
         """Add a report to metrics.jsonl."""
@@ -189,12 +195,14 @@ class Run:
 
     @property
     def samples(self) -> str:
-        """The samples so far, exactly, but for a last letter that a full disk cut short."""
+        """The samples so far, exactly, without the end of a last one that a full disk cut short."""
         path = self.path / "samples.txt"
-        return records.read_bytes(path).decode(errors="ignore") if path.exists() else ""
+        text = records.read_bytes(path).decode(errors="ignore") if path.exists() else ""
+        return "".join(text.rpartition("\n\n")[:2])
 
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl."""
+        self.check_there()
         try:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)
@@ -234,8 +242,7 @@ class Run:
         files.write_text(self.path / "metrics.jsonl", "".join(lines))
         headings = _SAMPLE_HEADING.finditer(samples := self.samples)
         later = (h.start() for h in headings if not stays("eval", int(h[1][:20])))
-        if samples:
-            files.write_text(self.path / "samples.txt", samples[: next(later, None)])
+        files.write_text(self.path / "samples.txt", samples[: next(later, None)])
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Run":
         """Return the run with other settings in its config.json."""

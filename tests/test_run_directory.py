@@ -92,6 +92,8 @@ def test_the_model_of_a_run_is_ready_for_evaluation(run):
 
 
 def test_what_is_made_again_is_forgotten_like_a_line_cut_short_by_a_crash(run):
+    run.append("samples.txt", "--- st")
+    run.forget_after(0)
     assert run.metrics() == []
     reports = [{"event": "step", "step": step, "loss": 1.5} for step in (10, 20, 30)]
     for step, report in zip((10, 20, 30), reports, strict=True):
@@ -100,7 +102,7 @@ def test_what_is_made_again_is_forgotten_like_a_line_cut_short_by_a_crash(run):
     run.add_report({"event": "end", "steps": 30})
     run.append("metrics.jsonl", '{"cut')
     samples = run.path / "samples.txt"
-    samples.write_bytes(samples.read_bytes() + "é".encode()[:1])
+    samples.write_bytes(samples.read_bytes() + b"--- st" + "é".encode()[:1])
     run.forget_after(20)
     assert run.metrics() == reports[:2]
     assert samples.read_bytes() == b"--- step 10\ntext\r of 10\n\n--- step 20\ntext\r of 20\n\n"

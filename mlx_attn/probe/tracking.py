@@ -111,6 +111,7 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
     """Save the weights of this step, to compare with another run."""
+    run.check_there()
     save_arrays(run.path / "track" / f"{step}.safetensors", named_arrays(model), {})
 
 

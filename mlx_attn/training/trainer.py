@@ -258,6 +258,7 @@ class Trainer:
         if self.progress.losses:
             self.check_sane("loss", self.progress.losses[-1])
         if self.run:
+            self.run.check_there()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
             progress, recipe = json.dumps(asdict(self.progress)), json.dumps(self.recipe())

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mlx_attn.errors import RunError
+from mlx_attn.probe.tracking import save_snapshot
 from mlx_attn.run_directory import Run
 from mlx_attn.training.events import Stepped
 from mlx_attn.training.recording import (
@@ -55,6 +57,23 @@ def test_a_service_gets_every_loss_at_its_step(name, trainer, service, tmp_path)
     names = {key for _, values in told for key in values}
     assert {"train/tok_s", "train/lr", "train/grad_norm", "val/bits_per_byte"} < names
     assert not {"train/step", "train/seconds_left", "val/best"} & names
+
+
+WRITES = {
+    "best": lambda made: made.run.save_model(made.model),
+    "last": lambda made: made.save(),
+    "tracked": lambda made: save_snapshot(made.run, made.model, 1),
+    "report": lambda made: made.run.add_report({}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_directory_that_was_renamed_is_not_made_again(trainer, tmp_path, write):
+    made = trainer(run=tmp_path / "run")
+    made.run.path.rename(tmp_path / "other")
+    with pytest.raises(RunError, match="run was removed or renamed: put it back, and resume it"):
+        write(made)
+    assert not made.run.path.exists()
 
 
 def test_a_sample_has_its_length_and_is_the_same_again_without_dropout(trainer):
