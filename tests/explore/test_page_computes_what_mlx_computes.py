@@ -12,6 +12,7 @@ from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.plugins import load_plugins
+from mlx_attn.text.characters import SymbolTokenizer
 from mlx_attn.text.foreign import ForeignTokenizer
 from mlx_attn.text.tokenizers import Tokenizer, train_tokenizer
 from tests.text.tokenizers.test_laws import HARD
@@ -139,6 +140,8 @@ ODD = [
 
 
 def small_tokenizer(kind: str) -> Tokenizer:
+    if kind == "symbols":
+        return SymbolTokenizer(["3", "1", "2"])
     if not kind.startswith("gpt2"):
         return train_tokenizer(kind, LONG + "the café 日本 kites' ½", 420)
     tokenizer = ForeignTokenizer.from_merges(MERGES)
@@ -149,11 +152,13 @@ def small_tokenizer(kind: str) -> Tokenizer:
     return ForeignTokenizer.from_merges(MERGES, last_first)
 
 
-@pytest.mark.parametrize("kind", ["byte", "bpe", "unigram", "gpt2", "gpt2, end of text first"])
+@pytest.mark.parametrize(
+    "kind", ["byte", "bpe", "unigram", "gpt2", "gpt2, end of text first", "symbols"]
+)
 def test_every_tokenizer_reads_odd_texts_as_python_does(kind, make_run, show):
     tokenizer = small_tokenizer(kind)
     page = show(make_run(tokenizer=tokenizer))
-    for text in ODD:
+    for text in ["2 1", "\n3  1\n2"] if kind == "symbols" else ODD:
         code = f"explorer.models[0].tokenizer.encode({json.dumps(text)})"
         assert page.run(code) == tokenizer.encode(text).tolist(), text
 
@@ -170,21 +175,33 @@ def computed(run, text=TEXT, edits=None) -> tuple[np.ndarray, dict[str, np.ndarr
     return losses, {name: np.array(value)[0] for name, value in made.items()}
 
 
-def without(layer: int, head: int):
-    """The edit that sets the output of one head to zero."""
-    name = f"trf_blocks.{layer}.att.context_vec"
-    return {name: lambda heads: heads * (mx.arange(heads.shape[1])[:, None, None] != head)}
+def without(layer: int, head: int, name: str = "context_vec", factor: float = 0.0):
+    """The edit that multiplies the output of one head, or its other numbers, by a factor."""
+
+    def edit(heads: mx.array) -> mx.array:
+        chosen = mx.arange(heads.shape[1])[:, None, None] == head
+        return mx.where(chosen, factor * heads, heads)
+
+    return {f"trf_blocks.{layer}.att.{name}": edit}
 
 
 @pytest.mark.parametrize("variant", ["standard", "differential"])
-def test_a_head_switched_off_is_a_head_set_to_zero(variant, make_run, show):
+@pytest.mark.parametrize(
+    ("change", "name", "factor"),
+    [
+        ("off: true", "context_vec", 0.0),
+        ("scores: false", "raw_scores", 0.0),
+        ("temperature: 4", "masked", 0.25),
+    ],
+)
+def test_a_switch_of_a_head_multiplies_its_numbers(variant, change, name, factor, make_run, show):
     run = make_run(variant=variant)
     page = show(run)
+    intact = "off: false, scores: true, temperature: 1, rank: Infinity"
     for layer, head in [(0, 1), (1, 0)]:
-        off = "{ off: true, scores: true, temperature: 1, rank: Infinity }"
-        found = page.run(trace(TEXT, f'{{ heads: {{ "{layer}.{head}": {off} }} }}'))
-        losses, _ = computed(run, edits=without(layer, head))
-        assert found["loss"] == pytest.approx(losses.mean(), abs=TOLERANCE)
+        edits = f'{{ heads: {{ "{layer}.{head}": {{ {intact}, {change} }} }} }}'
+        losses, _ = computed(run, edits=without(layer, head, name, factor))
+        assert page.run(trace(TEXT, edits))["loss"] == pytest.approx(losses.mean(), abs=TOLERANCE)
 
 
 def test_without_a_mask_every_token_sees_all(make_run, show):
