@@ -4,10 +4,13 @@ import re
 import time
 from functools import partial
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 import mlx_attn
+from mlx_attn.activations import run_with_cache
+from mlx_attn.convert.circuits import ov_circuit, qk_circuit
 from mlx_attn.convert.model import convert
 from mlx_attn.explore.manifest import training_words
 from mlx_attn.runs import load_run
@@ -195,7 +198,8 @@ def test_a_text_that_one_of_two_runs_cannot_read_is_told_whatever_is_clicked(mak
 
 def test_markup_characters_of_two_units_and_words_from_right_to_left_stay_text(make_run, show):
     text = "</script><img src=x onerror=alert(1)> אב " + "🦊" * 8
-    page = show(make_run(tokenizer=train_tokenizer("bpe", f"{text}\n" * 9, 400)), texts=[text])
+    tokenizer = train_tokenizer("bpe", f"{text}\n" * 9, 400)
+    page = show(make_run("<img src=x>", tokenizer=tokenizer), texts=[text])
     assert page.run("document.querySelectorAll('img').length") == 0
     page.run("CanvasRenderingContext2D.prototype.fillText = (text) => (drawn = text)")
     write(page, text)
@@ -215,20 +219,21 @@ def numbers_of(page, step: int) -> list[list[float]]:
 
 @pytest.fixture
 def steps(make_run, show):
-    """A page at layer 1, head 3 and token 9, with its run and what the run computes there."""
-    run = make_run(n_heads=4, n_kv_heads=2, position="alibi")
+    """A page at layer 1, head 3 and token 9, with that layer and what the run computes there."""
+    run = make_run(n_heads=4, n_kv_heads=2, position="alibi", block="book")
     page = show(run, texts=[TEXT])
     page.run("document.querySelectorAll('.head')[7].click()")
     page.run("document.querySelector('.tokens [data-token=\"9\"]').click()")
-    return page, run, *computed(run, TEXT)
+    losses, made = computed(run, TEXT)
+    layer = run.load_model().trf_blocks[1].att
+    return page, layer, losses, {k.removeprefix("trf_blocks.1."): v for k, v in made.items()}
 
 
 def test_the_titles_of_tokens_and_the_tables_of_steps_are_what_the_model_computes(steps):
-    page, run, losses, activations = steps
+    page, att, losses, made = steps
     titles = page.run("[...document.querySelectorAll('.pane .tokens button')].map((b) => b.title)")
     assert titles[1:] == [f"loss {loss:.3f} nats" for loss in losses]
-    i, h, att = 9, 3, run.load_model().trf_blocks[1].att
-    made = {name.removeprefix("trf_blocks.1."): value for name, value in activations.items()}
+    i, h = 9, 3
     size = partial(np.linalg.norm, axis=-1)
     # The tokens of most weight, first; the last two heads share the keys and values of group 1.
     weights = made["att.attn_weights"][h, i, : i + 1]
@@ -251,6 +256,97 @@ def test_the_titles_of_tokens_and_the_tables_of_steps_are_what_the_model_compute
     for step, expected in columns.items():
         found = numbers_of(page, step)
         np.testing.assert_allclose(found, np.stack(expected, 1)[:12], 0.06, 0.06, err_msg=str(step))
+
+
+NUMBERS = "(of) => Array.from(of, (row) => Array.from(row, (number) => Math.max(number, -1e9)))"
+
+
+def test_the_pictures_of_steps_and_matrices_are_what_the_model_computes(steps):
+    page, att, _, made = steps
+    h, k, v = 3, made["att.keys"][1], made["att.values"][1]
+    q, context = made["att.queries"][h], made["att.context_vec"][h]
+    part = context @ np.array(att.out_proj.weight).T.reshape(4, 4, -1)[h]
+    panels = {
+        1: (made["x"], made["norm1"]),
+        2: (q, k, v),
+        3: (att.config.scale * q @ k.T,),
+        4: (np.maximum(made["att.masked"][h], -1e9),),
+        5: (made["att.attn_weights"][h],),
+        6: (v, context),
+        7: (part, made["att.out"]),
+        8: (made["x"], made["att.out"], made["ff"], made["x_out"]),
+    }
+    for step, expected in panels.items():
+        page.run(f'document.querySelectorAll("#steps button")[{step - 1}].click()')
+        of_panel = "({ rows, columns, value }) => numbers(Array.from({ length: rows }, (_, r) => "
+        of_panel += "Array.from({ length: columns }, (_, c) => value(r, c))))"
+        found = page.run(
+            f"{{ const numbers = {NUMBERS}; explorer.panes[0].panels.map({of_panel}) }}"
+        )
+        for picture, numbers in zip(found, expected, strict=True):
+            np.testing.assert_allclose(picture, numbers, 1e-3, 1e-3, err_msg=str(step))
+    layer, S = "explorer.models[0].layers[1]", qk_circuit(att)
+    found = page.run(f"({NUMBERS})({layer}.scoreMatrix({h}))")
+    np.testing.assert_allclose(found, S.products[h], atol=1e-3)
+    found = page.run(f"({NUMBERS})({layer}.outputMatrix({h}, explorer.intact()))")
+    np.testing.assert_allclose(found, ov_circuit(att).products[h], atol=1e-3)
+    page.run("document.querySelector('.matrices').open = true")
+    squares = S.singular_values[h] ** 2
+    told = f"{squares[0] ** 0.5:.3f}, {100 * squares[0] / squares.sum():.0f}\xa0%"
+    assert settled(page, f"document.querySelector('.matrices').innerText.includes({told!r})")
+
+
+def slide(page, name: str, value: float) -> None:
+    slider = f"document.getElementById({name!r})"
+    page.run(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input'))")
+
+
+def test_a_slider_changes_the_chosen_head_or_every_head(page):
+    page.run("document.querySelectorAll('.head')[2].click()")
+    slide(page, "rank", 3)
+    slide(page, "temperature", 2)
+    changed = (
+        "Object.entries(explorer.state.edits.heads).map(([h, e]) => [h, e.temperature, e.rank])"
+    )
+    assert page.run(changed) == [["1.0", 4, 3]]
+    switch(page, "every")
+    slide(page, "temperature", -1)
+    assert sorted(page.run(changed))[2:] == [["1.0", 0.5, 3], ["1.1", 0.5, None]]
+
+
+def test_with_a_head_off_the_answer_is_what_the_model_without_it_says(page, make_run):
+    settled(page, f"{ANSWER}.includes('Of its 4 heads')")
+    page.run("document.querySelector('.head').click()")
+    switch(page, "off")
+    run, edits = make_run(), without(0, 0)
+    tokens, model, tokenizer = [], run.load_model(), run.load_tokenizer()
+    read = tokenizer.encode(TEXT).tolist()
+    for _ in range(10):
+        logits, _ = run_with_cache(model, mx.array([read + tokens]), edits)
+        tokens.append(logits[0, -1].argmax().item())
+    assert settled(page, f"{ANSWER}.includes({tokenizer.decode(tokens)!r})")
+    assert f"Next token: “{tokenizer.decode(tokens[:1])}”" in page.run(ANSWER)
+
+
+LIKES_A_AND_B = """
+const model = explorer.models[0], trace = model.trace.bind(model);
+model.trace = (tokens, ...more) => {
+  const found = trace(tokens, ...more), [a, b] = model.tokenizer.encode("An");
+  const likely = new Float32Array(model.config.vocab_size).fill(-99);
+  [likely[a], likely[b]] = [0, -1.5 * Math.log(3)];
+  return Object.assign(found, { logits: [...found.logits.slice(0, -1), likely] });
+};"""
+
+
+def test_tokens_are_drawn_at_the_temperature_that_is_chosen(page):
+    page.run(LIKES_A_AND_B)
+    write(page, "A")
+    slide(page, "warmth", 1.5)
+    for _ in range(40):
+        switch(page, "one")
+    written = page.run('document.getElementById("text").value')[1:]
+    assert 5 < written.count("n") < 16  # 10 are expected
+    assert len(written) == 40
 
 
 def test_a_chosen_cell_stays_after_the_pointer_was_over_a_head(steps):
