@@ -64,6 +64,16 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(runs, browser, tmp
     assert sorted(page.run(NAMES)) == ["a", "b", "c", "copy", "half"]
     assert "6 runs, 2 texts." in page.run("document.getElementById('answers').innerText")
     assert "b, 1.400 nats per token" in page.run("document.getElementById('answers').innerText")
+    told = page.run("document.querySelector('.groups').innerText")
+    assert "another text: its losses cannot be compared with those above" in told
+    assert "unfinished: 2 of 9" in told
+    assert "0 seconds ago" in told
+    curve = page.run("document.querySelector('[data-run=b]').getAttribute('points')")
+    (x, y), *_, (last_x, last_y) = (map(float, point.split(",")) for point in curve.split())
+    assert x < last_x
+    assert y < last_y  # the loss falls, and below is a larger y
+    dot = "document.querySelector('[data-run=b] + circle').getAttribute('cx')"
+    assert float(page.run(dot)) == pytest.approx(x, abs=0.1)  # best after the first of three
     page.run("document.querySelectorAll('.group th button')[1].click()")
     assert page.run(NAMES) == ["copy", "b", "a", "half", "c"]
     page.run("document.querySelectorAll('.group input').forEach((box) => box.click())")
