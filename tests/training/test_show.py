@@ -6,7 +6,7 @@ from rich.console import Console
 from mlx_attn.training.evaluation import Evaluation
 from mlx_attn.training.events import Evaluated, Started, Stepped
 from mlx_attn.training.show import Display
-from mlx_attn.ui.terminal import duration
+from mlx_attn.ui.terminal import age, count, duration, memory
 
 STARTED = Started(variant="merged", step=0, steps=2000, params=9, tokens_per_step=256, run="runs/a")
 STEPPED = Stepped(
@@ -74,3 +74,10 @@ def test_the_first_step_shows_how_long_it_compiles(monkeypatch):
 def test_a_duration_is_told_as_a_person_would_tell_it():
     told = [duration(seconds) for seconds in (7, 7_390, 1e6, 1e9, float("nan"))]
     assert told == ["0:07", "2:03:10", "12 days", "11,574 days", "-"]
+    assert [*map(age, (5, 119, 7200, 3e5))] == ["5 s", "119 s", "2 h", "3 days"]
+
+
+def test_counts_have_three_digits_and_bytes_a_decimal_unit():
+    told = [count(number) for number in (943, 9_430, 94_300, 999_499, 999_500)]
+    assert told == ["943", "9.43k", "94.3k", "999k", "1.00M"]
+    assert [*map(memory, (2e4, 1.2e7, 1.2e9))] == ["20 kB", "12 MB", "1.2 GB"]
