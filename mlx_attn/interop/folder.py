@@ -52,7 +52,7 @@ def write_card(loaded: LoadedRun, place: Path, route: str, parity: str) -> None:
     notes = [f"It is {route}.", f"{parity}.", *NOTES.get(loaded.tokenizer.kind, ())]
     notes.append(f"It was trained on {loaded.model.config.context_length} tokens at a time.")
     if not has_code or loaded.model.config.position == "learned":
-        notes[-1] += " No text may be longer: learned positions end there, unsaid by mlx-lm."
+        notes[-1] += " Prompt and continuation together must not be longer; few programs say so."
     if start := loaded.tokenizer.decode(loaded.start_tokens):
         notes.append(f"Every document that it was trained on began after {start!r}, as prompts do.")
     if has_code:

@@ -70,6 +70,13 @@ def test_the_fused_path_is_taken_if_it_has_a_gradient_or_needs_none(
     assert fused_calls == calls
 
 
+@pytest.mark.parametrize("T", [1, 2, 3])
+def test_without_a_mask_of_its_own_the_fused_path_is_causal(T):
+    y = mx.random.normal((1, 2, T, 64), key=mx.random.key(T))
+    expected = fused_attention(y, y, y, 0.1, causal_mask(Positions.of_text(T)))
+    assert mx.allclose(fused_attention(y, y, y, 0.1, None), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("width", "T_q", "heads_per_key", "fused"),
     [(64, 9, 1, True), (32, 64, 1, False), (72, 8, 1, False), (128, 1, 8, True), (64, 8, 8, False)],
