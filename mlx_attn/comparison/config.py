@@ -275,13 +275,15 @@ class ComparisonConfig:
 
     @property
     def seeds_for_tuning(self) -> int:
-        """Seeds that each factor is tried on: `tuning_seeds`, or fewer if the verdict has few.
+        """Seeds that each factor is tried on; 0 if nothing is tuned."""
+        return self.tuning_seeds_of(self.seeds)
+
+    def tuning_seeds_of(self, seeds: int) -> int:
+        """Return `tuning_seeds`, or fewer for a verdict of few seeds.
 
         Tuning takes no more trainings than the verdict, if that has one for every factor.
         """
-        if not self.tunes:
-            return 0
-        return max(1, min(self.tuning_seeds, self.seeds // len(self.factors)))
+        return self.tunes * max(1, min(self.tuning_seeds, seeds // len(self.factors)))
 
     @property
     def extensions(self) -> int:

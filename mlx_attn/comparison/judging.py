@@ -15,7 +15,7 @@ the interval of twice the error probability, 90 % instead of 95 %, lies inside: 
 (Schuirmann, 1987). `benchmarks/judging.py` simulates how often this is wrong, and what it finds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -32,6 +32,8 @@ MOST_OF_WORTH = 1 / 2  # of the least that the part may be worth: the largest ma
 """FDA, Non-Inferiority Clinical Trials (2016): the fixed-margin method starts from the lower end of
 the interval of the effect, and keeps half of it."""
 POWER = 0.8  # how often the seeds needed decide
+TuningSeeds = Callable[[int], int]
+"""How many tuning seeds come with a number of seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +60,20 @@ def spread(groups: Sequence[Sequence[float]]) -> tuple[int, float]:
     return degrees, sum(len(group) * float(np.var(group)) for group in groups) / max(1, degrees)
 
 
+def untuned(seeds: int) -> int:
+    """Return 0: no rate is tuned."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The differences of one arm, summed up; `seeds` may be an array, of planned numbers."""
+    """The differences of one arm, summed up; numbers of seeds may be arrays, of planned ones."""
 
     seeds: Any  # n
     mean: float
     variance: float  # s^2
     lent: int  # m
-    tuning_seeds: int = 0  # k; 0 if the rates were not tuned
+    tuning_seeds: Any = 0  # k; 0 if the rates were not tuned
 
     @classmethod
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
@@ -96,14 +103,19 @@ class Sample:
     @property
     def law(self) -> Any:
         """Student's law of the mean around the true one; its scale is e."""
-        of_tuning = TUNING_SHARE / self.tuning_seeds if self.tuning_seeds else 0.0
+        k = self.tuning_seeds
+        of_tuning = np.where(k, TUNING_SHARE / np.maximum(k, 1), 0.0)
         error = np.sqrt(self.variance * (1 / self.seeds + of_tuning))
         # Without any spread the mean is certain, but a scale of 0 is not allowed.
         return stats.t(self.seeds - 1 + self.lent, scale=np.maximum(error, 1e-300))
 
-    def seeds_needed(self, margin: float, level: float, level_of_one: float) -> int:
+    def seeds_needed(
+        self, margin: float, level: float, level_of_one: float, planned: TuningSeeds = untuned
+    ) -> int:
         """Return the fewest seeds, more than these, that decide with a probability of POWER."""
-        law = replace(self, seeds=np.arange(self.seeds + 1, MOST_SEEDS)).law
+        seeds = np.arange(self.seeds + 1, MOST_SEEDS)
+        tuned = np.maximum(self.tuning_seeds, [planned(n) for n in seeds.tolist()])
+        law = replace(self, seeds=seeds, tuning_seeds=tuned).law
         different = law.cdf(abs(self.mean) - law.isf(level / 2))
         inside = margin - law.isf(level_of_one)
         # Both one-sided tests reject at least as often as their sum less 1.
@@ -118,6 +130,7 @@ def judge(
     margin: float,
     confidence: float = 0.95,
     reference: Verdict | None = None,
+    planned: TuningSeeds = untuned,
 ) -> dict[str, Verdict]:
     """Judge all arms of a comparison.
 
@@ -126,6 +139,7 @@ def judge(
         margin: In nats per token: smaller differences count as none.
         confidence: That no arm is called better or worse falsely, of all together.
         reference: That of the arm that lacks the part in question, see `MOST_OF_WORTH`.
+        planned: More seeds of the verdict may bring more tuning seeds.
     """
     level, least = 1 - confidence, inf
     if reference:
@@ -143,7 +157,7 @@ def judge(
         elif p_holm <= level:
             word = "worse" if mean > 0 else "better"
         elif several:
-            needed = sample.seeds_needed(margin, level / len(samples), level)
+            needed = sample.seeds_needed(margin, level / len(samples), level, planned)
         verdicts[arm] = Verdict(
             word=word,
             differences=contrasts[arm].differences,

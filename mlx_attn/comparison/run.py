@@ -236,9 +236,10 @@ def verdicts_of(
     reference = config.reference.name if config.reference else ""
     # It takes no share of the arms' correction.
     alone = {reference: contrasts.pop(reference)} if reference in contrasts else {}
-    of_reference = judge(alone, margin, config.confidence)
+    of_reference = judge(alone, margin, config.confidence, planned=config.tuning_seeds_of)
     worth = of_reference.get(reference)
-    return judge(contrasts, margin, config.confidence, worth) | of_reference
+    judged = judge(contrasts, margin, config.confidence, worth, config.tuning_seeds_of)
+    return judged | of_reference
 
 
 def solving_of(config: ComparisonConfig, trainings: Mapping[str, Trainings]) -> dict[str, Solving]:

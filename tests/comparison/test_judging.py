@@ -125,6 +125,13 @@ def test_a_difference_of_zero_needs_the_seeds_that_show_it_within_the_margin():
     assert sample.seeds_needed(0.0, 0.05, 0.05) == MOST_SEEDS
 
 
+def test_more_seeds_bring_more_tuning_seeds_and_so_may_decide():
+    sample = Sample(seeds=4, mean=1.0, variance=0.8, lent=10, tuning_seeds=1)
+    assert sample.seeds_needed(0.0, 0.05, 0.05) == MOST_SEEDS
+    found = sample.seeds_needed(0.0, 0.05, 0.05, lambda n: 1 + (n >= 20))
+    assert found == replace(sample, tuning_seeds=2, seeds=19).seeds_needed(0.0, 0.05, 0.05)
+
+
 def test_a_task_is_judged_by_how_many_seeds_solve_it():
     found = judge_solving(
         {

@@ -54,9 +54,9 @@ def test_a_rate_that_solves_a_task_more_often_beats_a_lower_mean(protocol, runne
         arm = replace(config.arms[0], lr_scale=factor)
         for place, loss in enumerate(each):
             share = (0.5 if loss > 0.1 else 1.0) if task else None
-            end = Point(step=10, val_loss=loss, accuracy=share)
+            end = Point(step=8, val_loss=loss, accuracy=share)
             trial = trial_of(config, arm, TUNING_SEED + place)
-            runner.store[trial] = training(trial.seed, loss, curve=(end,), accuracy=share)
+            runner.store[trial] = training(trial.seed, loss, steps=8, curve=(end,), accuracy=share)
     assert search_rates(config, runner.store, config.arms[0]).best == best
 
 
