@@ -3,17 +3,14 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from mlx_attn.comparison import show
 from mlx_attn.comparison.result import Comparison, TrialResult
-from mlx_attn.ui.plots import COLOURS, panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from mlx_attn.ui.plots import COLOURS, Figure, panels
 
 _WIDTH = 4.2  # inches; a phone shows a figure at about its size
 _EARLY = 0.1  # share of the training whose losses may lie above a figure: they flatten the rest
@@ -24,7 +21,7 @@ _GREY = "#7f7f7f"
 _MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 
 
-def forest_figure(comparison: Comparison) -> "Figure":
+def forest_figure(comparison: Comparison) -> Figure:
     """Draw differences of loss to the control: a dot per seed, their mean, its interval, delta."""
     verdicts, delta = comparison.verdicts, comparison.delta
     words = {arm: one.word for arm, one in verdicts.items()} | {comparison.reference: "reference"}
@@ -67,7 +64,7 @@ def line_of(trainings: Sequence[TrialResult], field: str) -> Line:
     return dict(zip(steps, np.array(curves, float).T, strict=True))
 
 
-def curves_figure(comparison: Comparison, field: str) -> "Figure":
+def curves_figure(comparison: Comparison, field: str) -> Figure:
     """Draw a field of the validations through training, and its paired difference to the control.
 
     Lines are means over seeds, in the range of the seeds; the field is "val_loss" or "accuracy".

@@ -1,17 +1,13 @@
 """Show conversions as tables in a terminal, and loss against rank as a figure."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from mlx_attn.convert import measure
 from mlx_attn.convert.conversions import CONVERSIONS, find_conversion
-from mlx_attn.ui.plots import COLOURS, panels, save_figure
+from mlx_attn.ui.plots import COLOURS, Figure, panels, save_figure
 from mlx_attn.ui.terminal import count, number_table, word_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def outcome_table(outcome: measure.Outcome) -> Table:
@@ -58,7 +54,7 @@ def conversions_table() -> Table:
 def save_rank_curve(curve: measure.RankCurve, directory: Path) -> list[Path]:
     """Write the figure as ranks-FORM.svg and ranks-FORM.png; return their paths."""
 
-    def draw() -> "Figure":
+    def draw() -> Figure:
         ranks, original = list(curve.points), curve.original
         figure, (axis,) = panels(1, 1, (5.2, 3.2))
         losses = [metrics.val_loss for metrics, _ in curve.points.values()]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,12 +17,8 @@ from mlx_attn.errors import plural
 from mlx_attn.probe import tracking
 from mlx_attn.probe.heads import Probe
 from mlx_attn.records import package_table
-from mlx_attn.ui.plots import COLOURS, panels, save_figure
+from mlx_attn.ui.plots import COLOURS, Figure, panels, save_figure
 from mlx_attn.ui.terminal import number_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 MATRICES = {"S": "S_h", "VO": "V_h O_h"}
 """The names of a head's matrices, by the keys of `Probe.spectra`."""
@@ -179,7 +175,7 @@ def _json(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def draw_maps(probe: Probe) -> "Figure":
+def draw_maps(probe: Probe) -> Figure:
     """Draw the attention map of every head on the first text, a row of panels per layer."""
     L, H = probe.config.n_layers, probe.n_maps
     figure, axes = panels(L * H, H, (1.5, 1.6))
@@ -236,7 +232,7 @@ def track_record(track: tracking.Track) -> dict[str, Any]:
     return {"run": track.name, "steps": track.steps.tolist(), **curves}
 
 
-def draw_tracks(runs: Sequence[tracking.Track], kind: str) -> "Figure":
+def draw_tracks(runs: Sequence[tracking.Track], kind: str) -> Figure:
     """Draw every head's curves, a column per layer; a colour per head, or per run if several.
 
     All runs have the same number of layers; `kind` is one of `tracking.KINDS`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import rich.progress
@@ -23,7 +23,7 @@ from mlx_attn.training.events import Ended, Evaluated, Event, Started, Stepped, 
 from mlx_attn.training.forecast import Forecast
 from mlx_attn.training.loop import INTERRUPTED
 from mlx_attn.training.trainer import FLOAT_BYTES, Trainer
-from mlx_attn.ui.plots import COLOURS, panels
+from mlx_attn.ui.plots import COLOURS, Figure, panels
 from mlx_attn.ui.terminal import (
     count,
     discard_unread,
@@ -33,9 +33,6 @@ from mlx_attn.ui.terminal import (
     print_text,
     stdout_console,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The plan.
 
@@ -353,7 +350,7 @@ def line_plot(values: Sequence[float], width: int, height: int, title: str) -> l
     return [f"{text:>{label}}  {line}" for text, line in zip(labels, lines, strict=True)]
 
 
-def draw_losses(training: Mapping[int, float], validation: Mapping[int, float]) -> "Figure":
+def draw_losses(training: Mapping[int, float], validation: Mapping[int, float]) -> Figure:
     """Draw the losses of a training in nats per token, by step."""
     figure, (axis,) = panels(1, 1, (4.5, 2.5))
     for losses, colour, mark, label in (

@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from markupsafe import Markup
 
 from mlx_attn.files import write_bytes
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 """Told apart by most eyes, on light and on dark grounds (after Okabe and Ito)."""
@@ -27,7 +27,8 @@ _INK_STYLE = {f"{part}.color": _INK for part in ("text", "xtick", "ytick")} | {
     f"axes.{part}color": _INK for part in ("edge", "label")
 }
 
-Draw = Callable[[], "Figure"]
+Figure: TypeAlias = "matplotlib.figure.Figure"
+Draw = Callable[[], Figure]
 
 
 def style(**changes: Any) -> Any:
@@ -60,16 +61,18 @@ def figure_for_page(draw: Draw) -> Markup:
 
 def panels(
     count: int, columns: int, size: tuple[float, float], **sharing: Any
-) -> "tuple[Figure, list[Any]]":
+) -> tuple[Figure, list[Any]]:
     """Return a figure of `count` axes in rows of `columns`; `size` is the size of one in inches."""
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
     rows = count // columns
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = matplotlib.figure.Figure(
+        figsize=(size[0] * columns, size[1] * rows), layout="constrained"
+    )
     return figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
 
-def _bytes(figure: "Figure", kind: str, **looks: Any) -> bytes:
+def _bytes(figure: Figure, kind: str, **looks: Any) -> bytes:
     buffer = io.BytesIO()
     dated = {"Date": None} if kind == "svg" else {}
     with warnings.catch_warnings():
