@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,10 +26,8 @@ from mlx_attn.files import atomic_write, digest, lock, make_directory, user_path
 from mlx_attn.records import Object, read_record
 from mlx_attn.text import characters, sources, tokenizers
 from mlx_attn.text.downloads import data_directory
+from mlx_attn.text.stories import ABILITIES, StoryCorpus
 from mlx_attn.text.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from mlx_attn.text.stories import StoryCorpus
 
 _FORMAT = 3
 _DTYPES = {
@@ -207,11 +205,9 @@ def _tokenized(split: sources.SplitText, tokenizer: Tokenizer) -> tuple[dict[str
 
 
 def _story_facts(
-    stories: "StoryCorpus", tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
+    stories: StoryCorpus, tokens: UInt16[np.ndarray, " N"], tokenizer: Tokenizer
 ) -> tuple[dict[str, np.ndarray], Object]:
     """Return where stories start, the ability that each token calls for, and the floors in nats."""
-    from mlx_attn.text.stories import ABILITIES
-
     pieces = tokenizer.vocabulary
     lengths = np.array([len(piece) for piece in pieces])[tokens]
     offsets = np.cumsum(lengths) - lengths  # of each token's first byte

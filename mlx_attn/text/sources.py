@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, Literal
 
 from mlx_attn.errors import RunError, did_you_mean, plural
 from mlx_attn.files import digest, user_path
 from mlx_attn.records import parse_record, unix_lines
 from mlx_attn.text import downloads, tasks
 from mlx_attn.text.downloads import CORPORA
-
-if TYPE_CHECKING:
-    from mlx_attn.text.stories import StoryCorpus
+from mlx_attn.text.stories import StoryCorpus, generate_stories
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class SplitText:
     """One split of a source: a text, or the documents of a task."""
 
     text: str = ""
-    stories: "StoryCorpus | None" = None  # the stories of a generated text
+    stories: StoryCorpus | None = None  # the stories of a generated text
     documents: tasks.Documents | None = None
 
 
@@ -111,8 +109,6 @@ def describe(name: str) -> str:
 
 def _stories(n_bytes: int, val_bytes: int) -> Source:
     def part(size: int, split: Literal["train", "val"]) -> SplitText:
-        from mlx_attn.text.stories import generate_stories
-
         stories = generate_stories(size, split)
         # A newline comes first, so that every story's first letter is predicted from a newline.
         return SplitText("\n" + stories.text, stories)

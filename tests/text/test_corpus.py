@@ -59,7 +59,7 @@ def test_the_tokens_are_the_text(kind, file, data):
 def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_path, monkeypatch):
     first, told = prepare(file, "bpe", 400, data), tell(data, "char")
     monkeypatch.setattr(corpus_module, "_build", never)
-    monkeypatch.setattr("mlx_attn.text.stories.generate_stories", never)
+    monkeypatch.setattr("mlx_attn.text.sources.generate_stories", never)
     assert prepare("tales", "char", directory=data).val.floor_nats == told.val.floor_nats
     (tmp_path / "copy.txt").write_bytes(TEXT.encode())
     for source in (file, str(tmp_path / "copy.txt")):
