@@ -10,9 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,13 @@ from mlx_attn.files import make_directory
 from mlx_attn.machine.device import compiles_slowly, device_name, on_linux_cpu
 from mlx_attn.machine.folders import user_directory
 
-
-class _ThisThread(threading.local):
-    traces = False  # whether a function is traced for a `Graph`
-
-
-_this_thread = _ThisThread()
+_traces: ContextVar[bool] = ContextVar("traces", default=False)
+"""Whether a function is traced for a `Graph`, in this thread."""
 
 
 def has_gradients() -> bool:
     """Return False while a function is traced for a graph, which cannot hold gradients."""
-    return not _this_thread.traces
+    return not _traces.get()
 
 
 class Differentiable:
@@ -50,7 +46,7 @@ class Differentiable:
 
     def __call__(self, *arguments: Any) -> Any:
         """Compute the function."""
-        return (self._function if _this_thread.traces else self._with_gradient)(*arguments)
+        return (self._function if _traces.get() else self._with_gradient)(*arguments)
 
 
 HOT = 500  # runs after which a graph is compiled
@@ -109,11 +105,11 @@ def without_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def traced(*arrays: mx.array) -> Any:
-        _this_thread.traces = True
+        before = _traces.set(True)
         try:
             return function(*arrays)
         finally:
-            _this_thread.traces = False
+            _traces.reset(before)
 
     return traced
 
@@ -127,7 +123,7 @@ def is_compiled(x: mx.array) -> bool:
     Compiled reductions of an axis of one number end the process in mlx 0.32.4.
     """
     few = x.size < FEW and x.dtype != mx.float64 and x.shape[-1:] != (1,)
-    return few and on_linux_cpu() and (has_compiler() or _this_thread.traces)
+    return few and on_linux_cpu() and (has_compiler() or _traces.get())
 
 
 def _finds_folder() -> bool:
