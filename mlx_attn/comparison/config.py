@@ -124,7 +124,6 @@ def reference_arm(arms: Sequence[Arm]) -> Arm | None:
     keys = {*MAPS, "pattern", "n_heads", "n_kv_heads", "head_dim", "value_dim", "scale"}
     # Keys of the attention that any arm changes.
     changed = {k for other in others for k in keys if other.get(k) != control.get(k)}
-    # A comparison that already has a reference arm among its arms needs no second one.
     references = {row.score for row in VARIANTS.values() if row.group == REFERENCES}
     if not changed or any(other["score"] in references for other in others):
         return None
@@ -266,12 +265,6 @@ class ComparisonConfig:
     def all_arms(self) -> tuple[Arm, ...]:
         """The arms and the reference."""
         return (*self.arms, self.reference) if self.reference else self.arms
-
-    @property
-    def verdict_trials(self) -> int:
-        """The number of trainings that the verdict rests on."""
-        # Each seed may have a shorter training of the control, which measures the margin.
-        return self.seeds * (len(self.all_arms) + (not self.margin.nats))
 
     @property
     def seeds_for_tuning(self) -> int:

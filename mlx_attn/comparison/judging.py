@@ -32,8 +32,8 @@ MOST_OF_WORTH = 1 / 2  # of the least that the part may be worth: the largest ma
 """FDA, Non-Inferiority Clinical Trials (2016): the fixed-margin method starts from the lower end of
 the interval of the effect, and keeps half of it."""
 POWER = 0.8  # how often the seeds needed decide
-TuningSeeds = Callable[[int], int]
-"""How many tuning seeds come with a number of seeds."""
+TuningSeeds = Callable[[int], int] | None
+"""How many tuning seeds come with a number of seeds; None if no rate is tuned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,6 @@ def spread(groups: Sequence[Sequence[float]]) -> tuple[int, float]:
     """Return the degrees of freedom and the variance of groups, each around its own mean."""
     degrees = sum(len(group) - 1 for group in groups)
     return degrees, sum(len(group) * float(np.var(group)) for group in groups) / max(1, degrees)
-
-
-def untuned(seeds: int) -> int:
-    """Return 0: no rate is tuned."""
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +105,12 @@ class Sample:
         return stats.t(self.seeds - 1 + self.lent, scale=np.maximum(error, 1e-300))
 
     def seeds_needed(
-        self, margin: float, level: float, level_of_one: float, planned: TuningSeeds = untuned
+        self, margin: float, level: float, level_of_one: float, planned: TuningSeeds = None
     ) -> int:
         """Return the fewest seeds, more than these, that decide with a probability of POWER."""
         seeds = np.arange(self.seeds + 1, MOST_SEEDS)
-        tuned = np.maximum(self.tuning_seeds, [planned(n) for n in seeds.tolist()])
+        tuning = [planned(n) for n in seeds.tolist()] if planned else 0
+        tuned = np.maximum(self.tuning_seeds, tuning)
         law = replace(self, seeds=seeds, tuning_seeds=tuned).law
         different = law.cdf(abs(self.mean) - law.isf(level / 2))
         inside = margin - law.isf(level_of_one)
@@ -130,7 +126,7 @@ def judge(
     margin: float,
     confidence: float = 0.95,
     reference: Verdict | None = None,
-    planned: TuningSeeds = untuned,
+    planned: TuningSeeds = None,
 ) -> dict[str, Verdict]:
     """Judge all arms of a comparison.
 
