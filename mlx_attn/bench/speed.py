@@ -6,13 +6,12 @@ summarised. Texts are random tokens.
 """
 
 import gc
+import io
 import math
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -209,10 +208,8 @@ _OPERATION = re.compile(r'label ="([^"]+)", shape=rectangle')
 
 def exported(*outputs: mx.array) -> str:
     """Return the graph of arrays that are not evaluated yet, in the language of Graphviz."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "graph.dot"
-        mx.export_to_dot(str(file), *outputs)
-        return file.read_text(encoding="utf-8")
+    mx.export_to_dot(text := io.StringIO(), *outputs)
+    return text.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
