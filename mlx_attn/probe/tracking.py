@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int64, Integer
 from mlx_attn.activations import attention_inputs
 from mlx_attn.arrays import named_arrays, save_arrays
 from mlx_attn.attention.attention import Attention
+from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.layer import attention_scores
 from mlx_attn.convert import circuits
 from mlx_attn.errors import ConfigError, RunError
@@ -125,14 +126,11 @@ def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H
     """Return the scores of tokens that attend to each other, minus the mean of every row."""
     q, k = attention.queries_and_keys(x)
     scores = circuits.to_numpy(attention_scores(q, k, attention.config.scale))
-    T = scores.shape[-1]
     # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
-    causal = np.tril(np.ones((T, T)))
-    if window := attention.config.window:
-        causal -= np.tril(causal, -window)
-    mean = (scores * causal).sum(-1, keepdims=True) / causal.sum(-1, keepdims=True)
+    seen = np.isfinite(attention.mask(Positions.of_text(x.shape[1])))
+    mean = (scores * seen).sum(-1, keepdims=True) / seen.sum(-1, keepdims=True)
     # [B, H, T, T] -> [H, B T T]; pairs that see nothing of each other are 0 in both models.
-    return ((scores - mean) * causal).swapaxes(0, 1).reshape(scores.shape[1], -1)
+    return ((scores - mean) * seen).swapaxes(0, 1).reshape(scores.shape[1], -1)
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> list[float]:
