@@ -1,9 +1,10 @@
 """`mlx-attn variants`: the table of variants with their costs."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,11 +21,6 @@ from mlx_attn.cli.output import emit
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import find_preset
 from mlx_attn.training.config import DEFAULT_PRESET, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
 
 _COSTS = {
     "parameters": "parameters",
@@ -87,7 +83,7 @@ def _show_choices(as_json: bool) -> None:
     emit({"choices": record}, as_json, lambda: shown)
 
 
-def _listing(rows: list[dict[str, Any]], title: str) -> "Iterator[RenderableType]":
+def _listing(rows: list[dict[str, Any]], title: str) -> Iterator[Any]:
     """Yield each row's costs, by group, with its formula below; factors are of the first row."""
     from rich.padding import Padding
     from rich.text import Text
