@@ -3,7 +3,3 @@
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 an expected failure
 (one line on stderr), 2 wrong usage, 130 interrupted after saving.
 """
-
-from mlx_attn.cli.main import main
-
-__all__ = ["main"]

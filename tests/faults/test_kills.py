@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 SIZES = "--context-length 16 --emb-dim 16 --n-heads 2 --n-layers 1 --batch-size 4 --warmup 2"
 CHILD = """
 import os, signal, sys
-from mlx_attn.cli import main
+from mlx_attn.cli.main import main
 
 number, deadly, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 writes = 0
