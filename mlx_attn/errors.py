@@ -24,15 +24,11 @@ class _OneLine(Exception):
 
     def __init__(self, message: str = "", python: str = ""):
         super().__init__(message)
-        self._python = python
-
-    @property
-    def in_python(self) -> str:
-        """The message for keyword arguments: --lr 0 is lr=0, "leave --lr out" is "leave lr out"."""
-        return self._python or _FLAG.sub(_as_keyword, str(self))
+        self.python = python
 
 
 _FLAG = re.compile(r"(?<!\S)--([a-z][a-z0-9-]*)(?: (?!out\b|alone\b)([\w./-]+)(?=[,;:)]|$))?")
+"""A flag, for Python a keyword: --lr 0 is lr=0, "leave --lr out" is "leave lr out"."""
 
 
 def _as_keyword(flag: re.Match[str]) -> str:
@@ -65,7 +61,7 @@ def python_words() -> Iterator[None]:
     try:
         yield
     except (ConfigError, RunError) as error:
-        error.args = (error.in_python,)
+        error.args = (error.python or _FLAG.sub(_as_keyword, str(error)),)
         raise
 
 
