@@ -158,7 +158,7 @@ export class Attention {
     const values = shared(headsOf(this.mapped().v), head, this.count);
     const width = values[0].length;
     const heads = new Float32Array(this.count * T * width);
-    values.forEach((row, i) => heads.set(add(row, scaled(values.at(-1), -1)), (head * T + i) * width));
+    values.forEach((row, i) => heads.set(row, (head * T + i) * width));
     const rows = this.outputOf(heads, this.identity, T, edits);
     return rows.slice(0, -1).map((row) => add(row, scaled(rows.at(-1), -1)));
   }

@@ -12,7 +12,7 @@ class Tensor {
   }
   /** Returns the array with contiguous numbers. */
   dense() {
-    if (this.offset === 0 && this.data.length === this.size && sameStrides(this)) return this;
+    if (this.data.length === this.size && sameStrides(this)) return this;
     const made = new Float32Array(this.size);
     copyInto(made, this);
     return new Tensor(made, this.shape);
