@@ -236,7 +236,6 @@ def _wrong_decoding(layer: Attention, x: Inputs, y: Inputs) -> Iterator[str]:
     for places in _PIECES if T <= TOKENS else ([T // 3, T - 2, T - 1],):
         cache = KVCache(T + 3, window, layer.config.caches_tokens)
         cuts = [place for place in places if place < T]
-        # Decoding in pieces has to give the outputs of one full pass.
         read = [layer(part, cache) for part in mx.split(x, cuts, axis=1)]
         if off := differ(mx.concatenate(read, axis=1), y, ROUNDING):
             cure = (

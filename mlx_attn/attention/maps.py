@@ -53,7 +53,6 @@ def separate(layer: MapWeights, x: Inputs) -> tuple[Queries, Keys]:
 
 def linear_after(layer: MapWeights, y: Float[mx.array, "B H T C"], name: str = "W_value") -> Heads:
     """Apply W_value, or another weight, to the weighted sums of x, head by head."""
-    # y = softmax_h x: the map comes after the weighted sum, for each head by itself.
     H_kv, group = layer.config.n_kv_heads, y.shape[1] // layer.config.n_kv_heads
     weight, bias = matrix_of(layer[name], y.shape[-1])
     weight = weight.reshape(H_kv, layer.config.value_dim, -1)  # [H_kv, D, C]

@@ -122,7 +122,6 @@ def _hide_the_start(axis: Any, lines: Iterable[Line], least: float = 0.0) -> Non
     if not late:
         return
     seen = np.concatenate(late)
-    # At least the band of the margin has to be visible.
     low, high = min(seen.min(), -least or np.inf), max(seen.max(), least or -np.inf)
     margin = 0.06 * (high - low) or 0.01
     axis.set_ylim(low - margin, high + margin)

@@ -54,7 +54,6 @@ def trial_of(config: ComparisonConfig, arm: Arm, seed: int) -> Trial:
     """Return the training of an arm with a seed and its scaled learning rates."""
     settings = config.settings(arm)
     training = settings.training
-    # POINTS measurements, evenly spread over the training.
     every = max(1, training.steps // POINTS)
     # One factor for all rates keeps their proportions.
     rates = {key: getattr(training, key) * arm.lr_scale for key in RATES}

@@ -72,7 +72,6 @@ def search_rates(config: ComparisonConfig, store: Store, arm: Arm) -> Search:
         found = Search(losses=losses, trials=asked, best=best)
         if found.interior or len(trials) == len(config.factors) + config.extensions:
             return found
-        # One factor further out, on the side of the best.
         beyond = best / 2 if best == min(losses) else best * 2
         trials[beyond] = trials_of(beyond)
 

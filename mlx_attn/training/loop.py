@@ -160,7 +160,6 @@ class _Monitor:
         trainer, progress = self.trainer, self.progress
         self.lap(trained=True)
         progress.peak_memory = max(progress.peak_memory, mx.get_peak_memory())
-        # The report's loss is a mean over all steps since the last report, not of one batch.
         losses, progress.losses = progress.losses, []
         steps, seconds = self._reported
         self._reported = progress.timed_steps, progress.training_seconds
