@@ -136,7 +136,7 @@ def load_run(name: str | None = None) -> LoadedRun:
     return LoadedRun(run, run.load_model(), run.load_tokenizer())
 
 
-def text_loss(loaded: LoadedRun, text: Sequence[int]) -> float:
+def text_loss(loaded: LoadedRun, text: list[int]) -> float:
     """Return the mean loss in nats of a text's tokens, read as a document of its own.
 
     Without a start, the first token has nothing before it and does not count: a single one has the

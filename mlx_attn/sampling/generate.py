@@ -68,21 +68,18 @@ class GenerationStep:
     statistics: Statistics
 
 
-def begin(tokens: Sequence[int], start: Sequence[int], longest: int) -> list[int]:
+def begin(tokens: list[int], start: list[int], longest: int) -> list[int]:
     """Return tokens after the start of a document, if they lack it and it fits.
 
     A model that has only seen stories after a line break expects one before a text. But it would
     not see the beginning of a text that is longer than `longest`.
     """
-    tokens, start = list(tokens), list(start)
     if tokens[: len(start)] == start or len(start) + len(tokens) > longest:
         return tokens
     return start + tokens
 
 
-def prompt_tokens(
-    tokenizer: Tokenizer, prompt: str, start: Sequence[int], longest: int
-) -> list[int]:
+def prompt_tokens(tokenizer: Tokenizer, prompt: str, start: list[int], longest: int) -> list[int]:
     """Return the tokens of a prompt after the document's start; at least one."""
     tokens = begin(tokenizer.encode(prompt).tolist() if prompt else [], start, longest)
     if tokens:
