@@ -22,8 +22,8 @@ from mlx_attn.comparison import sequence
 from mlx_attn.comparison.config import Arm
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import TrialResult
-from mlx_attn.comparison.run import ComparisonRun, Events
-from mlx_attn.comparison.stages import ComparisonEvent
+from mlx_attn.comparison.run import ComparisonRun
+from mlx_attn.comparison.stages import ComparisonEvent, Events
 from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.plugins import only
 from mlx_attn.records import parse_record, read_bytes, read_text

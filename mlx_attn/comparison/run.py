@@ -1,6 +1,6 @@
 """A comparison from plan to verdict: tune, train every arm with the same seeds, judge."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
@@ -25,7 +25,6 @@ from mlx_attn.training.batches import batch_sampler
 from mlx_attn.training.config import layer_from
 from mlx_attn.training.trainer import FLOAT_BYTES
 
-Events = Generator[stages.ComparisonEvent, None, None]
 Trainings = tuple[TrialResult, ...]
 
 
@@ -52,7 +51,7 @@ class ComparisonRun:
         yield from self.train("verdict", plan.trials)
         yield self._concluded(plan, searches)
 
-    def train(self, stage: str, trials: Iterable[Trial]) -> Events:
+    def train(self, stage: str, trials: Iterable[Trial]) -> stages.Events:
         """Train the trials that the store lacks, and yield events."""
         # Arms with the same settings share a trial.
         wanted = {trial.digest: trial for trial in trials}
@@ -72,7 +71,8 @@ class ComparisonRun:
         config = self.config
         found, diverged = plan.outcomes(self.store)
         margin = plan.margin(found)
-        trainings = {arm.name: found[arm.name] for arm in plan.arms if arm.name in found}
+        finished = [arm for arm in plan.arms if arm.name in found]
+        trainings = {arm.name: found[arm.name] for arm in finished}
         settings = {arm.name: self._flat_settings(arm) for arm in plan.arms}
         shared = set.intersection(*({*flat.items()} for flat in settings.values()))
         searched = (trial for search in searches.values() for trial in search.trials)
@@ -99,11 +99,7 @@ class ComparisonRun:
             },
             versions=versions() | plugins,
             tunings=tuning.tunings_of(config, searches),
-            arms=tuple(
-                self._arm_result(arm, trainings[arm.name])
-                for arm in plan.arms
-                if arm.name in trainings
-            ),
+            arms=tuple(self._arm_result(arm, found[arm.name]) for arm in finished),
             diverged=diverged,
             verdicts=verdicts_of(config, trainings, searches, margin),
             solving=solving_of(config, trainings),

@@ -1,5 +1,6 @@
 """The events of a comparison."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from mlx_attn.comparison.plan import Trial
@@ -32,3 +33,4 @@ class Finished:
 
 ComparisonEvent = Began | Finished | Tuning | Comparison
 """What a comparison yields; a settled learning rate and the result stand for themselves."""
+Events = Generator[ComparisonEvent, None, None]

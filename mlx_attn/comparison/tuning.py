@@ -14,11 +14,8 @@ from statistics import fmean
 from mlx_attn.comparison.config import TUNING_SEED, Arm, ComparisonConfig
 from mlx_attn.comparison.plan import Trial, trial_of
 from mlx_attn.comparison.result import Tuning
-from mlx_attn.comparison.stages import ComparisonEvent
+from mlx_attn.comparison.stages import ComparisonEvent, Events
 from mlx_attn.comparison.trial import Store, has_failed, loss_of
-
-Train = Callable[[Iterable[Trial]], Generator[ComparisonEvent, None, None]]
-"""Trains what the store lacks, yielding events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def _beside_the_best(search: Search, place: int) -> tuple[float, ...]:
 
 
 def tune(
-    config: ComparisonConfig, store: Store, train: Train
+    config: ComparisonConfig, store: Store, train: Callable[[Iterable[Trial]], Events]
 ) -> Generator[ComparisonEvent, None, dict[str, Search]]:
     """Search for the rates of all arms side by side, so that no worker waits for one of them.
 
