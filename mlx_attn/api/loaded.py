@@ -116,8 +116,7 @@ class LoadedModel(LoadedRun):
     def attention(self, text: str) -> "AttentionMaps":
         """Return the attention weights of every head while the model reads a text."""
         tokens = prompt_tokens(self, text)
-        pieces = [self.tokenizer.token_bytes(token) for token in tokens[0].tolist()]
-        words = [piece.decode("utf-8", "replace") for piece in pieces]
+        words = [self.tokenizer.decode([token]) for token in tokens[0].tolist()]
         return AttentionMaps(probe(self.model, tokens), words)
 
     @python_words()

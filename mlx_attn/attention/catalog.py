@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import currentframe, unwrap
 from traceback import walk_stack
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from mlx_attn.errors import ConfigError, find_row
+from mlx_attn.errors import ConfigError, Row, find_row
 from mlx_attn.keys import check_word, plain
 
 OfConfig = Callable[[Any], Any]
@@ -214,9 +214,6 @@ class Variant:
         windows = {"window": self.window, "global_every": self.global_every} if self.window else {}
         needs = ("position", "qk_norm", "short_conv", "n_kv_heads", "kv_sharing")
         return self.maps | windows | {key: value for key in needs if (value := getattr(self, key))}
-
-
-Row = TypeVar("Row")
 
 
 class Table(Mapping[str, Row]):

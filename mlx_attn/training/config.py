@@ -121,8 +121,7 @@ class Settings:
         """Return the text, as tokens."""
         from mlx_attn.text.corpus import prepare
 
-        text = self.text
-        return prepare(text.data, text.tokenizer, text.vocab_size)
+        return prepare(self.text.data, self.text.tokenizer, self.text.vocab_size)
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:
         """Return the contents of config.json."""
