@@ -61,7 +61,7 @@ class KVCache:
         self.offset: Position = 0  # tokens read, and so the position of the next one
         self.buffers: list[mx.array] = []  # key and value, then the memories of hooks; or the state
         self.rows: list[mx.array] = []  # the last rows that convolutions read, of q, k and v
-        self.n_rows = 0  # of a layer with convolutions 3, even before the first token
+        self.n_rows = 0  # of a layer with convolutions 3, from its first token on
 
     @property
     def slots(self) -> int:

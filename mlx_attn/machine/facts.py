@@ -68,7 +68,7 @@ def chip_name() -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return versions, chip, memory and BLAS."""
+    """Return versions, chip, memory, BLAS, and what is known of bits and Metal."""
     repeats = f"yes, up to {MOST_ROWS} tokens in the vocabulary" if on_gpu() else "yes"
     loaded = blas.preload()
     return versions() | {

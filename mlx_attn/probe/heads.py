@@ -140,7 +140,7 @@ def attention_maps(model: GPT, tokens: _Tokens) -> Float32[np.ndarray, "L B H T 
 
 
 def repeated_sequences(vocab_size: int, context_length: int) -> Integer[np.ndarray, "4 T"]:
-    """Return n <= 64 different random tokens, repeated once.
+    """Return four rows of n <= 64 different random tokens, repeated once.
 
     Only the first half predicts the second, so a model that predicts it copies: the test for
     induction heads by Olsson et al. (arXiv:2209.11895).

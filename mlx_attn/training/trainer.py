@@ -229,6 +229,7 @@ class Trainer:
         if not self.model.training:  # a reader of the events may have evaluated it
             self.model.train()
         result = self.step(self.starts())
+        # Starts computing and returns; meanwhile the host prepares the next step.
         mx.async_eval(*result, *self.step.state)
         self.progress.step += 1
         return result
