@@ -16,7 +16,6 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine import operations
 from tests.attention.conftest import decoded, layer_of, text
 
 T = 12
@@ -40,16 +39,6 @@ def test_room_can_be_made_when_it_is_needed(window):
     cache.reserve(T)
     parts = [read, *(module(x[:, i : i + 1], cache) for i in range(4, T))]
     assert difference(mx.concatenate(parts, axis=1), module(x)) < 3e-5
-
-
-@pytest.mark.parametrize("window", [0, 5])
-def test_a_processor_reads_in_blocks_what_it_reads_at_once(window, on_processor, monkeypatch):
-    module, x = layer(window=window), text()
-    at_once = module(x)
-    monkeypatch.setattr(operations, "BLOCK", 3)
-    for pieces in ([T], [1, 8, 3]):
-        assert difference(decoded(module, x, pieces), at_once) < 3e-5
-    assert difference(module(x), at_once) < 3e-5
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2])

@@ -89,10 +89,10 @@ def test_settings_come_from_a_file_then_environment_then_flags(compare, workshop
         'steps = 5\nreference = "none"\n'
         "[comparison]\nseeds = 4\ntuning_seeds = 1\nscales = [0.5, 1]\n"
     )
-    monkeypatch.setenv("MLX_ATTN_CONFIDENCE", "0.9")
+    monkeypatch.setenv("MLX_ATTN_SCALES", "1,2,4")
     plan = compare("--config=it.toml", "--tune", "--dry-run").stdout
     assert "reference       none" in plan
-    assert "4 trainings, 1 seed a factor" in plan
+    assert "6 trainings, 1 seed a factor" in plan
     assert "2 seeds an arm" in plan
     (workshop / "it.toml").write_text("[comparison]\ntuning_seeds = 4.5")
     assert "it.toml: tuning_seeds=4.5 must be a w" in refused(compare("--config=it.toml"), 2)

@@ -96,7 +96,6 @@ def test_runs_in_examples_have_the_names_that_a_training_gives():
             "mlx-attn train --variant merged-",
             {"merged-no-out-proj", "merged-output", "merged-both"},
         ),
-        ("mlx-attn train --variant merged-b", {"merged-both"}),
         ("mlx-attn train --score no", {"no_query", "no_key", "nonlinear_query"}),
         ("mlx-attn train --logits temperature+f", {"temperature+forget"}),
         ("mlx-attn compare --variants standard,ta", {"standard,talking-heads"}),

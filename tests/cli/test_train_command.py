@@ -14,15 +14,6 @@ def settings(path: str = "runs/tiny-standard") -> dict:
     return json.loads(Path(path, "config.json").read_text())
 
 
-def test_a_training_leaves_a_run_that_can_be_sampled(train, run_command, workshop):
-    assert train().exit_code == 0
-    run = workshop / "runs" / "tiny-standard"
-    files = "config.json metrics.jsonl samples.txt tokenizer.json model.safetensors checkpoint"
-    assert {path.name for path in run.iterdir()} == {*files.split()}
-    sample = run_command("sample", "tiny-standard", "--prompt", "the ", "--max-tokens", "9")
-    assert len(sample.stdout) == 9 + 1
-
-
 def test_results_are_on_stdout_and_progress_is_on_stderr(train):
     result = train()
     first, second, *next_steps = result.stdout.splitlines()

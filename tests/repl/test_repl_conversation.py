@@ -114,6 +114,7 @@ def test_attn_makes_a_page_of_the_last_text(typed, page, session):
     session.make_page = lambda runs, text: asked.append((len(runs), text)) or Path("page.html")
     typed("/max 2", "/vs beta", "a", "/more", "/attn")
     assert asked == [(2, "abcde")]
+    assert page.answers == ["[alpha]", "bc", "[beta]", "bc", "[alpha]", "de", "[beta]", "de"]
     assert page.messages[-1] == "what the heads attend to in the last text: page.html"
 
 
