@@ -96,9 +96,9 @@ def one_line(error: object) -> str:
 
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_PICTURES = (
-    _CONTROLS | {127: 0x2421} | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
-)
+_REVERSING = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # which no Arabic or Hebrew needs
+_OTHERS = [*range(0x80, 0xA0), *range(0xD800, 0xE000), *_REVERSING]
+_PICTURES = _CONTROLS | {127: 0x2421} | dict.fromkeys(_OTHERS, 0xFFFD)
 
 
 def printable(text: str) -> str:

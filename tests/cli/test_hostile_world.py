@@ -20,7 +20,7 @@ def test_an_endless_pipe_or_prompt_is_not_read_to_the_end(workshop, run_command,
     assert "standard input: more than 1,000 bytes of text" in line
 
 
-TITLE = "\x1b]0;PWNED\x07"
+TITLE = "\x1b]0;PWNED\x07\u202e\u2066"
 
 
 @pytest.mark.parametrize("command", ["sample", "train --resume"])
@@ -32,7 +32,7 @@ def test_a_foreign_config_does_not_steer_the_terminal(workshop, run_command, com
     result = run_command(*command.split(), "theirs")
     assert result.exit_code in (1, 2)
     assert result.stderr.count("\n") == 1
-    assert "\x1b" not in result.stderr
+    assert not {"\x1b", "\u202e", "\u2066"} & set(result.stderr)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
