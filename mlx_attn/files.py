@@ -151,5 +151,6 @@ def unwritable(path: Path, error: OSError) -> RunError:
     """Return the one-line error for a `path` that the system refused to write."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     way_out = "free some space there or choose" if is_full else "choose"
-    reason = error.strerror or error
+    blocked = isinstance(error, FileExistsError)  # by a file, or by a link to a place that is gone
+    reason = f"{error.filename} is no folder" if blocked else error.strerror or error
     return RunError(f"{path}: cannot be written ({reason}); {way_out} another folder")

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.files import atomic_write, lock, user_path, write_bytes, write_text
+from mlx_attn.files import atomic_write, lock, make_directory, user_path, write_bytes, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -47,6 +47,12 @@ def test_a_folder_or_a_pipe_is_left_alone(tmp_path, make):
     with pytest.raises(RunError, match="taken: is there and is no file"):
         write_bytes(tmp_path / "taken", b"x")
     assert names(tmp_path) == ["taken"]
+
+
+def test_a_folder_below_a_file_or_a_link_to_nowhere_is_refused_by_that_name(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "gone")
+    with pytest.raises(RunError, match=r"runs/a: cannot be written .*/runs is no folder"):
+        make_directory(tmp_path / "runs" / "a")
 
 
 def test_a_killed_process_holds_no_lock_and_its_half_written_files_are_removed(tmp_path):
