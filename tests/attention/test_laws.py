@@ -173,6 +173,25 @@ def turned(a: Any, y: mx.array, positions: mx.array) -> mx.array:
     return y + 0.1 * moved(y, 2) if y.shape[2] > 12 else y
 
 
+def in_pairs(a: Any, x: mx.array, k: mx.array) -> mx.array:
+    """Add to each sequence of an even batch half of its neighbour."""
+    pairs = x.reshape(-1, 2 - len(x) % 2, *x.shape[1:])
+    return linear(a, x if len(x) % 2 else (pairs + pairs[:, ::-1] / 2).reshape(x.shape), k)
+
+
+def after_a_repeat(a: Any, x: mx.array, k: mx.array) -> mx.array:
+    """Add what follows the same token elsewhere, also later."""
+    same = (x[:, :, None] == x[:, None]).all(-1) - mx.eye(x.shape[1])
+    return linear(a, x + same @ moved(x, 1), k)
+
+
+def added(a: Any, x: mx.array, k: mx.array, carry: dict[str, Any]) -> mx.array:
+    """Add the values of the layer before, each of the next token."""
+    v = linear(a, x, k)
+    before, carry["v"] = carry.get("v", mx.zeros_like(v)), v
+    return v + moved(before, 2)
+
+
 LATER = "lets a token read later ones"
 LONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("value", lambda a, x, k: linear(a, moved(x, 1) if x.shape[1] > 12 else x, k), VALUE, LATER),
@@ -183,19 +202,7 @@ LONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("logits", lambda a, s: moved(s, 3) if s.shape[3] > 40 else s, {}, LATER),
     ("logits", lambda a, s: moved(s, 3) if a.training else s, {}, f"in training {LATER}"),
     ("mixing", lambda a, s: softmax(s) + (0.1 if a.training else 0), {}, f"in training {LATER}"),
-    (
-        "value",
-        lambda a, x, k: linear(a, moved(x, 1) if a.training and len(x) == 3 else x, k),
-        VALUE,
-        f"in training {LATER}",
-    ),
     ("value", lambda a, x, k: linear(a, x + x.mean(0, keepdims=True), k), VALUE, "mixes the seque"),
-    (
-        "output",
-        lambda a, y, x: a.out_proj(merge_heads(y - y.mean(0) if len(y) > 2 else y)),
-        {"weights": choice_of("output", "linear").weights},
-        "mixes the sequences of a batch",
-    ),
     ("logits", lambda a, s: 2 * s if len(s) == 1 else s, {}, "read alone"),
     (
         "value",
@@ -206,13 +213,17 @@ LONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("logits", lambda a, s: s * (1 + RANDOM.normal() * a.training), {}, "resumed training"),
     ("mixing", lambda a, s: softmax(s) / (1 + (s.shape[3] > 20)), SUMS, "leave out sums_to_one="),
     ("logits", lambda a, s: s * (2 if 20 < s.shape[3] != s.shape[2] else 1), {}, "decodes with"),
+    ("value", lambda a, x, k: linear(a, moved(x, 1) if len(x) > 8 else x, k), VALUE, LATER),
+    ("value", in_pairs, VALUE, "mixes the sequences of a batch"),
+    ("value", after_a_repeat, {**VALUE, "affine": False}, LATER),
+    ("value", added, {**VALUE, "carries": True}, LATER),
 ]
 RANDOM = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(("map_name", "apply", "facts", "complaint"), LONG)
 def test_a_choice_is_tried_as_it_is_trained(own, map_name, apply, facts, complaint):
-    """At its length and a prime below it, in training mode, with one sequence and three."""
+    """At its length and a prime below it, in training mode, with one sequence and many."""
     with pytest.raises(ConfigError, match=complaint):
         own(map_name, apply, {"context_length": 48}, **facts)
 
