@@ -106,13 +106,18 @@ def test_bfloat16_computes_over_float32_weights_and_states(trainer, mode):
 
 def test_dropout_differs_from_step_to_step_in_each_of_its_places(trainer, monkeypatch):
     seen, drop = [], nn.Dropout.__call__
-    monkeypatch.setattr(nn.Dropout, "__call__", lambda self, x: seen.append(x) or drop(self, x))
+
+    def record(layer: nn.Dropout, x: mx.array) -> mx.array:
+        seen.append((x.ndim, float((drop(layer, mx.ones(10_000)) == 0).mean())))
+        return drop(layer, x)
+
+    monkeypatch.setattr(nn.Dropout, "__call__", record)
     made = trainer(drop_rate=0.2, seed=3, compile="off")
     monkeypatch.setattr(made, "_factor", lambda done: 0.0)
     monkeypatch.setattr(made, "starts", lambda: mx.array([1, 2, 3, 4]))
     assert len({*losses(made, 3)}) == 3
     # Embeddings, attention weights, and both branches.
-    assert [x.ndim for x in seen] == [3, 4, 3, 3] * 3
+    assert seen == [(ndim, pytest.approx(0.2, abs=0.02)) for ndim in (3, 4, 3, 3)] * 3
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "muon"}, {"accumulate": 2}])
