@@ -5,7 +5,7 @@ from mlx_attn.attention.catalog import find_variant
 from mlx_attn.model.gpt import GPT
 from tests.runs import small_gpt
 
-SIZES = {"vocab_size": 256, "context_length": 12, "n_layers": 2}
+SIZES = {"vocab_size": 256, "context_length": 12, "n_layers": 2, "start": "book"}
 
 
 def gpt(variant: str = "standard", **settings) -> GPT:
