@@ -1,11 +1,13 @@
 """A corpus is prepared once and then found."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlx_attn.errors import RunError
+from mlx_attn.files import lock
 from mlx_attn.text import corpus as corpus_module
 from mlx_attn.text import sources
 from mlx_attn.text.corpus import Corpus, prepare
@@ -61,13 +63,23 @@ def test_the_second_time_nothing_is_made_under_whichever_name(file, data, tmp_pa
     monkeypatch.setattr(corpus_module, "_build", never)
     monkeypatch.setattr("mlx_attn.text.sources.generate_stories", never)
     assert prepare("tales", "char", directory=data).val.floor_nats == told.val.floor_nats
-    (tmp_path / "copy.txt").write_bytes(TEXT.encode())
+    (tmp_path / "copy.txt").write_bytes(TEXT.replace("\n", "\r\n").encode())
     for source in (file, str(tmp_path / "copy.txt")):
         again = prepare(source, "bpe", 400, data)
         assert again.name == source
         assert again.digest == sources.read_source(source, data).digest
         assert (again.train.tokens == first.train.tokens).all()
         assert again.tokenizer.decode(again.val.tokens) == first.tokenizer.decode(first.val.tokens)
+        assert len(again.notes) == (source != file)  # CRLF is read as LF
+
+
+def test_two_that_prepare_a_text_at_once_wait_for_each_other(file, data):
+    prepare(file, "byte", directory=data)
+    (folder,) = (data / "prepared").iterdir()
+    with ThreadPoolExecutor() as pool, lock(folder):
+        second = pool.submit(prepare, file, "byte", directory=data)
+        assert not wait([second], timeout=0.2).done
+    assert second.result().tokenizer.kind == "byte"
 
 
 def test_another_tokenizer_in_the_same_folder_or_size_makes_another_corpus(file, data, tmp_path):
@@ -95,6 +107,8 @@ def test_whatever_file_is_missing_or_cut_short_the_corpus_is_made_again(data):
     assert not list(folder.glob(".*"))
     (folder / "val.tokens 2.npy").touch()  # as iCloud names the other version in a conflict
     assert np.array_equal(tell(data, "byte").val.tokens, expected.val.tokens)
+    train_tokenizer("char", TEXT).save(folder)
+    assert tell(data, "byte").tokenizer.kind == "byte"
 
 
 def test_a_data_directory_that_cannot_be_made_names_the_setting_that_moves_it(file, data):
