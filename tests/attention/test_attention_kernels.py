@@ -57,6 +57,7 @@ def fused_calls(gpu_path, monkeypatch) -> list[tuple]:
     [
         ({}, 16, True, [((1, 2, 16, 64), (1, 2, 16, 64), True)]),  # with the causal mask by name
         ({"score": "merged"}, 16, True, [((1, 2, 16, 128), (1, 1, 16, 128), True)]),
+        ({"output": "merged"}, 16, True, []),  # more heads of keys than of values
         ({"drop_rate": 0.1}, 16, True, []),
         ({}, 8, True, []),  # fewer than nine queries have a kernel without a gradient
         ({}, 8, False, [((1, 2, 8, 64), (1, 2, 8, 64), True)]),

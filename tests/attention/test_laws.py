@@ -115,7 +115,7 @@ BROKEN = [
     # A weight of 0 hides it at the start.
     ("logits", lambda a, s: s + a.leak * s[..., ::-1], LEAK, LEAKS),
     ("value", lambda a, x, k: linear(a, moved(x, 1), k), VALUE, LEAKS),
-    ("mixing", lambda a, s: softmax(s) + 1e-3, {}, LEAKS),
+    ("mixing", lambda a, s: softmax(s) + 8e-6, {}, LEAKS),
     ("score", lambda a, x: (split_heads(x - x.mean(1, keepdims=True), 4),) * 2, {}, LEAKS),
     ("value", of_the_token_before, VALUE, "decodes with a cache.*use --short-conv, or"),
     ("mixing", lambda a, s: softmax(s), {"recurs": values_as_heads}, "recurs= must give the same"),
@@ -247,9 +247,12 @@ def test_a_choice_that_declares_what_is_so_is_taken(own, map_name, apply, facts)
     assert own(map_name, apply, **facts)
 
 
-def test_the_rounding_of_tf32_breaks_no_law(own, monkeypatch):
-    monkeypatch.setattr(laws, "products", lambda: "TF32")
-    assert own("logits", lambda a, s: 2.005 * s, {}, **FACTOR)
+@pytest.mark.parametrize(("rounds", "error"), [("float32", 0.005), ("TF32", 0.05)])
+def test_the_rounding_of_products_breaks_no_law_and_more_does(own, monkeypatch, rounds, error):
+    monkeypatch.setattr(laws, "products", lambda: rounds)
+    assert own("logits", lambda a, s: (2 + error / 10) * s, name="rounded", **FACTOR)
+    with pytest.raises(ConfigError, match="leave out score_factor="):
+        own("logits", lambda a, s: (2 + error) * s, **FACTOR)
 
 
 def test_an_error_within_a_choice_names_it_and_stays_the_cause(own):
