@@ -1,6 +1,7 @@
 """One setting chooses the device, one switch forces a path, and every choice follows them."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -70,6 +71,13 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_do(chosen, monkeypat
     assert device.DEVICE not in os.environ
 
 
+def test_every_process_computes_on_the_device_of_its_environment():
+    environment = {**os.environ, device.DEVICE: "tpu"}
+    command = [sys.executable, "-c", "import mlx_attn.machine.device"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "unknown device 'tpu' (--device, MLX_ATTN_DEVICE): choose cpu or gpu" in found.stderr
+
+
 @pytest.mark.parametrize("path", ["gpu", "mac-cpu"])
 def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, monkeypatch):
     loss, activation, x = mx.zeros(2), mx.zeros((2, 5000)), mx.ones((2, 5000))
@@ -84,6 +92,13 @@ def test_other_paths_take_mlx_s_own_operations_and_leave_a_batch_whole(path, mon
         with single_stream():
             pass
         assert cores() == 1
+
+
+@pytest.mark.parametrize(("rounds", "error"), [("float32", 3e-7), ("TF32", 3e-4)])
+def test_a_run_records_how_its_device_rounds_products(monkeypatch, rounds, error):
+    monkeypatch.setattr(facts, "device_name", lambda: f"one of {rounds}")
+    monkeypatch.setattr(facts, "product_error", lambda: error)
+    assert facts.versions()["products"] == rounds
 
 
 @pytest.mark.parametrize(("rounds", "device_there"), [("float32", "gpu"), ("TF32", "cpu")])
