@@ -80,6 +80,7 @@ REFUSALS = [
     ("train story.txt", 2, "write --data story.txt"),
     ("compare --data -", 2, "every training reads the text, so it must be in a file"),
     ("compare standard merged", 2, "write --variants standard,merged"),
+    ("verify all", 2, "Got unexpected extra argument (all) (see 'mlx-attn verify --help')"),
     ("sample 'the cat'", 2, "there is no run 'the cat': a text goes after --prompt"),
     ("train --variant cosine-tau", 2, "needs its file: --plugin FILE"),
     ("train --name ../x", 2, "--name is one name in runs/"),
