@@ -75,7 +75,7 @@ def test_a_control_that_diverges_ends_the_comparison(protocol, runner):
         ({"confidence": 1.0}, "confidence=1.0"),
         *(({"scales": scales}, "positive .* each once") for scales in ((), (0.5, 0.5), (0.0,))),
         ({"tuning_seeds": 0}, "tuning_seeds=0"),
-        ({"reference": arm_from("no-query")}, "the reference no-query is an arm too"),
+        ({"reference": arm_from("no-query: no-value")}, "the reference no-query is an arm too"),
         ({"reference": arm_from("off: no-query")}, "the reference off is an arm too"),
     ],
 )
