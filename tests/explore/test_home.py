@@ -44,8 +44,10 @@ def runs(make_run):
 
 
 def test_a_row_says_what_was_trained_and_how_well(runs):
-    rows = {row["name"]: row for row in home_of(summarise_runs(runs))[0]}
+    found, models = home_of(summarise_runs(runs))
+    rows = {row["name"]: row for row in found}
     a = rows["a"]
+    assert models[a["model"]]["validation"] == {"text": "d1", "loss": a["val_loss"]}
     what = {"variant": "standard", "text": "made-up stories", "seed": 0, "parameters": 1234}
     how_well = {"val_loss": 1.5, "best_at": 100, "steps": 3, "ended": True}
     assert a == {**a, **what, **how_well}
@@ -80,6 +82,10 @@ def test_the_page_says_nothing_asks_for_nothing_and_lists_all(runs, browser, tmp
     assert page.run("document.getElementById('compare').getAttribute('href')") == "#run=copy&run=b"
     assert page.said == []
     assert len(page.requests) == 1
+    page = browser.open(f"{path.as_uri()}#run=b")
+    columns = "explorer.models[0].manifest.heads.columns.map(({ cells }) => cells[3])"
+    cells = "[...document.querySelectorAll('[data-head=\"1.1\"] td')].map((td) => td.textContent)"
+    assert page.run(cells) == page.run(columns)
 
 
 def test_every_cell_is_the_number_that_probe_prints(make_run):

@@ -304,13 +304,28 @@ def test_two_runs_that_differ_by_rounding_alone_are_told_and_painted_alike(make_
     assert page.run(f"explorer.apart.{of_cells}.every((number) => number === 0)")
 
 
-def test_the_head_that_differs_most_gives_most_of_its_weight_to_other_tokens(two):
+def test_the_head_that_differs_most_is_named_and_the_chosen_one_painted(two):
     page, (_, one), (_, other) = two
     names = [f"trf_blocks.{layer}.att.attn_weights" for layer in (0, 1)]
     moved = [np.abs(one[name] - other[name]).sum(-1).mean(-1) / 2 for name in names]  # [layer][H]
     layer, head = np.unravel_index(np.argmax(moved), (2, 2))
     told = f"Layer {layer}, head {head} differs most: it gives {100 * np.max(moved):.0f}\xa0%"
     assert settled(page, f"{ANSWER}.includes({told!r})")
+    page.run("explorer.panes[0].choose({ layer: 1, head: 1 })")
+    by = float((one[names[1]] - other[names[1]])[1, 9, 2])
+    assert page.run("explorer.apart.pair.value(9, 2)") == pytest.approx(by, abs=1e-4)
+
+
+def test_it_goes_on_with_the_run_that_is_chosen_until_it_is_stopped(two):
+    page, *losses_and_made = two
+    likeliest = [int(made["logits"][-1].argmax()) for _, made in losses_and_made]
+    assert likeliest[0] != likeliest[1]
+    page.run("document.getElementById('writer').value = 1")
+    switch(page, "play")
+    written = "explorer.state.written?.written"
+    assert settled(page, f"({written}?.length ?? 0) > 1")
+    switch(page, "play")
+    assert page.run(f"{written}[0]") == likeliest[1]
 
 
 def test_one_token_tells_a_difference_and_no_spread(make_run, show):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from mlx_attn.convert.circuits import ov_circuit, qk_circuit
+from mlx_attn.explore.manifest import page_model
+from mlx_attn.runs import load_run
 from tests.explore.test_page_computes_what_mlx_computes import computed
 from tests.explore.test_page_in_the_browser import TEXT, settled
 
@@ -95,6 +97,12 @@ def test_the_pictures_of_steps_and_matrices_are_what_the_model_computes(steps):
     squares = S.singular_values[h] ** 2
     told = f"{squares[0] ** 0.5:.3f}, {100 * squares[0] / squares.sum():.0f}\xa0%"
     assert settled(page, f"document.querySelector('.matrices').innerText.includes({told!r})")
+
+
+def test_the_formulas_of_steps_have_the_model_s_window_and_head(make_run):
+    steps = page_model(load_run(str(make_run(tied_head=True, window=5).path)))["steps"][0]
+    assert steps[-1]["formula"] == "p = softmax(final_norm(x) tok_emb^T)"
+    assert "j <= i, none before i - 4, else" in steps[3]["formula"]
 
 
 def test_a_chosen_cell_stays_after_the_pointer_was_over_a_head(steps):

@@ -168,9 +168,9 @@ export class Differences {
     if (!isShared) return;
     const [a, b] = this.traces.map((trace) => trace.blocks[layer].map((row) => row.weights[head]));
     const value = (i, j) => differenceOf(a[i][j] ?? 0, b[i][j] ?? 0);
-    const panel = { title: "", rows: a.length, columns: a.length, kind: "signed", value };
+    this.pair = { title: "", rows: a.length, columns: a.length, kind: "signed", value };
     this.find(".pair figcaption").textContent = `Layer ${layer}, head ${head}: weights of ${this.names[0]} minus those of ${this.names[1]}`;
-    drawPanels(this.find(".pair canvas"), [panel], { ...this.look(".pair"), labels: this.labels, columns: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
+    drawPanels(this.find(".pair canvas"), [this.pair], { ...this.look(".pair"), labels: this.labels, columns: this.labels, row: Math.min(token, a.length - 1), column: -1, square: true });
   }
 
   look(selector) {
