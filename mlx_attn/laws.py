@@ -92,6 +92,7 @@ def _broken_law_of(config: AttentionConfig) -> str:
         Attention(short)  # whose own trial reads short texts
     for T in _lengths(config.context_length) if short != config else [TOKENS]:
         broken = broken_law(trained, T)
+        # Short texts are also read with the weights at the start; longer ones, if these fail.
         if broken == NOT_FINITE or (T == TOKENS and not broken):
             broken = broken_law(whole, T)
         if broken:

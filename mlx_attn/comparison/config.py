@@ -267,6 +267,12 @@ class ComparisonConfig:
         return (*self.arms, self.reference) if self.reference else self.arms
 
     @property
+    def verdict_trials(self) -> int:
+        """The number of trainings that the verdict rests on."""
+        # Each seed may have a shorter training of the control, which measures the margin.
+        return self.seeds * (len(self.all_arms) + (not self.margin.nats))
+
+    @property
     def seeds_for_tuning(self) -> int:
         """Seeds that each factor is tried on; 0 if nothing is tuned."""
         return self.tuning_seeds_of(self.seeds)

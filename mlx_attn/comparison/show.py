@@ -310,10 +310,9 @@ def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
     config, settings = run.config, run.config.settings(run.config.arms[0])
     recipe = settings.training
     muon = f", muon_lr {recipe.muon_lr:g}" if recipe.optimizer == "muon" else ""
-    margin, trainings = f"{config.margin.nats:g} {UNIT}", len(config.all_arms)  # of each seed
-    if not config.margin.nats:
-        margin = f"what {100 * config.margin.tokens:g} % of the tokens are worth"
-        trainings += 1  # a shorter one of the control, which measures the margin
+    margin = f"what {100 * config.margin.tokens:g} % of the tokens are worth"
+    if config.margin.nats:
+        margin = f"{config.margin.nats:g} {UNIT}"
     tuning = "none: the rates of the settings"
     if config.tunes:
         arms, seeds = len(config.all_arms), config.seeds_for_tuning
@@ -329,7 +328,7 @@ def plan_rows(run: ComparisonRun) -> list[tuple[str, str]]:
         ("training", f"{settings.preset}, {recipe.steps} steps"),
         ("recipe", f"lr {recipe.lr:g}{muon}, batch_size {recipe.batch_size}"),
         ("tuning", tuning),
-        ("judging", f"{config.seeds * trainings} trainings, {plural(config.seeds, 'seed')} an arm"),
+        ("judging", f"{config.verdict_trials} trainings, {plural(config.seeds, 'seed')} an arm"),
         ("counts as none", f"less than {margin}"),
         ("at once", f"{run.runner.size} trainings"),
     ]

@@ -201,11 +201,18 @@ def _mask(
     return mask + positions * alibi_bias(mx.array(layer.slopes, mx.float32), all_places)
 
 
+def is_square(layer: Attention) -> bool:
+    """Return True if a layer's joined heads are as wide as its output, so could replace it."""
+    if "out_proj" not in layer:
+        return False
+    rows, columns = layer.out_proj.weight.shape
+    return rows == columns
+
+
 def _output(layer: Attention, heads: mx.array, x: mx.array, projection: mx.array) -> mx.array:
     """Return a layer's output; if `projection` is 0, the joined heads without out_proj."""
     y = layer.output(heads, x)
-    rows, columns = layer.out_proj.weight.shape if "out_proj" in layer else (0, 1)
-    if rows != columns:  # joined heads of another width cannot replace it
+    if not is_square(layer):
         return y
     out_proj, untyped = layer.out_proj, cast(Any, layer)
     try:

@@ -191,6 +191,11 @@ def has_fused_kernel(width: int, T_q: int, heads_per_key: int) -> bool:
     return width in _FULL_WIDTHS
 
 
+def refuses_gradient(width: int, T_q: int) -> bool:
+    """Return True if the gradient of fused attention of this shape raises on Metal."""
+    return T_q <= _VECTOR_QUERIES and width in _VECTOR_WIDTHS
+
+
 def fuses(width: int, T_q: int, heads_per_key: int) -> bool | None:
     """Return True if one kernel computes attention of this shape on a GPU; None on a processor."""
     return has_fused_kernel(width, T_q, heads_per_key) if on_gpu() else None
@@ -217,8 +222,7 @@ def attention_by_kernel(
     T_q, width, heads_per_key = q.shape[2], q.shape[3], q.shape[1] // k.shape[1]
     if on_linux_cpu():
         return attention_in_blocks(q, k, v, mask(), scale) if T_q > 1 else None
-    refuses_gradient = T_q <= _VECTOR_QUERIES and width in _VECTOR_WIDTHS
-    if k.shape[1] != v.shape[1] or (training and refuses_gradient):
+    if k.shape[1] != v.shape[1] or (training and refuses_gradient(width, T_q)):
         return None
     # Unfused, the operation would build the causal mask anew in every layer.
     by_name = T_q == 1 or has_fused_kernel(width, T_q, heads_per_key)
