@@ -202,7 +202,19 @@ LONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("logits", lambda a, s: moved(s, 3) if s.shape[3] > 40 else s, {}, LATER),
     ("logits", lambda a, s: moved(s, 3) if a.training else s, {}, f"in training {LATER}"),
     ("mixing", lambda a, s: softmax(s) + (0.1 if a.training else 0), {}, f"in training {LATER}"),
+    (
+        "value",
+        lambda a, x, k: linear(a, moved(x, 1) if a.training and len(x) == 4 else x, k),
+        VALUE,
+        f"in training {LATER}",
+    ),
     ("value", lambda a, x, k: linear(a, x + x.mean(0, keepdims=True), k), VALUE, "mixes the seque"),
+    (
+        "output",
+        lambda a, y, x: a.out_proj(merge_heads(y - y.mean(0) if len(y) > 2 else y)),
+        {"weights": choice_of("output", "linear").weights},
+        "mixes the sequences of a batch",
+    ),
     ("logits", lambda a, s: 2 * s if len(s) == 1 else s, {}, "read alone"),
     (
         "value",

@@ -89,7 +89,11 @@ def zipped(member: str) -> bytes:
     [
         ([bytes(len(CONTENT))], {}, r"damaged \(256,000 bytes with sha256 [0-9a-f]{64} came, not"),
         ([b""], {}, "the server answered 404 Not Found; .* by hand, or use --data tales"),
-        ([zipped("another")], {"member": "corpus"}, "no item named 'corpus'.* put corpus of that"),
+        (
+            [zipped("another")],
+            {"member": "corpus"},
+            "damaged .*no item named 'corpus'.* put corpus of that",
+        ),
         ([CONTENT], {"member": "corpus"}, "damaged .*not a zip file"),
         ([NO_STATUS], {}, r"cannot be fetched \(HTTP/1.0 99"),
         ([CONTENT, 128_000, True], {}, "timed out"),
