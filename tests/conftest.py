@@ -109,7 +109,7 @@ def corpus(tmp_path_factory) -> Corpus:
 @pytest.fixture
 def gpu_path() -> Iterator[None]:
     """This test takes the path of a GPU."""
-    with device.gpu_path():
+    with device.forced_path("gpu"):
         yield
 
 

@@ -14,7 +14,6 @@ from mlx_attn.machine import blas, device, facts, graphs
 from mlx_attn.machine.device import (
     code_path,
     forced_path,
-    gpu_path,
     on_gpu,
     on_linux_cpu,
     use_device,
@@ -45,7 +44,7 @@ def test_the_switch_takes_the_path_of_another_machine(wish, path):
 
 def test_without_the_switch_the_device_decides_and_a_path_ends_with_its_block(wish):
     assert on_linux_cpu() == (sys.platform == "linux" and not COMPUTES_ON_GPU)
-    with gpu_path():
+    with forced_path("gpu"):
         assert on_gpu()
     assert on_gpu() == COMPUTES_ON_GPU
     wish.setattr("sys.platform", "darwin")

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.bench.speed import WORKLOADS, exported, variant_setups
-from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.layers import MOST_ROWS, TokenTable
 
 ONE_NUMBER_EACH = {"value-residual": 4}
@@ -36,20 +36,18 @@ def scattered_sums(*arrays: mx.array) -> int:
 
 def test_gradient_on_the_path_of_a_gpu_equals_the_lookups_own():
     expected = gradient(*table())
-    with gpu_path():
+    with forced_path("gpu"):
         assert mx.allclose(gradient(*table()), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("rows", "sums"), [(MOST_ROWS, 0), (MOST_ROWS + 1, 1)])
-def test_only_a_table_above_the_limit_scatters(rows, sums):
-    with gpu_path():
-        assert scattered_sums(gradient(*table(rows))) == sums
+def test_only_a_table_above_the_limit_scatters(gpu_path, rows, sums):
+    assert scattered_sums(gradient(*table(rows))) == sums
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_no_scatter_adds_gradients_of_tokens_in_the_training_graph(variant):
+def test_no_scatter_adds_gradients_of_tokens_in_the_training_graph(gpu_path, variant):
     sizes = {"n_layers": 2, "vocab_size": 65, "drop_rate": 0.1}
     config, training = variant_setups("nano", sizes, variant)[variant]
-    with gpu_path():
-        step = WORKLOADS["train"](config, replace(training, accumulate=1)).graph()
+    step = WORKLOADS["train"](config, replace(training, accumulate=1)).graph()
     assert scattered_sums(*step) == ONE_NUMBER_EACH.get(variant, 0)

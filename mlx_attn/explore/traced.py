@@ -20,7 +20,7 @@ from mlx_attn.attention.attention import Attention, causal_mask
 from mlx_attn.attention.cache import Positions
 from mlx_attn.attention.forms.positions import alibi_bias, unit_rms
 from mlx_attn.errors import ConfigError
-from mlx_attn.machine.device import gpu_path
+from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.graphs import without_gradients
 from mlx_attn.model.gpt import GPT
 from mlx_attn.probe.heads import LONGEST
@@ -278,7 +278,7 @@ def trace(
     mx.disable_compile()  # a fused function of weights only has no form on disk
     try:
         # On the CPU's stream MLX writes fused primitives as their elementary steps.
-        with gpu_path(), mx.stream(mx.cpu):
+        with forced_path("gpu"), mx.stream(mx.cpu):
             mx.export_function(events.append, without_gradients(function), *like)
     except ValueError as error:
         raise ConfigError(f"MLX cannot write this model as a graph ({error})") from error

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -140,9 +140,6 @@ def forced_path(name: str) -> Iterator[None]:
         yield
     finally:
         _forced.reset(before)
-
-
-gpu_path = partial(forced_path, "gpu")
 
 
 if chosen_device():

@@ -8,7 +8,6 @@ import pytest
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.machine import blas
-from mlx_attn.machine.device import gpu_path
 from mlx_attn.run_directory import open_run
 from mlx_attn.training.events import Evaluated, Stepped, Tracked
 from mlx_attn.training.loop import train
@@ -78,13 +77,12 @@ QUICK = ("standard", "value-residual")
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
 )
 def test_on_the_path_of_a_gpu_a_seed_gives_the_same_bits_again_and_after_a_resume(
-    trainer, tmp_path, variant
+    trainer, tmp_path, gpu_path, variant
 ):
     settings = {**NOISY, "n_layers": 2, "emb_dim": 32, **VARIANTS[variant].settings}
-    with gpu_path():
-        straight, again = trainer(**settings), trainer(**settings)
-        assert losses(finish(straight)) == losses(finish(again))
-        resumed, _, _ = interrupted_and_resumed(trainer, tmp_path / "run", STOP, **settings)
+    straight, again = trainer(**settings), trainer(**settings)
+    assert losses(finish(straight)) == losses(finish(again))
+    resumed, _, _ = interrupted_and_resumed(trainer, tmp_path / "run", STOP, **settings)
     for name, array in state(straight).items():
         assert np.array_equal(array, state(again)[name]), name
         assert np.array_equal(array, state(resumed)[name]), name

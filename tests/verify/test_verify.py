@@ -8,7 +8,7 @@ from mlx.utils import tree_map
 from mlx_attn.attention import cache
 from mlx_attn.attention.attention import Attention
 from mlx_attn.cli.verify import finding_lines, verdict
-from mlx_attn.machine.device import device_name, gpu_path
+from mlx_attn.machine.device import device_name
 from mlx_attn.training.step import TrainStep
 from mlx_attn.verify import checks
 
@@ -106,7 +106,6 @@ def test_what_is_not_a_number_is_wrong():
 
 
 @pytest.mark.parametrize("check", [checks.attention, checks.golden_losses])
-def test_the_path_of_a_gpu_is_right_on_this_processor_too(check):
-    with gpu_path():
-        found = checks.run(check)
+def test_the_path_of_a_gpu_is_right_on_this_processor_too(gpu_path, check):
+    found = checks.run(check)
     assert found.is_right, finding_lines(found)
