@@ -132,14 +132,3 @@ def _attention(
     # [B, H, T, T] x [B, H_v, T, D] -> [B, H, T, D]
     heads = record(f"{name}.att.context_vec", multiply_heads(weights, v))
     return record(f"{name}.att.out", attention.output(heads, x))
-
-
-def attention_inputs(
-    model: GPT, tokens: Integer[mx.array, "B T"]
-) -> list[tuple[Attention, Inputs]]:
-    """Return each attention layer with the x that it reads, [B, T, C], from first to last."""
-    _, activations = run_with_cache(model, tokens)
-    return [
-        (block.att, activations[f"trf_blocks.{layer}.norm1"])
-        for layer, block in enumerate(model.trf_blocks)
-    ]

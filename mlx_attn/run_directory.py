@@ -20,7 +20,7 @@ from shlex import quote
 from typing import Any, NotRequired, TypedDict
 
 from mlx_attn import files, records
-from mlx_attn.arrays import load_arrays, named_arrays, save_arrays
+from mlx_attn.arrays import Arrays, load_arrays, named_arrays, save_arrays
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT, gpt_from
@@ -170,11 +170,15 @@ class Run:
 
     def save_model(self, model: GPT) -> None:
         """Write these weights as the best."""
-        self.check_there()
         facts = {_SAVED_WITH: json.dumps(model.config.as_dict())}
-        save_arrays(self.weights, named_arrays(model), facts)
+        self.save(self.weights, named_arrays(model), facts)
 
-    def check_there(self) -> None:
+    def save(self, path: Path, arrays: Arrays, facts: Mapping[str, str]) -> None:
+        """Write arrays to a file of the run, with facts about them."""
+        self._check_there()
+        save_arrays(path, arrays, facts)
+
+    def _check_there(self) -> None:
         """Refuse to write a run whose directory was removed or renamed: it would be made again."""
         if not is_run(self.path):
             raise RunError(f"{self.path} was removed or renamed: put it back, and resume it")
@@ -202,7 +206,7 @@ class Run:
 
     def append(self, file: str, text: str) -> None:
         """Add text to the end of a file of the run, such as metrics.jsonl."""
-        self.check_there()
+        self._check_there()
         try:
             with (self.path / file).open("a", encoding="utf-8") as stream:
                 stream.write(text)

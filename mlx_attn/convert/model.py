@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Integer
 
-from mlx_attn.activations import attention_inputs
+from mlx_attn.activations import run_with_cache
 from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.catalog import Mixing
@@ -61,7 +61,10 @@ def convert(
     target = converted_config(conversion, model.config, rank)
     if target == model.config:
         raise ConfigError(f"the model already has the form that --to {conversion.name} gives")
-    inputs = [] if tokens is None else [x for _, x in attention_inputs(model, tokens)]
+    inputs: list[Inputs] = []
+    if tokens is not None:
+        _, found = run_with_cache(model, tokens)
+        inputs = [found[f"trf_blocks.{layer}.norm1"] for layer in range(target.n_layers)]
     arrays = rewritten(model, target, inputs)
     return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
 

@@ -15,11 +15,9 @@ import mlx.core as mx
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
-from mlx_attn.activations import attention_inputs
-from mlx_attn.arrays import named_arrays, save_arrays
+from mlx_attn.activations import run_with_cache
+from mlx_attn.arrays import Arrays, named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import Positions
-from mlx_attn.attention.layer import attention_scores
 from mlx_attn.convert import circuits
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.model.gpt import GPT
@@ -96,14 +94,13 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
     tokens; S', s' and A' belong to `start`.
     """
     rows: dict[str, PerHead] = {"matrices": [], "scores": [], "maps": []}
-    # Lazily, layer by layer: each model's own residual stream is the x of its layers.
-    pairs = zip(attention_inputs(model, tokens), attention_inputs(start, tokens), strict=True)
-    for (one, x), (other, y) in pairs:
+    passes = [run_with_cache(each, tokens)[1] for each in (model, start)]
+    for layer, blocks in enumerate(zip(model.trf_blocks, start.trf_blocks, strict=True)):
+        name = f"trf_blocks.{layer}.att"
         # [H, C, C]
-        S, S_other = (circuits.qk_circuit(layer).products for layer in (one, other))
-        rows["matrices"].append(_relative(S, S_other))
-        rows["scores"].append(_relative(_visible_scores(one, x), _visible_scores(other, y)))
-        weights = (np.array(w.astype(mx.float32)) for w in (one.weights(x), other.weights(y)))
+        rows["matrices"].append(_relative(*(circuits.qk_circuit(b.att).products for b in blocks)))
+        rows["scores"].append(_relative(*(_visible_scores(found, name) for found in passes)))
+        weights = (np.array(p[f"{name}.attn_weights"].astype(mx.float32)) for p in passes)
         # [B, H, T, T] -> [H]: half the summed differences of a row, averaged over rows and windows.
         moved = np.abs(np.subtract(*weights)).sum(-1) / 2
         rows["maps"].append(moved.mean(axis=(0, 2), dtype=np.float64).tolist())
@@ -112,8 +109,7 @@ def drift(model: GPT, start: GPT, tokens: Integer[mx.array, "B T"]) -> dict[str,
 
 def save_snapshot(run: Run, model: GPT, step: int) -> None:
     """Save the weights of this step, to compare with another run."""
-    run.check_there()
-    save_arrays(run.path / "track" / f"{step}.safetensors", named_arrays(model), {})
+    run.save(run.path / "track" / f"{step}.safetensors", named_arrays(model), {})
 
 
 def snapshots(run: Run) -> dict[int, Path]:
@@ -122,12 +118,11 @@ def snapshots(run: Run) -> dict[int, Path]:
     return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
 
 
-def _visible_scores(attention: Attention, x: mx.array) -> Float64[np.ndarray, "H seen"]:
-    """Return the scores of tokens that attend to each other, minus the mean of every row."""
-    q, k = attention.queries_and_keys(x)
-    scores = circuits.to_numpy(attention_scores(q, k, attention.config.scale))
+def _visible_scores(activations: Arrays, name: str) -> Float64[np.ndarray, "H seen"]:
+    """Return a layer's scores of tokens that attend to each other, minus the mean of every row."""
+    scores = circuits.to_numpy(activations[f"{name}.raw_scores"])
     # [T, T]; softmax ignores a constant added to a row, so each row's mean is removed.
-    seen = np.isfinite(attention.mask(Positions.of_text(x.shape[1])))
+    seen = np.isfinite(activations[f"{name}.mask"])
     mean = (scores * seen).sum(-1, keepdims=True) / seen.sum(-1, keepdims=True)
     # [B, H, T, T] -> [H, B T T]; pairs that see nothing of each other are 0 in both models.
     return ((scores - mean) * seen).swapaxes(0, 1).reshape(scores.shape[1], -1)

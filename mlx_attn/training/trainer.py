@@ -15,14 +15,7 @@ import numpy as np
 from jaxtyping import Integer
 from mlx.utils import tree_unflatten
 
-from mlx_attn.arrays import (
-    Arrays,
-    check_weights,
-    count_parameters,
-    load_arrays,
-    named_arrays,
-    save_arrays,
-)
+from mlx_attn.arrays import Arrays, check_weights, count_parameters, load_arrays, named_arrays
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Maps
 from mlx_attn.errors import ConfigError, RunError
@@ -258,12 +251,11 @@ class Trainer:
         if self.progress.losses:
             self.check_sane("loss", self.progress.losses[-1])
         if self.run:
-            self.run.check_there()
             if not all(mx.isfinite(array).all() for array in named_arrays(self.model).values()):
                 raise self.divergence("a weight is not finite", self.progress.step)
             progress, recipe = json.dumps(asdict(self.progress)), json.dumps(self.recipe())
             facts = {"progress": progress, "recipe": recipe}
-            save_arrays(self.run.checkpoint, self.state(), facts)
+            self.run.save(self.run.checkpoint, self.state(), facts)
             # Before the first validation these are the run's only weights.
             if not self.run.weights.exists():
                 self.run.save_model(self.model)

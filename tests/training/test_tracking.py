@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.activations import attention_inputs
+from mlx_attn.activations import run_with_cache
 from mlx_attn.arrays import named_arrays
 from mlx_attn.convert.circuits import qk_circuit
 from mlx_attn.convert.model import starting_point
@@ -57,8 +57,10 @@ def test_tracking_does_not_change_what_is_learned(trainer):
 def test_drift_is_the_relative_difference_of_matrices_and_scores_and_the_attention_moved(window):
     one, other = (small_gpt(seed, window=window, n_layers=2, start="book") for seed in (0, 1))
     found = drift(one, other, mx.array(TOKENS))
-    inputs = (attention_inputs(model, mx.array(TOKENS)) for model in (one, other))
-    for layer, ((a, x), (b, y)) in enumerate(zip(*inputs, strict=True)):
+    passes = [run_with_cache(model, mx.array(TOKENS))[1] for model in (one, other)]
+    for layer in range(2):
+        a, b = (model.trf_blocks[layer].att for model in (one, other))
+        x, y = (activations[f"trf_blocks.{layer}.norm1"] for activations in passes)
         for head in range(2):
             S, S_other = qk_circuit(a).products[head], qk_circuit(b).products[head]
             expected = np.linalg.norm(S - S_other) / np.linalg.norm(S_other)
