@@ -59,6 +59,10 @@ else:
     sys.meta_path.insert(0, _PreloadWithMLX())
 
 
+def __dir__() -> list[str]:
+    return __all__  # for `help` and completion, before anything is imported
+
+
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

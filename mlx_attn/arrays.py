@@ -27,7 +27,7 @@ def named_arrays(tree: Any) -> Arrays:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers a module trains."""
+    """Return how many numbers a module trains."""
     return sum(array.size for array in named_arrays(module.trainable_parameters()).values())
 
 

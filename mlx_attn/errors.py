@@ -79,7 +79,7 @@ def plural(number: float, noun: str) -> str:
 
 def find_row(table: Mapping[str, Row], name: str, kind: str) -> Row:
     """Return the row of a table by name, in any capitals; refuse another with the nearest name."""
-    wanted = name.strip().lower().replace("_", "-")
+    wanted = str(name).strip().lower().replace("_", "-")
     if wanted in table:
         return table[wanted]
     raise ConfigError(f"unknown {kind} '{name}'{did_you_mean(wanted, table)}")

@@ -26,7 +26,7 @@ def user_path(text: str | Path) -> Path:
 
     All paths from outside come through here.
     """
-    if not str(text) or "\0" in str(text):
+    if not isinstance(text, str | os.PathLike) or not str(text) or "\0" in str(text):
         raise ConfigError(f"'{text}' names no file: give a path, without NUL characters")
     try:
         str(text).encode()

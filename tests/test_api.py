@@ -50,9 +50,10 @@ def model(kept):
 
 def test_importing_the_package_imports_neither_mlx_nor_numpy_nor_a_room():
     code = "import mlx_attn, sys; "
+    code += "print('train' in dir(mlx_attn), end=' '); "
     code += "print(*sorted(m for m in sys.modules if m.startswith(('mlx', 'numpy'))))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "mlx_attn mlx_attn.about\n"
+    assert found.stdout == "True mlx_attn mlx_attn.about\n"
 
 
 def test_a_training_yields_its_events_and_goes_on_where_it_was_left(settings):
@@ -145,7 +146,13 @@ def test_what_holds_arrays_is_equal_to_itself_only(kept, model):
         (lambda model: model.logits("a" * 17), "has 17 tokens, and this model reads 1 to 16"),
         (lambda model: model.loss("a"), "at least two tokens"),
         (lambda model: model.matrices(3), "layer=3: this model's layers are 0 to 0"),
+        (lambda model: model.matrices("0"), "layer='0' must be a whole number"),
         (lambda model: model.generate(temp=-1.0), "temp"),
+        (lambda model: model.generate(Path("a.txt")), "has the type .*Path: give a str"),
+        (lambda model: model.stream("the", count=0), "^count=0 must be at least 1"),
+        (lambda _: mlx_attn.train(5), "'5' names no file"),  # pyright: ignore
+        (lambda _: mlx_attn.train(init_from=""), "^'' names no file"),
+        (lambda _: mlx_attn.compare("standard", "merged", out=""), "'' names no file: give"),
         (lambda _: mlx_attn.compare(["a"]), "arm=.* must be a text"),  # pyright: ignore
         (lambda model: mlx_attn.compare("standard", "merged", jobs=-1), "jobs=-1 must be at least"),
         (lambda _: mlx_attn.compare("standard", plugins=""), "'' names no file"),

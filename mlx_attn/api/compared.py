@@ -81,9 +81,10 @@ def compare(
         ConfigError: A setting or an arm cannot work.
         RunError: A training failed.
     """
-    check_number("jobs", validate({"jobs": jobs}, {"jobs": int})["jobs"], 0)
+    validate({"jobs": jobs, "on": on}, {"jobs": int, "on": str})
+    check_number("jobs", jobs, 0)
     load_named_plugins(plugins, settings)
-    place = files.user_path(out) if out else None
+    place = None if out is None else files.user_path(out)
     settings |= {"arms": arms} if arms else {}
     run, directory = open_comparison(settings, "mlx_attn.compare", place, jobs, on)
     with files.lock(directory):

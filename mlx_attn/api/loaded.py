@@ -27,7 +27,7 @@ from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
 _SAMPLER = keys_of(SamplerConfig)
-_COUNTS = {"count": int, "max_tokens": int}
+_COUNTS: dict[str, type] = dict.fromkeys(("count", "max_tokens", "layer"), int)
 
 
 @python_words()
@@ -50,6 +50,8 @@ def load(run: str | Path | None = None, *, plugins: Plugins = ()) -> "LoadedMode
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel(LoadedRun):
     """A trained model: its text, its predictions, its attention and its matrices."""
+
+    stream = python_words()(LoadedRun.stream)
 
     def generate(
         self, prompt: str = "", max_tokens: int = 200, *, stop: Sequence[str] = (), **sampler: Any
@@ -77,7 +79,7 @@ class LoadedModel(LoadedRun):
         stop: Sequence[str] = (),
         **sampler: Any,
     ) -> list[str]:
-        """Several continuations of a prompt, decoded as one batch.
+        """Return several continuations of a prompt, decoded as one batch.
 
         Number k is what `generate` returns with the seed `seed + k`, up to rounding. Arguments and
         errors as of `generate`.
@@ -85,8 +87,8 @@ class LoadedModel(LoadedRun):
         given = {key: value for key, value in sampler.items() if value is not None}
         config = SamplerConfig(**validate(given, _SAMPLER))
         counts = validate({"count": count, "max_tokens": max_tokens}, _COUNTS)
-        texts, stops = [""] * counts["count"], (stop,) if isinstance(stop, str) else stop or ()
-        for step in self.stream(prompt, config, counts["max_tokens"], stops, counts["count"]):
+        texts = [""] * counts["count"]
+        for step in self.stream(prompt, config, counts["max_tokens"], stop, counts["count"]):
             texts[step.number] += step.text
         return texts
 
@@ -126,7 +128,7 @@ class LoadedModel(LoadedRun):
         Raises:
             ConfigError: The layer does not exist, or its map is not linear, with the reason.
         """
-        blocks = self.model.trf_blocks
+        blocks, layer = self.model.trf_blocks, validate({"layer": layer}, _COUNTS)["layer"]
         if not 0 <= layer < len(blocks):
             raise ConfigError(f"layer={layer}: this model's layers are 0 to {len(blocks) - 1}")
         attention = blocks[layer].att

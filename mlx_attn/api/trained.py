@@ -195,7 +195,7 @@ def new_training(
 
     `prepared` reads its text; a plan draws no weights.
     """
-    start = find_run(str(init_from)) if init_from else None
+    start = None if init_from is None else find_run(str(init_from))
     settings = resolve(layer_from(start.own_settings) if start else {}, *layers)
     if out is not None:
         check_free(out, overwrite)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlx_attn.attention.cache import Entries, KVCache, Position, Positions, arange
-from mlx_attn.attention.catalog import CHOICES, MAPS
+from mlx_attn.attention.catalog import MAPS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.compact_caches import attend_by_state, values_of_keys
 from mlx_attn.attention.forms.positions import alibi_bias, alibi_slopes, rope, unit_rms
@@ -250,9 +250,10 @@ class StandardAttention(Attention):
 def attention_layer(config: AttentionConfig) -> Attention:
     """Return the standard layer, or the general one for other choices of the maps."""
     standard = MAPS | {"short_conv": "none", "cross_layer": ""}
-    is_general = any(getattr(config, name) != word for name, word in standard.items())
-    own_position = CHOICES["position"][config.position]  # a user's, or None
-    return Attention(config) if is_general or own_position else StandardAttention(config)
+    is_standard = all(getattr(config, name) == word for name, word in standard.items())
+    if is_standard and not config.choices("position"):  # of a user
+        return StandardAttention(config)
+    return Attention(config)
 
 
 # The book's two classes (chapter 3): a reader swaps the class and nothing else.
@@ -281,7 +282,8 @@ class CausalAttention(Attention):
     ):
         sizes = {"d_in": d_in, "d_out": d_out, "context_length": context_length}
         settings = {"drop_rate": dropout, "qkv_bias": qkv_bias, "output": "none", **choices}
-        super().__init__(AttentionConfig(**sizes, **validate(settings, keys_of(AttentionConfig))))
+        known = keys_of(AttentionConfig) | dict.fromkeys(sizes, int)
+        super().__init__(AttentionConfig(**validate({**sizes, **settings}, known)))
 
     def __call__(
         self, x: mx.array, cache: KVCache | None = None, carry: dict[str, Any] | None = None

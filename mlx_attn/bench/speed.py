@@ -90,7 +90,7 @@ def interleaved(works: Mapping[Name, Timed], seconds: float) -> dict[Name, Round
 
 
 def _timed(work: Timed, repeats: int) -> float:
-    """Seconds for one run."""
+    """Return the seconds of one run."""
     began = time.perf_counter()
     for _ in range(repeats):
         work()
@@ -178,7 +178,7 @@ def decoding(config: GPTConfig, training: TrainConfig) -> Workload:
 
 
 def decoded_lengths(config: GPTConfig) -> tuple[int, int]:
-    """Tokens of the prompt, and new tokens."""
+    """Return the number of tokens of the prompt, and of new ones."""
     prompt = min(PROMPT_TOKENS, config.context_length // 2)
     return prompt, min(NEW_TOKENS, config.context_length - prompt)
 
@@ -284,7 +284,7 @@ def measurement(
 
 
 def prepare(kind: str, config: GPTConfig, training: TrainConfig) -> tuple[Workload, int]:
-    """A work that has been done twice, and the most bytes of arrays that the second time took."""
+    """Return a work, done twice, and the most bytes of arrays that the second time took."""
     # What is freed during the measurement would be missing from the difference: garbage, and the
     # masks of earlier models, which give way to this one's.
     text_mask.cache_clear()

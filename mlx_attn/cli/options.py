@@ -45,7 +45,7 @@ class Named(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin like that."""
+        """Return the names that begin like that."""
         at = incomplete.rfind(self._separator) + 1 if self._separator else 0
         done, start = incomplete[:at], incomplete[at:]
         return [CompletionItem(done + name) for name in self._names if name.startswith(start)]

@@ -10,7 +10,7 @@ from scipy import special
 
 from mlx_attn.activations import run_with_cache
 from mlx_attn.convert import circuits
-from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.errors import ConfigError, RunError, plural
 from mlx_attn.model.config import GPTConfig
 from mlx_attn.model.gpt import GPT
 from mlx_attn.run_directory import Run
@@ -39,7 +39,7 @@ def prompt_tokens(loaded: LoadedRun, text: str) -> _Tokens:
     tokens = np.array(read[-longest:])
     if len(tokens) < 2:
         raise ConfigError(
-            f"the prompt is {len(tokens)} token{'s' * (len(tokens) != 1)} long, and a single token "
+            f"the prompt is {plural(len(tokens), 'token')} long, and a single token "
             "attends only to itself: give a prompt of at least two"
         )
     return tokens[None].astype(np.int64)

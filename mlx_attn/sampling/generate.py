@@ -21,11 +21,11 @@ class StreamingDetokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        if "" in stop:
+        self._stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        if "" in self._stop:
             raise ConfigError("a stop text is empty: give at least one character, or leave it out")
         self.stop_text = ""  # the one that was found
         self._tokenizer = tokenizer
-        self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
 

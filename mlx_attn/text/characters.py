@@ -46,6 +46,8 @@ class Tokenizer(ABC):
 
     def encode(self, text: str) -> UInt16[np.ndarray, " N"]:
         """Return the token ids of `text`; ConfigError if it cannot be expressed in tokens."""
+        if not isinstance(text, str):
+            raise ConfigError(f"a text has the type {type(text).__name__}: give a str")
         try:
             text.encode()
         except UnicodeEncodeError as error:  # UTF-8 has no lone surrogates
