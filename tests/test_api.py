@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -56,13 +57,12 @@ def test_importing_the_package_imports_neither_mlx_nor_numpy_nor_a_room():
     assert found.stdout == "True mlx_attn mlx_attn.about\n"
 
 
-def test_a_training_yields_its_events_and_goes_on_where_it_was_left(settings):
-    training, events = mlx_attn.train(**settings), []
-    for event in training:
-        events.append(event.event)
-        if event.event == "step":
-            break
-    assert events == ["start", "step"]
+def test_a_training_yields_its_events_in_any_thread_and_goes_on_where_it_was_left(settings):
+    events, names = iter(training := mlx_attn.train(**settings)), []
+    while names[-1:] != ["step"]:
+        with ThreadPoolExecutor(1) as another:
+            names.append(another.submit(next, events).result().event)
+    assert names == ["start", "step"]
     assert training.run().trainer.progress.step == RECIPE["steps"]
     assert (training.trainer.run, len(training.model.generate("the", 3))) == (None, 3)
 

@@ -205,6 +205,8 @@ def new_training(
     track_heads(trainer)
     if start:
         start_from_run(trainer, start)
+    if draw:
+        trainer.read_weights()
     return Training(trainer, out, overwrite, init_from)
 
 
@@ -230,5 +232,6 @@ def resumed_training(
         # Else its start follows from its seed and the run that it started from.
         elif start := run.settings.get("init_from"):
             start_from_run(trainer, find_run(start))
+        trainer.read_weights()
         # While it is held, because a training remembers how much has been written.
         return Training(trainer, run.path)

@@ -35,8 +35,7 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     Raises:
         RunError: The loss is not finite, or the disk cannot be written.
     """
-    # The caller may have given the model other weights.
-    trainer.optimizer.read()
+    trainer.read_weights()  # the caller may have given the model others
     mx.reset_peak_memory()
     monitor = _Monitor(trainer, should_stop)
     # Memory, compilers and Metal fail with messages that only MLX's authors understand.

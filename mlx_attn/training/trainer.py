@@ -19,6 +19,7 @@ from mlx_attn.arrays import Arrays, check_weights, count_parameters, load_arrays
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import Maps
 from mlx_attn.errors import ConfigError, RunError
+from mlx_attn.machine.advice import translate_mlx_errors
 from mlx_attn.machine.facts import usable_memory
 from mlx_attn.machine.operations import fuses
 from mlx_attn.machine.streams import compiling_pays, keep_buffers
@@ -155,6 +156,12 @@ class Trainer:
             self.settings = replace(self.settings, training=self.config)
             self.optimizer = GroupedOptimizer(self.model, self.config)
             self.step = TrainStep(self.optimizer, self.step.objective, self.config)
+
+    @translate_mlx_errors()
+    def read_weights(self) -> None:
+        """Take over the model's weights and compute them now: no other thread that trains could."""
+        self.optimizer.read()
+        mx.eval(self.step.state)
 
     @property
     def tokens(self) -> int:

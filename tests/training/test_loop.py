@@ -162,10 +162,10 @@ def test_a_model_that_has_diverged_is_never_saved(trainer, tmp_path, monkeypatch
 
 
 def test_a_failure_of_mlx_comes_with_advice(trainer, monkeypatch):
-    def failing(starts):
+    def failing():
         raise RuntimeError("[metal::malloc] Unable to allocate 99 bytes.")
 
     made = trainer()
-    monkeypatch.setattr(made, "step", failing)
+    monkeypatch.setattr(made, "launch_step", failing)
     with pytest.raises(RunError, match="out of memory: use a smaller batch_size"):
         list(train(made))
