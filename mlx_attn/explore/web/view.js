@@ -164,9 +164,9 @@ let later = 0;
 function refresh() {
   compute();
   panes.forEach((pane, i) => {
-    const { trace, given } = state.readings[i];
+    const { trace, given, worths } = state.readings[i];
     pane.paintTokensOf(trace, given);
-    pane.forgetWorth();
+    if (!worths.length) pane.forgetWorth();
     if (!state.playing || trace.tokens.length % 8 === 0) pane.paintMaps();
   });
   byId("answers").setAttribute("aria-busy", Boolean(state.playing));
