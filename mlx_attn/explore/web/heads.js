@@ -19,7 +19,7 @@ function tableOf({ groups, columns, heads }, choose) {
   const top = groups.map(({ heading, span }) => element("th", { colSpan: span, scope: "colgroup" }, heading));
   return element("table", {},
     element("thead", {},
-      element("tr", {}, element("th", { colSpan: 2, scope: "colgroup" }, ""), ...top),
+      element("tr", {}, element("td", { colSpan: 2 }), ...top),
       element("tr", {}, ...["layer", "head"].map((text) => element("th", { scope: "col" }, text)), ...columns.map(heading))),
     element("tbody", {}, ...heads.map(([layer, head], row) => rowOfHead({ layer, head }, columns, row, choose))),
     element("tfoot", {}, element("tr", {}, element("th", { colSpan: 2, scope: "row" }, "uniform"), ...columns.map(({ uniform }) => element("td", {}, uniform)))));

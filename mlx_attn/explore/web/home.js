@@ -17,8 +17,7 @@ const addressOf = (names) => `#${names.map((name) => `run=${encodeURIComponent(n
 /** Shows all runs; `colours` distinguish the curves of a text. */
 export function showHome(rows, colours) {
   const [section] = byId("home").content.cloneNode(true).children;
-  document.body.append(section);
-  document.querySelector("main").hidden = true;
+  document.querySelector("main").replaceChildren(section);
   const groups = new Map();  // filled by hand: Safari has Map.groupBy since 17.4
   for (const row of rows.filter(({ problem }) => !problem)) groups.set(row.group, [...(groups.get(row.group) ?? []), row]);
   const sorted = Array.from(groups.values()).sort((a, b) => b.length - a.length);

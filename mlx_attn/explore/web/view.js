@@ -87,7 +87,7 @@ function answerOf(i) {
   const [best] = likeliest(trace.logits.at(-1), 1);
   const loss = lossOf(trace), before = lossOf(plain);
   const change = isIntact() || Number.isNaN(loss) ? "" : ` (${signed(loss - before)} by what is switched off)`;
-  const next = [element("q", {}, decode(model.tokenizer, continued(i).tokens)), ". Next token: “", element("bdi", {}, label(model.tokenizer.bytes[best.token])), `” (${percent(best.probability)}). `];
+  const next = [element("q", { ariaLive: "off" }, decode(model.tokenizer, continued(i).tokens)), ". Next token: “", element("bdi", {}, label(model.tokenizer.bytes[best.token])), `” (${percent(best.probability)}). `];
   const cost = Number.isNaN(loss) ? "" : costOf(model, trace, change);
   if (models.length > 1) return element("p", {}, element("b", {}, model.manifest.name), " continues with ", ...next, cost);
   return element("p", {}, "It continues with ", ...next, cost, needed(i));
@@ -169,7 +169,7 @@ function refresh() {
     if (!worths.length) pane.forgetWorth();
     if (!state.playing || trace.tokens.length % 8 === 0) pane.paintMaps();
   });
-  byId("answers").setAttribute("aria-busy", Boolean(state.playing));
+  for (const told of document.querySelectorAll("[role=status], [aria-live]")) told.setAttribute("aria-busy", Boolean(state.playing));
   if (state.playing) byId("answers").replaceChildren(...models.map(writingLine));
   apart?.measure(state.readings);
   showEffect();
