@@ -10,15 +10,14 @@ from jaxtyping import Float64
 
 from mlx_attn.comparison import show
 from mlx_attn.comparison.result import Comparison, TrialResult
-from mlx_attn.ui.plots import COLOURS, Figure, panels
+from mlx_attn.ui.plots import COLOURS, DASHES, Figure, panels
 
 _WIDTH = 4.2  # inches; a phone shows a figure at about its size
 _EARLY = 0.1  # share of the training whose losses may lie above a figure: they flatten the rest
 _NAME = 20  # characters of a name on one line
 
 _BAND = {"color": "#0072b2", "alpha": 0.15, "linewidth": 0}
-_GREY = "#7f7f7f"
-_MARKERS, _DASHES = "osD^vPX*", ("-", "--", "-.", ":")
+_MARKERS = "osD^vPX*"
 
 
 def forest_figure(comparison: Comparison) -> Figure:
@@ -28,7 +27,7 @@ def forest_figure(comparison: Comparison) -> Figure:
     labels = ["\n".join([*textwrap.wrap(show.visible(arm), _NAME), words[arm]]) for arm in verdicts]
     lines = 1 + max((label.count("\n") for label in labels), default=0)
     figure, (axis,) = panels(1, 1, (_WIDTH, 1 + (0.1 + 0.2 * lines) * len(labels)))
-    axis.axvline(0, color=_GREY, linewidth=0.8)
+    axis.axvline(0, color="grey", linewidth=0.8)
     for row, verdict in enumerate(verdicts.values()):
         look = show.LOOKS[verdict.word]
         # Each arm's own margin: half of the part's worth if that is less than delta.
@@ -99,7 +98,7 @@ def curves_figure(comparison: Comparison, field: str) -> Figure:
 
 def _marks(comparison: Comparison) -> dict[str, dict[str, str]]:
     """Return the looks of every arm; arms differ in more than colour."""
-    looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(_DASHES), strict=False)
+    looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(DASHES), strict=False)
     return {
         arm.arm: {"label": show.visible(arm.arm), "color": color, "marker": marker, "ls": dashes}
         for arm, (color, marker, dashes) in zip(comparison.arms, looks, strict=False)

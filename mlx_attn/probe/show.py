@@ -17,7 +17,7 @@ from mlx_attn.errors import plural
 from mlx_attn.probe import tracking
 from mlx_attn.probe.heads import Probe
 from mlx_attn.records import package_table
-from mlx_attn.ui.plots import COLOURS, Figure, panels, save_figure
+from mlx_attn.ui.plots import COLOURS, DASHES, Figure, panels, save_figure
 from mlx_attn.ui.terminal import number_table
 
 MATRICES = {"S": "S_h", "VO": "V_h O_h"}
@@ -233,7 +233,7 @@ def track_record(track: tracking.Track) -> dict[str, Any]:
 
 
 def draw_tracks(runs: Sequence[tracking.Track], kind: str) -> Figure:
-    """Draw every head's curves, a column per layer; a colour per head, or per run if several.
+    """Draw every head's curves, a column per layer; a look per head, or per run if several.
 
     All runs have the same number of layers; `kind` is one of `tracking.KINDS`.
     """
@@ -244,11 +244,11 @@ def draw_tracks(runs: Sequence[tracking.Track], kind: str) -> Figure:
     for axis, (row, layer) in zip(axes, np.ndindex(len(keys), n_layers), strict=True):
         for place, track in enumerate(runs):
             for head, line in enumerate(track.curves[kind][keys[row]][:, layer].T):
-                colour, label = head, f"head {head}"
+                at, label = head, f"head {head}"
                 if len(runs) > 1:
-                    colour, label = place, track.name if head == 0 else None
-                looks = {"color": COLOURS[colour % len(COLOURS)], "linewidth": 1, "alpha": 0.9}
-                axis.plot(track.steps, line, **looks, label=label)
+                    at, label = place, track.name if head == 0 else None
+                looks = {"color": COLOURS[at % len(COLOURS)], "ls": DASHES[at % len(DASHES)]}
+                axis.plot(track.steps, line, **looks, linewidth=1, alpha=0.9, label=label)
         if row == 0:
             axis.set_title(f"layer {layer}")
         if layer == 0:

@@ -18,8 +18,9 @@ from mlx_attn.files import write_bytes
 if TYPE_CHECKING:
     import matplotlib.figure
 
+DASHES = ("-", "--", "-.", ":")
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-"""Told apart by most eyes, on light and on dark grounds (after Okabe and Ito)."""
+"""Told apart by most eyes, on light and on dark grounds (after Okabe and Ito); dashes by all."""
 
 _INK = "#010203"
 """Stands for the page's own colour of text, in figures that are made for a page."""
