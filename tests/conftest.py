@@ -162,6 +162,17 @@ def no_plugins() -> Iterator[None]:
     assert {key: [*rows] for key, rows in tables.items()} == before
 
 
+@pytest.fixture
+def own_rows() -> Iterator[None]:
+    """Variants and choices that the test registers itself are forgotten afterwards."""
+    tables = [VARIANTS, *CHOICES.values()]
+    before = [[*table] for table in tables]
+    yield
+    for table, names in zip(tables, before, strict=True):
+        for name in {*table} - {*names}:
+            del table.rows[name]
+
+
 class ThisProcess:
     """A pool that does its work at once."""
 

@@ -11,17 +11,15 @@ from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.errors import ConfigError
 from mlx_attn.model.config import config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.plugins import load_plugins
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 T, H = 9, 2
 
 
 @pytest.fixture(autouse=True)
-def examples():
+def examples(no_plugins):
     load_plugins(EXAMPLES.glob("*.py"))
-    yield
-    unload_plugins()
 
 
 def config(mixing: str, **settings) -> AttentionConfig:

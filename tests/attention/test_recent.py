@@ -10,13 +10,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_attn.arrays import named_arrays
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.forms.positions import alibi_slopes
-from mlx_attn.cost import attention_cost
 from tests.attention.conftest import Arrays, check_gradients, layer_of, numbers, text
 
 C, T, H = 16, 12, 4
@@ -266,19 +263,6 @@ def test_outputs_and_the_gradient_of_every_weight_are_the_reference_s(case):
     module = layer(case)
     np.testing.assert_allclose(run(module), reference(module.config, numbers(module)), 1e-6, 3e-5)
     check_gradients(module, run, lambda w: reference(module.config, w))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_cost_counts_parameters_and_cache(variant):
-    if VARIANTS[variant].kv_sharing:
-        return  # tests/model/test_layers.py
-    module = layer_of(**VARIANTS[variant].maps, position="none")
-    cache = KVCache(T, caches_tokens=module.config.caches_tokens)
-    module(text(), cache, {})
-    cost, trained = attention_cost(module.config), named_arrays(module.trainable_parameters())
-    per_token = (array.shape[1] * array.shape[3] for array in cache.buffers if cache.slots)
-    assert cost.cache_floats == sum(per_token)
-    assert cost.parameters == sum(array.size for array in trained.values())
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 4, 8])

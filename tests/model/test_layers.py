@@ -1,4 +1,4 @@
-"""Layers of one model that take turns in their form, or share keys and values."""
+"""Layers of one model that take turns in their form, or share keys and values; refusals."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from mlx_attn.errors import ConfigError
 from mlx_attn.interop.standard import obstacles
 from mlx_attn.model.config import GPTConfig, config_from
 from mlx_attn.model.gpt import GPT
-from mlx_attn.plugins import load_plugins, unload_plugins, used_plugins
+from mlx_attn.plugins import load_plugins, used_plugins
 from mlx_attn.training.config import resolve, variant_name
 
 SMALL = {"vocab_size": 20, "context_length": 12, "emb_dim": 16, "n_heads": 2, "n_layers": 4}
@@ -33,19 +33,13 @@ def test_the_variants_take_turns_with_the_positions_that_they_need_or_the_model_
     assert [config("", window=4, global_every=3).attention(i).window for i in (1, 2)] == [4, 0]
 
 
-def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():
-    settings = config("deltanet,sliding-window,standard,standard", context_length=64)
-    model, tokens = GPT(settings), mx.zeros((1, 64), mx.int32)
-    caches = model.new_caches()
-    assert [cache.slots for cache in caches] == [0, settings.attention(1).window, 64, 64]
-    mx.eval(model(tokens, caches))
-    held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
-    assert held == model_cost(settings).cache_bytes
-
-
 @pytest.mark.parametrize(
     ("pattern", "settings", "words"),
     [
+        ("", {"n_layers": 0}, "n_layers=0 must be at least 1"),
+        ("", {"norm": "batchnorm"}, "norm='batchnorm' must be one of layernorm, rmsnorm"),
+        ("", {"hidden_dim": -1}, "hidden_dim=-1"),
+        ("", {"n_head": 4}, "unknown setting 'n_head': did you mean 'n_heads'"),
         ("deltanet,standart", {}, "did you mean 'standard'"),
         (THREE_TO_ONE, {"n_layers": 2}, "4 variants for n_layers=2: use more layers"),
         ("local-global,standard", {}, "write sliding-window,standard instead"),
@@ -61,7 +55,9 @@ def test_every_layer_has_the_cache_of_its_kind_and_its_bytes_are_counted():
         ("", {**SHARING, "window": 4, "global_every": 2}, "one window, and global_every=2 makes"),
     ],
 )
-def test_layers_that_do_not_fit_are_refused_in_one_line(pattern, settings, words):
+def test_an_impossible_model_and_layers_that_do_not_fit_are_refused_in_one_line(
+    pattern, settings, words
+):
     with pytest.raises(ConfigError, match=words) as refused:
         config(pattern, **settings)
     assert "\n" not in str(refused.value)
@@ -87,17 +83,14 @@ def test_a_variant_above_a_pattern_replaces_it_and_below_it_gives_the_positions(
         resolve({"variant": "merged", "pattern": THREE_TO_ONE, "n_layers": 4}).model_config(9)
 
 
-def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(tmp_path):
+def test_a_run_with_a_pattern_asks_for_the_file_of_a_variant_in_it(no_plugins, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from mlx_attn.attention import Variant, register\n"
         "register(Variant(name='mine', output='none', value='key', formula='y', summary='s'))\n"
     )
     load_plugins(file)
-    try:
-        (plugin,) = used_plugins({"pattern": "deltanet,mine"})
-    finally:
-        unload_plugins()
+    (plugin,) = used_plugins({"pattern": "deltanet,mine"})
     assert plugin["names"] == ["variant=mine"]
 
 
@@ -160,10 +153,5 @@ def test_decoding_with_caches_is_the_full_pass(settings):
 
 
 def test_two_layers_have_the_cache_of_one():
-    model, standard = random_model(), sharing(kv_sharing=0)
-    caches = model.new_caches()
-    mx.eval(model(TOKENS[:1], caches))
-    held = sum(buffer.nbytes for cache in caches for buffer in cache.buffers)
-    cost, twice = model_cost(sharing()), model_cost(standard)
-    assert held == cost.cache_bytes == twice.cache_bytes / 2
-    assert cost.cache_floats == twice.cache_floats / 2
+    shared, apart = (model_cost(sharing(kv_sharing=layers)) for layers in (2, 0))
+    assert shared.cache_bytes == apart.cache_bytes / 2

@@ -8,7 +8,7 @@ from mlx_attn.attention.attention import Attention
 from mlx_attn.attention.cache import KVCache
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.convert.circuits import NoMatrix, qk_circuit
-from mlx_attn.cost import attention_cost, model_cost
+from mlx_attn.cost import model_cost
 from mlx_attn.model.config import config_from
 from tests.attention.conftest import SIZES, layer_of, text
 
@@ -20,7 +20,6 @@ def test_a_convolution_caches_three_rows_of_each_part_and_counts_its_weights():
     module(text(), cache)
     assert [rows.shape for rows in cache.rows] == [(2, H, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4)]
     assert sum(array.shape[3] for array in cache.buffers) == 2 * 4
-    assert attention_cost(module.config).state_floats == 3 * 4 * (H + 1 + 1)
     sizes = {"vocab_size": 9, "emb_dim": C, "n_heads": H, "n_layers": 1}
     plain, convolving = (
         model_cost(config_from({**sizes, "short_conv": k})) for k in ("none", "silu")
