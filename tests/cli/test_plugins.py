@@ -10,7 +10,7 @@ import pytest
 
 import mlx_attn
 from mlx_attn import plugins
-from mlx_attn.attention.catalog import CHOICES, choice, find_variant
+from mlx_attn.attention.catalog import choice, find_variant
 from mlx_attn.errors import ConfigError
 from mlx_attn.plugins import unload_plugins
 from mlx_attn.run_directory import open_run
@@ -281,17 +281,14 @@ def test_a_file_that_is_missing_is_asked_for_in_python_s_words(trained, talk):
         assert str(told.value).endswith(f"add plugins=['{talk.resolve()}']")
 
 
-def test_what_no_file_holds_cannot_be_kept(workshop):
+def test_what_no_file_holds_cannot_be_kept(workshop, own_rows):
     code = compile("lambda a, s: s", "<cell>", "eval")
     choice("logits", "cell", "s")(eval(code, {"__name__": "__main__"}))
-    try:
-        assert mlx_attn.train(logits="cell", **TINY_SETTINGS).run().model
-        with pytest.raises(ConfigError, match="logits=cell is defined in <cell>, which is no file"):
-            mlx_attn.train("runs/cell", logits="cell", **TINY_SETTINGS)
-        with pytest.raises(ConfigError, match="begin the cell with %%writefile mine"):
-            mlx_attn.compare("standard", "cells: standard, logits=cell", data="story.txt")
-    finally:
-        del CHOICES["logits"].rows["cell"]
+    assert mlx_attn.train(logits="cell", **TINY_SETTINGS).run().model
+    with pytest.raises(ConfigError, match="logits=cell is defined in <cell>, which is no file"):
+        mlx_attn.train("runs/cell", logits="cell", **TINY_SETTINGS)
+    with pytest.raises(ConfigError, match="begin the cell with %%writefile mine"):
+        mlx_attn.compare("standard", "cells: standard, logits=cell", data="story.txt")
     assert not Path("runs/cell").exists()
 
 

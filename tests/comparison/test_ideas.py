@@ -8,7 +8,7 @@ from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.sequence import CONTROL_SEEDS, level_of
 from mlx_attn.comparison.trial import Diverged, Store
 from mlx_attn.errors import ConfigError, RunError
-from mlx_attn.plugins import load_plugins, unload_plugins
+from mlx_attn.plugins import load_plugins
 from tests.comparison.conftest import FormulaRunner, conclude
 
 PLUGIN = """
@@ -23,7 +23,7 @@ register(Variant(name="idea", logits="idea", formula="", summary=""))
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(no_plugins, tmp_path):
     """Writes the user's file and loads it."""
 
     def write(code: str = "factor * s", factor: float = 1.5) -> None:
@@ -31,8 +31,7 @@ def write(tmp_path):
         (tmp_path / "idea.py").write_text(PLUGIN.format(code=code))
         load_plugins(tmp_path / "idea.py")
 
-    yield write
-    unload_plugins()
+    return write
 
 
 @pytest.fixture

@@ -61,8 +61,7 @@ def run(trained, settings_of, corpus, tmp_path) -> Run:
     """The run directory of a trained standard model."""
     model, settings = trained(qkv_bias=True), settings_of(qkv_bias=True)
     record = settings.record(model.config, digest=corpus.digest)
-    run = create_run(tmp_path / "runs" / "nano", record)
-    corpus.tokenizer.save(run.path)
+    run = create_run(tmp_path / "runs" / "nano", record, tokenizer=corpus.tokenizer)
     run.save_model(model)
     return run
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlx_attn.arrays import named_arrays
-from mlx_attn.attention.catalog import CHOICES, choice, choice_of
+from mlx_attn.attention.catalog import choice, choice_of
 from mlx_attn.convert import measure
 from mlx_attn.convert.measure import convert_run, measure_model, measure_ranks
 from mlx_attn.convert.model import starting_point
@@ -60,7 +60,7 @@ def test_training_goes_on_from_the_new_run(run, corpus, tmp_path, to):
 
 
 @pytest.fixture
-def pretends():
+def pretends(own_rows):
     """A score map that is affine with the weights of the trial, and not with the model's."""
     separate = choice_of("score", "separate")
 
@@ -68,9 +68,6 @@ def pretends():
     def pretends(a: Any, x: mx.array) -> tuple[mx.array, mx.array]:
         q, k = separate.apply(a, x)
         return mx.where(abs(a.W_query.weight).max() > 1.5, abs(q), q), k
-
-    yield
-    del CHOICES["score"].rows["pretends"]
 
 
 def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
@@ -81,8 +78,8 @@ def test_a_conversion_by_matrices_that_a_map_does_not_have_is_refused(
     model.load_weights(
         [(n, 3 * a if "W_query" not in n else 40 * a) for n, a in named_arrays(model).items()]
     )
-    run = create_run(tmp_path / "run", settings.record(model.config, digest=corpus.digest))
-    corpus.tokenizer.save(run.path)
+    record = settings.record(model.config, digest=corpus.digest)
+    run = create_run(tmp_path / "run", record, tokenizer=corpus.tokenizer)
     run.save_model(model)
     with pytest.raises(
         ConfigError, match=r"matrices of every head to \S+e-.*, and yet logits that"

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from mlx_attn.attention.catalog import VARIANTS, Variant, register
+from mlx_attn.attention.catalog import Variant, register
 from mlx_attn.errors import ConfigError
 from mlx_attn.machine import device, streams
 from mlx_attn.model.config import PRESETS
@@ -40,15 +40,12 @@ def test_maps_beside_a_variant_replace_its_own_and_are_named_by_themselves():
     assert variant_name({"mixing": "gated_delta"}) == "separate+linear+linear+gated_delta"
 
 
-def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it():
+def test_the_name_that_was_given_is_kept_in_the_record_and_by_who_starts_from_it(own_rows):
     register(Variant(name="twin", formula="q", summary="standard by another name"))
-    try:
-        settings = resolve({"variant": "twin"})
-        record = settings.record(settings.model_config(99))
-        names = [settings.variant, record["variant"], settings_from(record, {}).variant]
-        assert [*names, resolve(layer_from(record), {"n_heads": 2}).variant] == ["twin"] * 4
-    finally:
-        del VARIANTS.rows["twin"]
+    settings = resolve({"variant": "twin"})
+    record = settings.record(settings.model_config(99))
+    names = [settings.variant, record["variant"], settings_from(record, {}).variant]
+    assert [*names, resolve(layer_from(record), {"n_heads": 2}).variant] == ["twin"] * 4
 
 
 def test_a_resume_may_change_a_budget_and_repeat_but_not_change_other_settings():
