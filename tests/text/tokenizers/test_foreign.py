@@ -145,20 +145,15 @@ def without_two(content: dict[str, Any]) -> None:
     content["added_tokens"][0]["id"] = len(rest) - 1
 
 
-START = [
-    {"SpecialToken": {"id": END_OF_TEXT, "type_id": 0}},
-    {"Sequence": {"id": "A", "type_id": 0}},
-]
-TEMPLATE = {
-    "type": "TemplateProcessing",
-    "single": START,
-    "pair": [*START, {"Sequence": {"id": "B", "type_id": 0}}],
-    "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [261], "tokens": [END_OF_TEXT]}},
-}
+ADDS_A_START = library.processors.TemplateProcessing(
+    f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 261)]
+)
 REFUSED = {
     "a text does not come back from its tokens": setting("normalizer", {"type": "Lowercase"}),
     "a text does not come back": setting("pre_tokenizer.add_prefix_space", True),
-    "it adds tokens to every text": setting("post_processor", TEMPLATE),
+    "it adds tokens to every text": setting(
+        "post_processor", json.loads(ADDS_A_START.__getstate__())
+    ),
     "it lacks 2 of 256 bytes, such as '!'": without_two,
     "the tokenizers library cannot read it": setting("model.type", "Other"),
     "its ids are not 0, 1, 2": lambda content: content["model"]["vocab"].update({"x y": 999}),
