@@ -82,7 +82,7 @@ def timeless(value: Any) -> Any:
 
 COMMAND = (
     f"train --data story.txt --tokenizer bpe --vocab-size 320 {SIZES} --drop-rate 0.2 "
-    "--steps 30 --eval-every 3 --log-every 5 --track 9 --quiet"
+    "--steps 12 --eval-every 3 --log-every 5 --track 9 --quiet"
 )
 
 
