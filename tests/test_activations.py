@@ -1,32 +1,29 @@
 """A forward pass that gives every activation by name, and takes edits of them."""
 
+from functools import partial
+
 import mlx.core as mx
 import pytest
 
 from mlx_attn.activations import run_with_cache
 from mlx_attn.attention.catalog import VARIANTS
 from mlx_attn.errors import ConfigError
-from mlx_attn.model.gpt import GPT
-from mlx_attn.training.config import resolve
+from mlx_attn.model.config import BLOCKS
+from tests.runs import small_gpt
 
 TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
-SIZES = {"preset": "nano", "context_length": 12, "emb_dim": 16, "n_heads": 4, "latent_dim": 6}
-
-
-def model_of(**settings) -> GPT:
-    model = GPT(resolve({**SIZES, "start": "book", **settings}).model_config(11))
-    model.eval()
-    return model
+model_of = partial(small_gpt, n_heads=4, n_layers=2, start="book")
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        *({"variant": name} for name in VARIANTS),
+        *(row.settings for row in VARIANTS.values()),
         {"position": "rope", "score": "merged"},
-        {"position": "learned", "qkv_bias": True, "value": "key"},
+        {"position": "rope", "kv_sharing": 2},
+        {"position": "rope", "qkv_bias": True, "value": "key"},
         {"position": "rope", "qk_norm": True, "n_kv_heads": 2, "window": 3, "global_every": 2},
-        {"position": "alibi", "logits": "temperature+forget"},
+        {"position": "alibi", "logits": "temperature+forget", **BLOCKS["modern"]},
     ],
     ids=str,
 )
@@ -61,6 +58,7 @@ def test_what_comes_before_an_edit_does_not_change():
     names = list(before)
     unchanged = names[: names.index(name)]
     assert all(mx.array_equal(before[n], after[n]) for n in unchanged)
+    assert not after[name].any()
     assert not mx.array_equal(before["logits"], after["logits"])
 
 

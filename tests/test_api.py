@@ -35,6 +35,7 @@ def settings(tmp_path_factory):
     (folder / "story.txt").write_text(STORY)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("MLX_ATTN_DATA_DIR", str(folder / "data"))
+        monkeypatch.setattr("mlx_attn.text.sources.TALES_BYTES", (40_000, 10_000))
         yield {**RECIPE, "data": str(folder / "story.txt")}
 
 
