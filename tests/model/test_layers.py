@@ -33,6 +33,12 @@ def test_the_variants_take_turns_with_the_positions_that_they_need_or_the_model_
     assert [config("", window=4, global_every=3).attention(i).window for i in (1, 2)] == [4, 0]
 
 
+def test_every_layer_has_the_cache_of_its_kind():
+    settings = config("deltanet,sliding-window,standard,standard", context_length=64)
+    window = settings.attention(1).window
+    assert [cache.slots for cache in GPT(settings).new_caches()] == [0, window, 64, 64]
+
+
 @pytest.mark.parametrize(
     ("pattern", "settings", "words"),
     [
