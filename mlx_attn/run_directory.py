@@ -31,8 +31,8 @@ from mlx_attn.text.corpus import Corpus
 from mlx_attn.text.tokenizers import KINDS, Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
-_BEFORE_CONFIG = ("tokenizer.*", files.LEFT_BEHIND, ".DS_Store")
-"""The files of a run that was killed while it was made, and the Finder's; config.json is last."""
+_BEFORE_CONFIG = ("tokenizer.*", files.LEFT_BEHIND, ".DS_Store", "._*")
+"""The files of a run that was killed while it was made, and a Mac's; config.json is last."""
 _RUN_FILES = (
     CONFIG,
     *_BEFORE_CONFIG,

@@ -204,7 +204,7 @@ class RunSummary:
     name: str  # as in `run_names`
     path: Path  # the run directory
     changed: float  # when one of its files other than pages last changed, in seconds since 1970
-    n_bytes: int  # total size of its files
+    n_bytes: int  # total size of its files, like `changed` without hidden ones
     variant: str = ""  # name of the attention variant
     text: str = ""  # name of its training text; "" if not recorded
     digest: str = ""  # identifies that text among texts of the same name
@@ -225,7 +225,7 @@ def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
 
 def _summary(path: Path) -> RunSummary:
     changed, n_bytes = 0.0, 0
-    for file in filter(Path.is_file, path.rglob("*")):
+    for file in filter(Path.is_file, path.rglob("[!.]*")):  # a Mac hides its own
         with suppress(OSError):  # files disappear during a training
             state = file.stat()
             n_bytes += state.st_size

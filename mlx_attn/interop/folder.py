@@ -133,7 +133,7 @@ def _why_not_replaced(out: Path, overwrite: bool) -> str:
         return "is a file, and an export is a folder:"
     if not overwrite:
         return "exists: --overwrite replaces it,"
-    is_export = (out / _LIST).is_file() or {path.name for path in out.iterdir()} <= {".DS_Store"}
+    is_export = (out / _LIST).is_file() or not _names(out)
     return "" if is_export else "was not written by export, so --overwrite leaves it alone:"
 
 
@@ -147,7 +147,7 @@ def _replace(out: Path, new: Path) -> None:
     # A file that equals the new one is of an export that was killed before its list, the last.
     written = {_LIST}
     written |= {n for n in old if _digest(out / n) in (listed.get(n, ""), _digest(new / n) or "")}
-    for name in sorted(old - written - {OWN, f"{OWN}/.DS_Store"}):  # the Finder writes .DS_Store
+    for name in sorted(old - written - {OWN}):
         if name in named or name.startswith(f"{OWN}/"):
             raise RunError(
                 f"{out / name} was changed since the export, or is not of it: move it elsewhere, "
@@ -161,8 +161,8 @@ def _replace(out: Path, new: Path) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the names in an exported folder and in its `OWN` folder."""
-    paths = [*folder.glob("*"), *folder.glob(f"{OWN}/*")]
+    """Return the names in an exported folder and in its `OWN` folder, but hidden ones: a Mac's."""
+    paths = [*folder.glob("[!.]*"), *folder.glob(f"{OWN}/[!.]*")]
     return {path.relative_to(folder).as_posix() for path in paths}
 
 

@@ -164,7 +164,7 @@ def _open(folder: Path, source: sources.Source) -> Corpus:
 def _checksum(folder: Path, facts: Mapping[str, Object]) -> str:
     """Return a digest of a corpus: its facts, its tokenizer and its arrays."""
     content = [json.dumps(facts, sort_keys=True)]
-    for path in sorted([*folder.glob("tokenizer.*"), *folder.glob("*.npy")]):
+    for path in sorted([*folder.glob("tokenizer.*"), *folder.glob("[!.]*.npy")]):  # hidden: a Mac's
         with path.open("rb") as file:
             content.append(hashlib.file_digest(file, "blake2b").hexdigest())
     return digest("".join(content).encode())
