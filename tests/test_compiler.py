@@ -33,9 +33,9 @@ def test_compiled_code_goes_where_this_user_may_write_or_nowhere(monkeypatch, tm
     monkeypatch.setattr(graphs.shutil, "which", lambda name: name)
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / denied)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(graphs, "user_directory", tmp_path.joinpath)
     assert graphs.has_compiler()
-    assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "mlx_attn")
+    assert os.environ["TMPDIR"] == str(tmp_path / "cache")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert not graphs.has_compiler()
 
