@@ -10,8 +10,7 @@ export function bytesOf(base64) {
 /** Reads the numbers of a file of weights: float32, or float16 converted to float32. */
 export function numbersOf(bytes, dtype) {
   if (dtype === "float32") return new Float32Array(bytes.buffer);
-  const half = new Uint16Array(bytes.buffer);
-  return Float32Array.from(half, wide);
+  return new Float32Array(new Uint16Array(bytes.buffer)).map(wide);
 }
 
 function wide(half) {
