@@ -70,7 +70,10 @@ def curves_figure(comparison: Comparison, field: str) -> Figure:
     """
     marks = _marks(comparison)
     margin = min((each.margin for each in comparison.verdicts.values()), default=comparison.delta)
-    figure, (losses, differences) = panels(2, 1, (_WIDTH, 1.9), sharex=True)
+    columns = 1 if max(len(mark["label"]) for mark in marks.values()) > 24 else 2
+    # The legend of many arms takes its room below the axes and not from them.
+    height = 1.9 + 0.11 * max(0, len(marks) / columns - 3)
+    figure, (losses, differences) = panels(2, 1, (_WIDTH, height), sharex=True)
     lines = {arm.arm: line_of(arm.trainings, field) for arm in comparison.arms}
     control = lines[comparison.control]
     # In pairs of one seed, at the steps that both have.
@@ -90,15 +93,13 @@ def curves_figure(comparison: Comparison, field: str) -> Figure:
     differences.axhline(0, color=marks[comparison.control]["color"], linewidth=0.8)
     losses.set_ylabel("nats per token" if field == "val_loss" else "share predicted right")
     differences.set(xlabel="step", ylabel="minus the control's")
-    handles, labels = losses.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels), default=0) > 24 else 2
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     return figure
 
 
 def _marks(comparison: Comparison) -> dict[str, dict[str, str]]:
-    """Return the looks of every arm; arms differ in more than colour."""
-    looks = zip(cycle((*COLOURS[1:], COLOURS[0])), cycle(_MARKERS), cycle(DASHES), strict=False)
+    """Return the looks of every arm; 28 arms differ, and in more than colour."""
+    looks = zip(cycle((*COLOURS[1:-1], COLOURS[0])), cycle(_MARKERS), cycle(DASHES), strict=False)
     return {
         arm.arm: {"label": show.visible(arm.arm), "color": color, "marker": marker, "ls": dashes}
         for arm, (color, marker, dashes) in zip(comparison.arms, looks, strict=False)
