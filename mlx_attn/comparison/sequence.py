@@ -89,7 +89,8 @@ def look_at(
     degrees = n - 1 + LENT
     pooled = ((n - 1) * float(np.var(differences, ddof=1)) + LENT * variance) / degrees
     # The first look spends nothing: it has the interval of a whole idea, and keeps no idea.
-    reach = sqrt(pooled / n) * float(special.stdtrit(degrees, 1 - (spends or level)))
+    # The law's lower tail tells levels apart that 1 - level does not, after hundreds of ideas.
+    reach = -sqrt(pooled / n) * float(special.stdtrit(degrees, spends or level))
     low, high = difference - reach, difference + reach
     word = "worse" if low > 0 else "not known"
     if spends and -margin < low and high < margin:

@@ -43,13 +43,13 @@ def test_an_idea_is_kept_dropped_or_looked_at_again(n, gain, word, is_last):
     assert (look.verdict, look.is_open) == (word, not is_last)
 
 
-@pytest.mark.parametrize("wildness", [1.0, 10.0])
-def test_the_interval_is_student_s_with_two_degrees_of_the_control_s_spread(wildness):
+@pytest.mark.parametrize(("wildness", "level"), [(1.0, 0.001), (10.0, 0.001), (1.0, 1e-30)])
+def test_the_interval_is_student_s_with_two_degrees_of_the_control_s_spread(wildness, level):
     own = [wildness * x for x in differences(5, 0.0)]
     variance = (4 * np.var(own, ddof=1) + 2 * VARIANCE) / 6
-    reach = stats.t.isf(LOOKS[5] * 0.001, 6) * (variance / 5) ** 0.5
+    reach = stats.t.isf(LOOKS[5] * level, 6) * (variance / 5) ** 0.5
     expected = np.mean(own) - reach, np.mean(own) + reach
-    assert look_at(own, VARIANCE, 0.001).interval == pytest.approx(expected)
+    assert look_at(own, VARIANCE, level).interval == pytest.approx(expected)
 
 
 def test_earlier_ideas_lend_their_spread_unless_they_are_wild():
