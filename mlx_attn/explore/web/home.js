@@ -108,7 +108,7 @@ function homeRow(row, colourOf, tick, part) {
   const box = element("input", { type: "checkbox", "data-open": model !== null, ariaLabel: `Compare ${name}`, "data-run": name });
   box.addEventListener("change", () => tick(name, box.checked));
   const swatch = element("span", { className: "line", ariaHidden: "true" });
-  swatch.style.setProperty("--colour", colourOf.get(name) ?? "transparent");
+  swatch.style.setProperty("--colour", colourOf.get(name) ?? (row.curve.length > 1 ? "var(--line)" : "transparent"));
   const title = model === null
     ? element("span", { title: closed }, name, " ", element("code", {}, `mlx-attn open ${name}`))
     : element("a", { href: addressOf([name]) }, name);
@@ -165,9 +165,10 @@ function svg(tag, attributes, ...children) {
 
 /** Draws training loss against tokens on a logarithmic scale, with the lowest validation loss as a dot. */
 function chart(rows, colourOf) {
-  const losses = rows.flatMap(({ curve, val_loss: loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0);
+  const losses = rows.flatMap(({ curve, val_loss: loss }) => [...curve.map(([, value]) => value), ...(loss === null ? [] : [loss])]).filter((value) => value > 0).sort((a, b) => a - b);
   const most = Math.max(...rows.map(({ curve }) => curve.at(-1)[0]));
-  const [low, high] = [Math.log(Math.min(...losses)), Math.log(Math.max(...losses))];
+  // Sorted: Math.min and Math.max take no more than 65,536 numbers in Safari, those of 650 runs.
+  const [low, high] = [Math.log(losses[0]), Math.log(losses.at(-1))];
   const width = Math.min(Math.max(document.body.clientWidth - 30, 300), 900);
   const x = (tokens) => LEFT + (tokens / most) * (width - LEFT - 12);
   const y = (value) => 8 + ((high - Math.log(value)) / (high - low || 1)) * (HEIGHT - BOTTOM - 14);
