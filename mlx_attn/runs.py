@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_attn import files
+from mlx_attn import files, records
 from mlx_attn.errors import ConfigError, RunError, did_you_mean
 from mlx_attn.keys import check_number
 from mlx_attn.machine.operations import cross_entropy
@@ -220,10 +220,12 @@ class RunSummary:
 
 def summarise_runs(directory: Path = RUNS) -> list[RunSummary]:
     """Return the runs in a directory, latest first; damaged ones have a `problem`."""
-    return [_summary(path) for path in find_runs(directory)]
+    # Most runs have the tokenizer of others, and opening one takes longer than all the rest.
+    opened = set[tuple[Any, ...]]()
+    return [_summary(path, opened) for path in find_runs(directory)]
 
 
-def _summary(path: Path) -> RunSummary:
+def _summary(path: Path, opened: set[tuple[Any, ...]]) -> RunSummary:
     changed, n_bytes = 0.0, 0
     for file in filter(Path.is_file, path.rglob("[!.]*")):  # a Mac hides its own
         with suppress(OSError):  # files disappear during a training
@@ -244,7 +246,11 @@ def _summary(path: Path) -> RunSummary:
         if not run.weights.exists():
             raise RunError("no weights yet: its training came to no validation")
         # The checks come last: the facts that were read before stay.
-        run.load_tokenizer()
+        content = map(records.read_bytes, sorted(path.glob("tokenizer.*")))
+        tokenizer = (run.settings["model"].get("vocab_size"), *content)
+        if tokenizer not in opened:
+            run.load_tokenizer()
+            opened.add(tokenizer)
     except RunError as error:
         facts["problem"] = str(error)
     return RunSummary(path.name, path, changed, n_bytes, **facts)

@@ -105,8 +105,8 @@ def remove(names: tuple[str, ...], yes: bool) -> None:
     from mlx_attn.ui.terminal import memory
 
     paths = list(dict.fromkeys(map(run_path, names)))
-    sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in paths]
-    for path, size in zip(paths, sizes, strict=True):
+    for path in paths:
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         note(f"{path}  {memory(size)}")
     question = f"Remove {plural(len(paths), 'run')}?"
     if not yes and not click.confirm(question, err=True):

@@ -59,14 +59,11 @@ class SubwordTokenizer(characters.Tokenizer):
 
     def scored_pieces(self) -> list[tuple[str, float, str]]:
         """Return every token's piece in SentencePiece, score, and "unknown", "byte" or "piece"."""
-        model = self._processor
-        rows: list[tuple[str, float, str]] = []
-        for token in range(model.vocab_size()):
-            kind = "byte" if model.is_byte(token) else "piece"
-            if model.is_unknown(token) or model.is_control(token):
-                kind = "unknown"
-            rows.append((model.id_to_piece(token), model.get_score(token), kind))
-        return rows
+        model, tokens = self._processor, [*range(self._processor.vocab_size())]
+        textless = zip(model.is_unknown(tokens), model.is_control(tokens), strict=True)
+        kinds = ["byte" if is_byte else "piece" for is_byte in model.is_byte(tokens)]
+        kinds = ["unknown" if any(of) else kind for of, kind in zip(textless, kinds, strict=True)]
+        return [*zip(model.id_to_piece(tokens), model.get_score(tokens), kinds, strict=True)]
 
     def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
         words = _WORDS.findall(text)
