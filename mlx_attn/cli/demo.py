@@ -19,8 +19,6 @@ from mlx_attn.cli.options import Named
 from mlx_attn.cli.output import emit, note
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import lock, remove
-from mlx_attn.run_directory import open_run
-from mlx_attn.runs import RUNS
 from mlx_attn.training.config import layer_from
 
 if TYPE_CHECKING:
@@ -94,7 +92,8 @@ def command(
         ctx.exit(INTERRUPTED)
     verdict, told = comparison.verdicts[forms[1]], answer_of(comparison, forms[1])[1]
     texts = _telling(pair, verdict.mean)
-    page = write_page(pair, texts, RUNS / f"demo-{forms[1]}.html", verdict=told)
+    place = pair[1].run.path.with_name(f"demo-{forms[1]}.html")
+    page = write_page(pair, texts, place, verdict=told)
     bits = {arm.arm: [t.bits_per_byte for t in arm.trainings] for arm in comparison.arms}
     record = {"difference": verdict.mean, "interval": verdict.interval, "word": verdict.word}
     lines = Text("\n".join(_lines(comparison, pair, page)))
@@ -108,6 +107,7 @@ def _compared(forms: Sequence[str], overwrite: bool) -> "Comparison":
     from mlx_attn.comparison.report import conclude
     from mlx_attn.comparison.run import VerdictPlan, open_comparison
     from mlx_attn.comparison.show import Display
+    from mlx_attn.runs import RUNS
     from mlx_attn.training.forecast import forecast
     from mlx_attn.training.trainer import Trainer
     from mlx_attn.ui.terminal import duration, stderr_console
@@ -130,11 +130,12 @@ def _model(variant: str, overwrite: bool) -> "LoadedModel":
     """Return the model of a form with seed 0, trained if an earlier demo has not trained it."""
     from mlx_attn.api.loaded import load
     from mlx_attn.api.trained import train
+    from mlx_attn.runs import RUNS, find_run
 
     path = RUNS / f"demo-{variant}"
     settings = RECIPE | {"variant": variant, "eval_every": 0}
     with suppress(RunError, ConfigError):  # there may be no run, or another one
-        run = open_run(path)
+        run = find_run(str(path))
         is_same = settings.items() <= layer_from(run.own_settings).items()
         if is_same and run.is_finished() and not overwrite:
             return load(path)
@@ -182,7 +183,7 @@ longer training may say something else. To ask properly: \
 mlx-attn compare --variants {STANDARD},{name}
 
 both models on a page:  {page}
-every seed in a report: {RUNS / "demo" / "report.html"}
+every seed in a report: {page.parent / "demo" / "report.html"}
 talk to one:            mlx-attn repl {pair[0].run.path}
 and to the other:       /vs {pair[1].run.path}
 a larger model:         mlx-attn train"""
