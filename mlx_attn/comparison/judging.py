@@ -15,8 +15,9 @@ the interval of twice the error probability, 90 % instead of 95 %, lies inside: 
 (Schuirmann, 1987). `benchmarks/judging.py` simulates how often this is wrong, and what it finds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -54,7 +55,8 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     return np.take_along_axis(corrected, np.argsort(order, axis=-1), -1)
 
 
-def spread(groups: Sequence[Sequence[float]]) -> tuple[int, float]:
+@lru_cache(4096)  # every arm asks for those of all others
+def spread(groups: tuple[tuple[float, ...], ...]) -> tuple[int, float]:
     """Return the degrees of freedom and the variance of groups, each around its own mean."""
     degrees = sum(len(group) - 1 for group in groups)
     return degrees, sum(len(group) * float(np.var(group)) for group in groups) / max(1, degrees)
@@ -74,15 +76,17 @@ class Sample:
     def of(cls, arm: str, contrasts: Mapping[str, Contrast]) -> "Sample":
         """Pool the variances of an arm's differences, of its tuning pairs and of other arms."""
         found = contrasts[arm]
-        degrees, variance = spread([found.differences])
+        degrees, variance = spread((found.differences,))
         # An arm that computes nearly the same as the control shows nothing of the spread.
         others = [
             other
             for name, other in contrasts.items()
-            if name != arm and spread([other.differences])[1] > LEAST_LENT * variance
+            if name != arm and spread((other.differences,))[1] > LEAST_LENT * variance
         ]
         tuned, of_tuning = spread(found.tuning)
-        other, of_others = spread([g for one in others for g in (one.differences, *one.tuning)])
+        spreads = [spread((one.differences, *one.tuning)) for one in others]
+        other = sum(count for count, _ in spreads)
+        of_others = sum(count * each for count, each in spreads) / max(1, other)
         tuned, other = min(tuned, TUNING_DEGREES), min(other, OTHER_DEGREES)
         total, lent = degrees * variance + tuned * of_tuning + other * of_others, tuned + other
         tuning_seeds = max(map(len, found.tuning), default=0)
