@@ -21,7 +21,7 @@ from typing import Any
 from mlx_attn import plugins
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.trial import Outcome, Store, outcome_from, record_of, train_trial
-from mlx_attn.errors import ConfigError, RunError, one_line
+from mlx_attn.errors import ConfigError, RunError, one_line, optional
 from mlx_attn.machine import blas
 from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import concurrent_trainings, single_stream
@@ -45,8 +45,8 @@ class Runner:
         on: The address of a Dask scheduler whose workers train instead.
 
     Raises:
-        ConfigError: Dask is not installed.
-        RunError: No scheduler answers.
+        ConfigError: The address is none of a scheduler.
+        RunError: Dask is not installed, or no scheduler answers.
     """
 
     def __init__(self, store: Store, jobs: int = 0, on: str = ""):
@@ -177,10 +177,7 @@ def _begin_worker() -> None:
 
 @contextmanager
 def _dask_client(address: str) -> Iterator[Any]:
-    try:
-        import distributed
-    except ImportError as error:
-        raise ConfigError("--on needs Dask: pip install 'mlx_attn[cluster]'") from error
+    distributed = optional("distributed", "--on needs Dask: pip install 'mlx_attn[cluster]'")
     if not re.fullmatch(r"((tcp|tls|wss?|ucxx?)://)?[\w.\[\]:-]+:\d+", address):
         raise ConfigError(f"--on '{address}': a scheduler's address is like tcp://10.0.0.2:8786")
     for name in ("distributed", "distributed.client"):
