@@ -61,10 +61,9 @@ def convert(
     target = converted_config(conversion, model.config, rank)
     if target == model.config:
         raise ConfigError(f"the model already has the form that --to {conversion.name} gives")
-    inputs: list[Inputs] = []
-    if tokens is not None:
-        _, found = run_with_cache(model, tokens)
-        inputs = [found[f"trf_blocks.{layer}.norm1"] for layer in range(target.n_layers)]
+    found = {} if tokens is None else run_with_cache(model, tokens)[1]
+    inputs = [x for name, x in found.items() if name.endswith(".norm1")]
+    del found  # all activations would take gigabytes once they are computed
     arrays = rewritten(model, target, inputs)
     return gpt_from(target, arrays, "the converted model", model.tok_emb.weight.dtype)
 

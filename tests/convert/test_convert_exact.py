@@ -10,6 +10,7 @@ from mlx_attn.convert.measure import compare_logits, weight_errors
 from mlx_attn.convert.model import convert, fold_norms
 from mlx_attn.machine import operations
 from mlx_attn.machine.device import float64
+from tests.runs import small_gpt
 
 from .conftest import convert_exactly, of_type
 
@@ -110,3 +111,12 @@ def test_the_error_falls_as_the_rank_grows(trained, settings, to):
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-5
+
+
+def test_a_fitted_conversion_keeps_the_attention_of_one_layer_at_a_time(no_lookahead):
+    model, tokens = small_gpt(n_layers=20, context_length=64), mx.arange(4096).reshape(64, 64) % 20
+    others = mx.get_active_memory()
+    mx.reset_peak_memory()
+    convert(model, "no-out-proj", tokens=tokens)
+    taken, weights = mx.get_peak_memory() - others, 4 * 64 * 2 * 64 * 64  # bytes, of one layer
+    assert taken < 10 * weights
