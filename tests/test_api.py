@@ -157,7 +157,9 @@ def test_what_holds_arrays_is_equal_to_itself_only(kept, model):
         (lambda _: mlx_attn.compare(["a"]), "arm=.* must be a text"),  # pyright: ignore
         (lambda model: mlx_attn.compare("standard", "merged", jobs=-1), "jobs=-1 must be at least"),
         (lambda _: mlx_attn.compare("standard", plugins=""), "'' names no file"),
-        (lambda _: mlx_attn.train(variant="linear", window=4), "hides: leave window out"),
+        # Before it is known that there is no such text.
+        (lambda _: mlx_attn.train(data="gone", variant="linear", window=4), "hides: leave window"),
+        (lambda _: mlx_attn.compare("standard", "linear", data="gone", window=4), "hides: leave"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(model, wrong, message):

@@ -33,16 +33,16 @@ class ComparisonRun:
 
     def __init__(self, config: ComparisonConfig, runner: Runner):
         self.runner, self.store = runner, runner.store
+        arms = [config.settings(arm) for arm in config.all_arms]
+        for each in arms:
+            check_in_files(each.plugins)
+            GPT(each.model_config(1), seed=None)  # which tries the laws of a user's choices
         # Prepared here, once, before several processes want it at the same time.
-        self.corpus = config.settings(config.arms[0]).corpus()
+        self.corpus = arms[0].corpus()
         self.config = replace(config, text=self.corpus.fingerprint)
         self.vocab_size = self.corpus.tokenizer.vocab_size
-        for arm in config.all_arms:
-            settings = config.settings(arm)
-            check_in_files(settings.plugins)
-            # The laws of a user's choices are tried when a model is made.
-            model = GPT(settings.model_config(self.vocab_size), seed=None)
-            batch_sampler(self.corpus.train, model.config.context_length, settings.training)
+        for each in arms:
+            batch_sampler(self.corpus.train, each.model_config(1).context_length, each.training)
 
     def __iter__(self) -> Iterator[stages.ComparisonEvent]:
         # Both stages ask the store first, so a resumed comparison passes through here quickly.

@@ -118,9 +118,10 @@ class Settings:
         return GPTConfig(**self.model, vocab_size=vocab_size)
 
     def corpus(self) -> "Corpus":
-        """Return the text, as tokens."""
+        """Return the text, as tokens; first refuse an impossible model, because that is quick."""
         from mlx_attn.text.corpus import prepare
 
+        self.model_config(vocab_size=1)
         return prepare(self.text.data, self.text.tokenizer, self.text.vocab_size)
 
     def record(self, config: GPTConfig, **facts: Any) -> dict[str, Any]:

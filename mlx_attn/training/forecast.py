@@ -162,8 +162,7 @@ def _measure_batch(settings: Settings, corpus: Corpus, tokens: int) -> _Measured
     trainer = Trainer(settings, corpus, draw=False)
     # Weights of zero take as long as others in a step, and less to make.
     trainer.model.update(tree_map(mx.zeros_like, trainer.model.parameters()))
-    trainer.optimizer.read()
-    mx.eval(trainer.step.state)  # includes the optimizer's, as in every step but the first
+    trainer.read_weights()  # and the optimizer's state, as in every step but the first
     kept, peaks = mx.get_active_memory(), []
     seconds: list[tuple[float, float]] = []
     for enough in (inf, *_ENOUGH):
