@@ -50,8 +50,9 @@ def optional(library: str, without: str) -> Any:
     """Return a library that need not be installed; `without` is the error where it is not."""
     try:
         return import_module(library)
-    except ModuleNotFoundError as error:
-        is_missing = error.name == library.partition(".")[0]  # and not what it needs itself
+    except ImportError as error:
+        # One with a path, or another name, is broken or lacks what it needs itself.
+        is_missing = (error.name, error.path) == (library, None)
         raise RunError(without if is_missing else f"{library}: {error}") from error
 
 

@@ -177,7 +177,7 @@ def _begin_worker() -> None:
 
 @contextmanager
 def _dask_client(address: str) -> Iterator[Any]:
-    distributed = optional("distributed", "--on needs Dask: pip install 'mlx_attn[cluster]'")
+    distributed = optional("distributed", "--on needs Dask: pip install 'mlx-attn[cluster]'")
     if not re.fullmatch(r"((tcp|tls|wss?|ucxx?)://)?[\w.\[\]:-]+:\d+", address):
         raise ConfigError(f"--on '{address}': a scheduler's address is like tcp://10.0.0.2:8786")
     for name in ("distributed", "distributed.client"):

@@ -189,8 +189,11 @@ def test_the_published_merges_are_fetched_by_name(tmp_path, monkeypatch):
     assert asked == [(GPT2_MERGES, tmp_path)]
 
 
-def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
+def test_a_library_that_is_missing_is_told_from_a_broken_one(tmp_path, monkeypatch):
     folder = written(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(RunError, match=r"^GPT-2's tokenizer .+ pip install 'mlx-attn\[gpt2\]'$"):
+        load_tokenizer(folder)
+    monkeypatch.setattr("mlx_attn.errors.import_module", lambda _: exec("from os import gone"))
+    with pytest.raises(RunError, match=r"^tokenizers: cannot import name 'gone'"):
         load_tokenizer(folder)
