@@ -161,7 +161,7 @@ def _replace(out: Path, new: Path) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the names in an exported folder and in its `OWN` folder, but hidden ones: a Mac's."""
+    """Return the names in an exported folder and its `OWN` folder, without hidden ones: a Mac's."""
     paths = [*folder.glob("[!.]*"), *folder.glob(f"{OWN}/[!.]*")]
     return {path.relative_to(folder).as_posix() for path in paths}
 

@@ -67,6 +67,7 @@ def test_a_model_holds_the_weights_and_the_cache_that_are_counted(form):
     assert cost.cache_bytes == sum(held.nbytes for cache in caches for held in cache.arrays)
     of_tokens = [array for cache in caches if cache.slots for array in cache.buffers]
     assert cost.cache_floats == sum(array.shape[1] * array.shape[3] for array in of_tokens)
+    assert cost.state_floats == cost.cache_bytes // 4 - sum(array.size for array in of_tokens)
     held = sum(count_parameters(block.att) for block in model.trf_blocks)
     assert cost.attention_parameters == held
 
