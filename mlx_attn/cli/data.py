@@ -59,11 +59,9 @@ def show_text(source: str, tokenizer: str, vocab_size: int, as_json: bool) -> No
     emit(show.corpus_facts(corpus), as_json)
 
 
-@command.command()
-@click.option(
-    "--stories", "-n", type=click.IntRange(1), default=3, show_default=True, help="Count."
-)
-@click.option("--seed", default=0, show_default=True, help="The same seed, the same stories.")
+@command.command(context_settings={"show_default": True})
+@click.option("--stories", "-n", type=click.IntRange(1), default=3, help="Count.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="The same seed, the same stories.")
 @click.option("--spans", is_flag=True, help="Colour each word by what it takes to predict it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a story, with its spans.")
 def tales(stories: int, seed: int, spans: bool, as_json: bool) -> None:
