@@ -48,7 +48,8 @@ IN_PLACE = "changes its input in place, and others read it too: write x = x + y 
 
 Arrays = tuple[mx.array, ...]
 
-_passed: dict[tuple[Any, ...], list[Choice]] = {}
+_passed: dict[AttentionConfig, list[Choice]] = {}
+"""The user's choices that a layer of these settings was tried with last: older ones are freed."""
 
 
 def check_choices(layer: Attention) -> None:
@@ -63,20 +64,18 @@ def check_choices(layer: Attention) -> None:
     """
     foreign = [choice for choice in layer.maps.all if choice.foreign_functions]
     names = " with ".join(f"{choice.map}={choice.name}" for choice in foreign)
-    # By identity: another function under the same name has to be tried again.
-    key = (layer.config, *map(id, foreign))
     try:
         _check_shapes(layer)
-        if key in _passed:
+        if _passed.get(layer.config) == foreign:  # another function of the name is tried again
             return
-        _passed[key] = foreign  # now, because the trial makes such layers
+        _passed[layer.config] = foreign  # now, because the trial makes such layers
         with kept_random_state():
             mx.random.seed(0)  # the same weights each time, so that a file's fate is one
             broken = _broken_law_of(replace(layer.config, short_conv="none"))
         if broken:
             raise ConfigError(f"{names} {broken}")
     except BaseException as error:
-        _passed.pop(key, None)
+        _passed.pop(layer.config, None)
         if isinstance(error, ConfigError) or not isinstance(error, Exception):
             raise
         reason = plugin_error(error) or f"{type(error).__name__}: {one_line(error)}"

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_attn import laws
 from mlx_attn.attention.attention import Attention
-from mlx_attn.attention.catalog import VARIANTS, choice_of
+from mlx_attn.attention.catalog import CHOICES, VARIANTS, choice_of
 from mlx_attn.attention.config import AttentionConfig
 from mlx_attn.attention.layer import merge_heads, split_heads
 from mlx_attn.errors import ConfigError
@@ -281,20 +281,19 @@ def test_a_hook_that_remembers_all_decodes_as_it_reads_with_a_window(own):
 
 def test_a_choice_is_tried_once_and_a_script_s_random_numbers_are_not_touched(own):
     calls = []
-
-    def counted(a: Any, s: mx.array) -> mx.array:
-        calls.append(s.shape)
-        return s
-
     mx.random.seed(3)
     Attention(AttentionConfig(**SIZES))
     drawn = mx.random.normal((2,))
     mx.random.seed(3)
-    made = own("logits", counted)
+    made = own("logits", lambda a, s: calls.append(s.shape) or s)
     assert mx.array_equal(mx.random.normal((2,)), drawn)
     first = len(calls)
     Attention(made.config)
     assert len(calls) == first + 1  # its shape only
+    tried = len(laws._passed)
+    del CHOICES["logits"].rows["own"]
+    assert own("logits", same)  # as of a file that has changed
+    assert len(laws._passed) == tried  # the earlier function is forgotten
 
 
 def test_a_trial_finds_the_same_whatever_was_drawn_before_it(own):
