@@ -38,15 +38,18 @@ def train(trainer: Trainer, should_stop: Callable[[], bool] = never) -> Iterator
     trainer.read_weights()  # the caller may have given the model others
     mx.reset_peak_memory()
     monitor = _Monitor(trainer, should_stop)
-    # Memory, compilers and Metal fail with messages that only MLX's authors understand.
-    with translate_mlx_errors():
-        yield monitor.started()
-        reason = yield from monitor.between_steps()
-        while not reason:
-            # Returns before the step is computed; `launched` reads the loss of the step before.
-            monitor.launched(trainer.launch_step())
+    try:
+        # Memory, compilers and Metal fail with messages that only MLX's authors understand.
+        with translate_mlx_errors():
+            yield monitor.started()
             reason = yield from monitor.between_steps()
-        yield monitor.ended(reason)
+            while not reason:
+                # Returns before the step is computed; `launched` reads the loss of the step before.
+                monitor.launched(trainer.launch_step())
+                reason = yield from monitor.between_steps()
+            yield monitor.ended(reason)
+    finally:
+        mx.clear_cache()  # the next training may have arrays of other sizes
 
 
 class _Monitor:
@@ -162,9 +165,7 @@ class _Monitor:
         losses, progress.losses = progress.losses, []
         steps, seconds = self._reported
         self._reported = progress.timed_steps, progress.training_seconds
-        left = math.inf
-        if trainer.steps:
-            left = (trainer.steps - progress.step) * self._pace()
+        left = (trainer.steps - progress.step) * self._pace() if trainer.steps else math.inf
         if trainer.config.minutes:
             left = min(left, 60 * trainer.config.minutes - progress.seconds)
         return Stepped(

@@ -33,6 +33,7 @@ def clock(monkeypatch):
 
 def test_a_training_reports_its_start_its_steps_its_validations_and_its_end(trainer):
     reports = list(train(trainer(steps=12, log_every=5, eval_every=4)))
+    assert mx.get_cache_memory() < end_of(reports).peak_memory / 4  # it was given back
     assert isinstance(reports[0], Started)
     assert [report.step for report in of(Stepped, reports)] == [4, 5, 8, 10, 12]
     assert [report.step for report in of(Evaluated, reports)] == [4, 8, 12]
