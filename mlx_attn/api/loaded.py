@@ -27,7 +27,7 @@ from mlx_attn.ui.plots import figure_for_page
 from mlx_attn.ui.terminal import as_html
 
 _SAMPLER = keys_of(SamplerConfig)
-_COUNTS: dict[str, type] = dict.fromkeys(("count", "max_tokens", "layer"), int)
+_WHOLE_NUMBERS: dict[str, type] = dict.fromkeys(("count", "max_tokens", "layer"), int)
 
 
 @python_words()
@@ -86,7 +86,7 @@ class LoadedModel(LoadedRun):
         """
         given = {key: value for key, value in sampler.items() if value is not None}
         config = SamplerConfig(**validate(given, _SAMPLER))
-        counts = validate({"count": count, "max_tokens": max_tokens}, _COUNTS)
+        counts = validate({"count": count, "max_tokens": max_tokens}, _WHOLE_NUMBERS)
         texts = [""] * counts["count"]
         for step in self.stream(prompt, config, counts["max_tokens"], stop, counts["count"]):
             texts[step.number] += step.text
@@ -128,7 +128,7 @@ class LoadedModel(LoadedRun):
         Raises:
             ConfigError: The layer does not exist, or its map is not linear, with the reason.
         """
-        blocks, layer = self.model.trf_blocks, validate({"layer": layer}, _COUNTS)["layer"]
+        blocks, layer = self.model.trf_blocks, validate({"layer": layer}, _WHOLE_NUMBERS)["layer"]
         if not 0 <= layer < len(blocks):
             raise ConfigError(f"layer={layer}: this model's layers are 0 to {len(blocks) - 1}")
         attention = blocks[layer].att

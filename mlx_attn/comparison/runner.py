@@ -45,7 +45,7 @@ class Runner:
         on: The address of a Dask scheduler whose workers train instead.
 
     Raises:
-        ConfigError: The address is none of a scheduler.
+        ConfigError: The address is not like a scheduler's.
         RunError: Dask is not installed, or no scheduler answers.
     """
 

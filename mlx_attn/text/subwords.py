@@ -60,9 +60,11 @@ class SubwordTokenizer(characters.Tokenizer):
     def scored_pieces(self) -> list[tuple[str, float, str]]:
         """Return every token's piece in SentencePiece, score, and "unknown", "byte" or "piece"."""
         model, tokens = self._processor, [*range(self._processor.vocab_size())]
-        textless = zip(model.is_unknown(tokens), model.is_control(tokens), strict=True)
-        kinds = ["byte" if is_byte else "piece" for is_byte in model.is_byte(tokens)]
-        kinds = ["unknown" if any(of) else kind for of, kind in zip(textless, kinds, strict=True)]
+        tests = (model.is_unknown(tokens), model.is_control(tokens), model.is_byte(tokens))
+        kinds = [
+            "unknown" if is_unknown or is_control else "byte" if is_byte else "piece"
+            for is_unknown, is_control, is_byte in zip(*tests, strict=True)
+        ]
         return [*zip(model.id_to_piece(tokens), model.get_score(tokens), kinds, strict=True)]
 
     def _encoded(self, text: str) -> UInt16[np.ndarray, " N"]:
