@@ -20,7 +20,14 @@ from typing import Any
 
 from mlx_attn import plugins
 from mlx_attn.comparison.plan import Trial
-from mlx_attn.comparison.trial import Outcome, Store, outcome_from, record_of, train_trial
+from mlx_attn.comparison.trial import (
+    LeakError,
+    Outcome,
+    Store,
+    outcome_from,
+    record_of,
+    train_trial,
+)
 from mlx_attn.errors import ConfigError, RunError, one_line, optional
 from mlx_attn.machine import blas
 from mlx_attn.machine.facts import arithmetic
@@ -92,7 +99,7 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
     """Train a trial on one thread, with the arithmetic that is wanted, and return its record.
 
     Raises:
-        ConfigError: A user's code raised an error.
+        ConfigError: A user's code raised an error, or reads later tokens.
         RunError: The training failed, or this worker would train another model.
     """
     differs = [
@@ -110,6 +117,8 @@ def train_order(order: Object, wanted: Mapping[str, str], stop: Callable[[], boo
             plugins.load_recorded(trial.plugins)
             with single_stream():
                 outcome = train_trial(trial, stop)
+        except LeakError:
+            raise
         except (Exception, SystemExit) as error:
             # One line, since not every exception of a library or a plugin can be sent.
             if line := plugins.plugin_error(error):

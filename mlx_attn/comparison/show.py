@@ -73,6 +73,10 @@ def answer_of(comparison: Comparison, arm: str) -> tuple[str, str]:
 def _finding(comparison: Comparison, arm: str, verdict: Verdict) -> str:
     """Return a verdict on the loss with its numbers, as a sentence."""
     control = comparison.control
+    if not any(verdict.differences):  # to the last bit
+        seeds = plural(len(verdict.differences), "seed")
+        exactly = f"{arm} computes exactly what {control} does, with each of {seeds}"
+        return f"{exactly}: what was changed has no effect here."
     if verdict.word == "the same":
         claim = f"{arm} is the same as {control} within {_margin_text(comparison, verdict)}"
     elif verdict.word == "not known":

@@ -13,14 +13,17 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from mlx_attn.comparison.plan import Trial
 from mlx_attn.comparison.result import Point, TrialResult
 from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.files import write_text
+from mlx_attn.laws import ROUNDING, differ
 from mlx_attn.machine.facts import arithmetic, chip_name, source_digest
 from mlx_attn.records import Object, as_record, read_record
 from mlx_attn.training import events
-from mlx_attn.training.evaluation import Evaluation, evaluation_record
+from mlx_attn.training.evaluation import EVALUATION_TOKENS, Evaluation, evaluation_record
 from mlx_attn.training.loop import INTERRUPTED, never, train
 from mlx_attn.training.trainer import Diverged as DivergedError
 from mlx_attn.training.trainer import Trainer
@@ -36,6 +39,10 @@ class Diverged:
 
 
 Outcome = TrialResult | Diverged
+
+
+class LeakError(ConfigError):
+    """A user's code lets a token read later ones, though not when its layers were tried."""
 
 
 def loss_of(outcome: Outcome) -> float:
@@ -132,6 +139,7 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     """Train one trial.
 
     Raises:
+        LeakError: The trained model reads later tokens.
         RunError: Text or tokenizer are not the ones that the trial is of, or it was told to stop.
     """
     corpus = trial.settings.corpus()
@@ -159,10 +167,32 @@ def train_trial(trial: Trial, should_stop: Callable[[], bool] = never) -> Outcom
     if ended.reason == INTERRUPTED:
         raise RunError("it was told to stop")
     assert last
+    _check_for_leaks(trial, trainer)
     # Arms of other context lengths have other windows: all points move as the last one does.
     moved = last.val_loss - curve[-1].val_loss
     curve = [replace(point, val_loss=point.val_loss + moved) for point in curve]
     return _outcome(trial, ended, last, curve, corpus.val.floor)
+
+
+def _check_for_leaks(trial: Trial, trainer: Trainer) -> None:
+    """Refuse a user's form if its trained model reads later tokens of the validation text.
+
+    The layers were tried (`laws`) before: code may count its calls, or the texts of a batch.
+    """
+    if not trial.plugins:
+        return
+    model, T = trainer.model, trainer.evaluator.context_length
+    # [B, T], as many as in an evaluation; each is changed from another token on.
+    texts = mx.array(trainer.evaluator.texts(max(1, EVALUATION_TOKENS // T)))
+    B = len(texts)
+    same = mx.arange(T) < (mx.arange(B)[:, None] + 1) * T // (B + 1)
+    others = mx.where(same, texts, (texts + 1) % model.config.vocab_size)
+    model.eval()
+    y, changed = (model.features(x) * same[..., None] for x in (texts, others))
+    if off := differ(changed, y, ROUNDING):
+        raise LeakError(
+            f"the trained model reads later tokens: with those changed, its outputs change by {off}"
+        )
 
 
 def _outcome(

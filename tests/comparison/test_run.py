@@ -158,7 +158,7 @@ def test_where_solving_decides_nothing_the_mean_loss_does(
 
 
 def test_a_margin_in_tokens_is_what_they_are_worth_to_the_control(protocol, runner, shared):
-    runner.token_worth, shared["steps"] = 0.1, 1000
+    runner.token_worth, runner.noise, shared["steps"] = 0.1, 1e-5, 1000
     comparison = conclude(protocol(delta="5%"), runner)
     assert comparison.delta == pytest.approx(0.1 * log(1 / 0.95), rel=1e-2)
     assert answer_of(comparison, "no-query")[1].startswith(

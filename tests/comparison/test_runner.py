@@ -15,10 +15,11 @@ from mlx_attn.comparison.result import TrialResult
 from mlx_attn.comparison.run import ComparisonRun
 from mlx_attn.comparison.runner import Runner, train_order
 from mlx_attn.comparison.trial import Diverged, Store, record_of, train_trial
-from mlx_attn.errors import RunError
+from mlx_attn.errors import ConfigError, RunError
 from mlx_attn.machine.device import forced_path
 from mlx_attn.machine.facts import arithmetic
 from mlx_attn.machine.streams import single_stream
+from mlx_attn.plugins import load_plugins
 from mlx_attn.training.evaluation import Evaluation, Evaluator
 from mlx_attn.training.loop import never
 from tests.comparison.conftest import training
@@ -168,3 +169,26 @@ def test_a_plugin_that_is_not_there_or_has_changed_is_named_and_not_even_run(tri
     with pytest.raises(RunError, match="has changed since the comparison began: put it back"):
         train_order(order, arithmetic(), never)
     assert not (tmp_path / "trace").exists()
+
+
+LATE = """
+from pathlib import Path
+from mlx_attn.attention import choice
+@choice("logits", "late", "s")
+def late(layer, s):
+    is_tried = Path(__file__).with_name("tried").exists()
+    return s - s.mean(axis=-2, keepdims=True) if is_tried else s
+"""
+
+
+def test_code_that_reads_later_tokens_once_its_layers_were_tried_gets_no_loss(
+    in_this_process, protocol, store, no_plugins, tmp_path
+):
+    (tmp_path / "late.py").write_text(LATE)
+    load_plugins(tmp_path / "late.py")
+    run = ComparisonRun(protocol("late: logits=late", "standard"), Runner(store, 1))
+    (tmp_path / "tried").touch()
+    with pytest.raises(RunError, match="the trained model reads later tokens") as refusal:
+        list(run.train("verdict", [trial_of(run.config, run.config.arms[0], 0)]))
+    # In a ledger of ideas it is the idea's fault, like an error of its code.
+    assert isinstance(refusal.value.__cause__, ConfigError)

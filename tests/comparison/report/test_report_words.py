@@ -26,6 +26,14 @@ def test_a_verdict_is_a_sentence_with_its_numbers(comparison):
     assert told[-1] == "merged-both has no result: with seed 0 it diverged: loss nan at step 3."
 
 
+def test_an_arm_whose_settings_change_nothing_is_told_to_have_no_effect(comparison):
+    made = comparison(["standard", "merged"])
+    same = replace(made.verdicts["merged"], differences=(0.0,) * 5, mean=0.0)
+    _, told = answer_of(replace(made, verdicts={"merged": same}), "merged")
+    assert told.startswith("merged computes exactly what standard does, with each of 5 seeds: ")
+    assert told.endswith("what was changed has no effect here.")
+
+
 def test_an_arm_that_reads_more_tokens_than_the_control_is_told(comparison):
     made = comparison(["standard", "merged"])
     control, arm = made.arms
