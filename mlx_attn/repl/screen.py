@@ -60,7 +60,7 @@ def prompt_reader(hint: Callable[[str], None], history: History) -> Callable[[],
 
     Enter sends, but not inside an open block in triple quotes; Esc, Enter is a newline, as is
     Alt-Enter in terminals where Alt sends Esc; pasted newlines stay; a menu completes commands; the
-    up arrow and Ctrl-R search earlier lines; Ctrl-C clears the line and explains how to leave.
+    up arrow recalls earlier lines, Ctrl-R searches; Ctrl-C clears the line and says how to leave.
     """
     keys = KeyBindings()
 
