@@ -57,7 +57,7 @@ class TrainConfig:
     track: int = setting(0, "steps between records of every head's matrices (0: none)")
     compile: str = setting(
         "auto",
-        "mx.compile the step (auto: on a Mac's GPU; in long runs with g++ or on NVIDIA)",
+        "mx.compile the step (auto: on a Mac's GPU; in long runs of train with g++ or on NVIDIA)",
         words=("auto", "on", "off"),
     )
 
