@@ -168,7 +168,7 @@ def resume(run: str | Path, *, plugins: Plugins = (), **changes: Any) -> Trainin
     Args:
         run: Its directory, or its name in runs/.
         plugins: Files with your own choices that it was trained with.
-        changes: Settings that may change: steps, epochs, minutes, and intervals.
+        changes: Settings that may change: steps, epochs, minutes, intervals, compile, data.
 
     Raises:
         ConfigError: A setting is unknown or must stay as it was.
