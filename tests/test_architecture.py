@@ -37,7 +37,7 @@ So who reads a model and its training meets no conversion, no probe and no law o
 SHOWS = {"show.py", "report.py", "page.py", "screen.py", "figures.py"}
 SHARED_NAMES = {"config.py", "show.py", "report.py", "page.py", "__init__.py", "__main__.py"}
 LONGEST_FILE = 450
-BUDGETS = {"mlx_attn": 24_540, "studies": 2_150, "tests": 13_492}
+BUDGETS = {"mlx_attn": 24_541, "studies": 2_150, "tests": 13_493}
 SHORTEST_FILE_FOR_ONE = 60
 """A file with one importer and fewer lines belongs in its importer."""
 

@@ -150,7 +150,8 @@ def judge(
     verdicts: dict[str, Verdict] = {}
     for arm, sample, p_holm in zip(contrasts, samples, holm(np.array(p_values)), strict=True):
         law, mean, several = sample.law, sample.mean, sample.has_spread
-        word, needed, reach = "not known", None, float(law.isf(level / 2))
+        word, needed = "not known", None
+        reach = float(law.isf(level / 2)) if sample.variance else 0.0
         # "The same" comes first, because such a difference is small.
         if several and abs(mean) + law.isf(level) < margin:
             word = "the same"

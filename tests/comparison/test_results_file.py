@@ -71,6 +71,7 @@ def test_a_file_that_is_no_table_of_pairs_is_refused(judged, text, error, compla
         ),
         ((1.01, 1.0, 1.02), "3 pairs); 10 seeds would decide"),
         ((0.8, 1.2, 1.0), "3 pairs); fewer than 1000 seeds would not decide"),
+        ((1.0, 1.0), "the same within 0.01, +0 (95 % interval +0 to +0, 2 pairs)"),
         ((1.1,), "too few for an interval, 1 pair)"),
         *(((1.1,) * n, f"not known, +0.1 (too alike for an interval, {n} pairs)") for n in (2, 3)),
     ],
