@@ -235,14 +235,14 @@ def _of_npz(path: Path) -> Arrays:
 
 
 _WITHOUT_TORCH = """{path}: only PyTorch reads this file, and it is not installed here: install \
-torch, or write a .safetensors where PyTorch is installed, with these two lines:
-import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", weights_only=True);
+torch, or write a .safetensors where PyTorch is installed, with this line of Python: \
+import torch, safetensors.torch; s = torch.load("{name}", map_location="cpu", weights_only=True); \
 safetensors.torch.save_file({{k: v.clone() for k, v in s.get("model_state_dict", \
 s.get("model", s)).items()}}, "{stem}.safetensors")"""
 
 _TENSORFLOW = """{path}: weights of TensorFlow, which only TensorFlow reads; where it is \
-installed, these two lines write them for 'mlx-attn import {name}':
-import numpy, tensorflow as tf; v = [n for n, _ in tf.train.list_variables("{path}")];
+installed, this line of Python writes them for 'mlx-attn import {name}': \
+import numpy, tensorflow as tf; v = [n for n, _ in tf.train.list_variables("{path}")]; \
 numpy.savez("{name}", **{{n: tf.train.load_variable("{path}", n) for n in v}})"""
 
 _SAVE = "save with torch.save(model.state_dict(), path)"
